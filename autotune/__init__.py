@@ -1,0 +1,45 @@
+"""autotune finds the fastest safe configuration for a PyTorch training program on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.config import Config
+
+if TYPE_CHECKING:
+    from autotune.api import search
+    from autotune.result import SearchResult
+
+__all__ = ["Config", "SearchResult", "apply", "search"]
+__version__ = "0.1.0"
+
+
+def apply(path: str | Path) -> None:
+    """Apply a best.yaml to this process; call it before the model and the loaders are built.
+
+    Warns on stderr when hardware or versions differ from those of the search. Under ``autotune
+    search`` and ``autotune run`` it does nothing: there autotune steers the program already.
+
+    Args:
+        path: The file that a search wrote.
+
+    Raises:
+        FileFormatError: when the file is unreadable or wrong, with the lines.
+    """
+    from autotune.inside.run import apply as apply_inside
+
+    apply_inside(Path(path))
+
+
+def __getattr__(name: str) -> object:
+    """Import what needs heavy packages only when it is used."""
+    if name == "search":
+        from autotune.api import search
+
+        return search
+    if name == "SearchResult":
+        from autotune.result import SearchResult
+
+        return SearchResult
+    raise AttributeError(f"module 'autotune' has no attribute {name!r}")

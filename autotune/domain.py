@@ -1,0 +1,40 @@
+"""Domain: the values one knob may take here, or the reason why it is not offered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.config import KnobValue
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The candidate values of a knob for one program on one machine, in ascending order of effect.
+
+    Raises:
+        ValueError: when there is no value or a value stands twice.
+    """
+
+    values: tuple[KnobValue, ...]
+
+    def __post_init__(self) -> None:
+        if not self.values:
+            raise ValueError("a domain needs at least one value")
+        if len({(type(v), v) for v in self.values}) != len(self.values):
+            raise ValueError(f"a domain names each value once, got {self.values}")
+
+    def including(self, value: KnobValue) -> Domain:
+        """Return this domain with *value* in it; numbers stay sorted, other values go first."""
+        if value in self.values:
+            return self
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            numbers = [v for v in self.values if isinstance(v, (int, float))]
+            return Domain(tuple(sorted([*numbers, value])))
+        return Domain((value, *self.values))
+
+
+@dataclass(frozen=True)
+class NotOffered:
+    """A knob that cannot act here, with the reason as a clause (no capital, no full stop)."""
+
+    reason: str

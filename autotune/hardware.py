@@ -1,0 +1,214 @@
+"""Facts about the machine, from psutil, cgroup files and NVML; never from torch."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+
+PACKAGES = ("torch", "torchvision", "optuna", "autotune-torch")
+BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"})
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One CUDA device as NVML sees it.
+
+    Attributes:
+        compute_capability: ``(major, minor)``.
+    """
+
+    name: str
+    uuid: str
+    memory_bytes: int
+    compute_capability: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What this machine offers to the program, limits of containers included.
+
+    Attributes:
+        cpu_quota: Cores that may be used at once: affinity and cgroup quota, at least 1.
+        cpu_flags: Instruction-set flags that matter to a knob.
+        memory_bytes: RAM, or the cgroup's limit where that is lower.
+        shm_bytes: Free bytes in /dev/shm, None where there is none.
+        has_cxx_compiler: A C++ compiler is on PATH; torch.compile on the CPU needs one.
+        doubts: What could not be read, as sentences for the user.
+    """
+
+    cpu_name: str
+    cpu_quota: int
+    cpu_flags: tuple[str, ...]
+    memory_bytes: int
+    shm_bytes: int | None
+    gpus: tuple[Gpu, ...]
+    has_cxx_compiler: bool
+    system: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def supports_bf16_cpu(self) -> bool:
+        """The CPU multiplies bfloat16 natively; without it autocast emulates and loses."""
+        return bool(self.cpu_flags)
+
+    @property
+    def supports_bf16_gpu(self) -> bool:
+        """Every GPU multiplies bfloat16 natively: Ampere (8.0) and later."""
+        return bool(self.gpus) and all(g.compute_capability >= (8, 0) for g in self.gpus)
+
+    def differences(self, other: Hardware) -> list[str]:
+        """Return what differs in the facts that decide speed, as ``what: there, here here``."""
+        pairs = {
+            "CPU": (self.cpu_name, other.cpu_name),
+            "cores": (self.cpu_quota, other.cpu_quota),
+            "GPUs": ([g.name for g in self.gpus], [g.name for g in other.gpus]),
+            **{
+                name: (self.versions.get(name), other.versions.get(name))
+                for name in ("python", "torch")
+            },
+        }
+        return [f"{what}: {a} there, {b} here" for what, (a, b) in pairs.items() if a != b]
+
+
+def detect() -> Hardware:
+    """Read the facts of this machine; what cannot be read becomes a doubt, never an error."""
+    gpus, doubts = _gpus()
+    return Hardware(
+        cpu_name=_cpu_name(),
+        cpu_quota=cpu_quota(),
+        cpu_flags=tuple(sorted(_cpu_flags() & BF16_CPU_FLAGS)),
+        memory_bytes=_memory_bytes(),
+        shm_bytes=shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else None,  # noqa: S108
+        gpus=gpus,
+        has_cxx_compiler=any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++"))),
+        system=f"{platform.system()} {platform.release()}",
+        versions=_versions(),
+        doubts=doubts,
+    )
+
+
+def cpu_quota(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the number of cores that this process may use at once, at least 1."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    quota = _cgroup_cpus(cgroup)
+    return max(1, min(allowed or 1, math.ceil(quota) if quota else allowed or 1))
+
+
+def _cgroup_cpus(cgroup: Path) -> float | None:
+    """Cores by CFS quota, from cgroup v2 or v1; None where there is no limit."""
+    match _read_words(cgroup / "cpu.max"):
+        case [quota, period] if quota != "max":
+            return int(quota) / int(period)
+    match _read_words(cgroup / "cpu/cpu.cfs_quota_us"), _read_words(cgroup / "cpu/cpu.cfs_period_us"):
+        case [quota], [period] if int(quota) > 0:
+            return int(quota) / int(period)
+    return None
+
+
+def _memory_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    total = int(psutil.virtual_memory().total)
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        match _read_words(cgroup / name):
+            case [limit] if limit.isdigit():
+                return min(total, int(limit))
+    return total
+
+
+def _read_words(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").split()
+    except OSError:
+        return []
+
+
+def _cpuinfo() -> str:
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def _cpu_name() -> str:
+    for line in _cpuinfo().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _cpu_flags() -> set[str]:
+    for line in _cpuinfo().splitlines():
+        if line.startswith(("flags", "Features")):
+            return set(line.partition(":")[2].split())
+    return set()
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _gpus() -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves visible, and what could not be read."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError_LibraryNotFound:
+        return (), ()
+    except pynvml.NVMLError as error:
+        return (), (f"NVML does not answer ({error}): GPU facts are unknown.",)
+    try:
+        gpus = tuple(_gpu(index) for index in range(pynvml.nvmlDeviceGetCount()))
+    except pynvml.NVMLError as error:
+        return (), (f"NVML stopped answering ({error}): GPU facts are unknown.",)
+    finally:
+        pynvml.nvmlShutdown()
+    return visible_gpus(gpus, os.environ.get("CUDA_VISIBLE_DEVICES")), ()
+
+
+def visible_gpus(gpus: tuple[Gpu, ...], visible: str | None) -> tuple[Gpu, ...]:
+    """Return the GPUs named by a CUDA_VISIBLE_DEVICES value: indices or UUID prefixes, in order."""
+    if visible is None:
+        return gpus
+    chosen: list[Gpu] = []
+    for entry in filter(None, (part.strip() for part in visible.split(","))):
+        found = (
+            [gpus[int(entry)]]
+            if entry.isdigit() and int(entry) < len(gpus)
+            else [g for g in gpus if g.uuid.startswith(entry)]
+        )
+        if not found:
+            break  # CUDA itself stops at the first entry it does not know
+        chosen.append(found[0])
+    return tuple(chosen)
+
+
+def _gpu(index: int) -> Gpu:
+    import pynvml
+
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+    return Gpu(
+        name=_text(pynvml.nvmlDeviceGetName(handle)),
+        uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
+        memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+        compute_capability=(int(major), int(minor)),
+    )
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,56 @@
+"""How the learning rate follows the global batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import assert_never
+
+
+class LrRule(StrEnum):
+    """Rule by which the learning rate follows the global batch."""
+
+    LINEAR = "linear"
+    SQRT = "sqrt"
+    NONE = "none"
+
+
+RULE_BY_FAMILY = {
+    # Goyal et al. 2017, "Accurate, Large Minibatch SGD", section 2.1
+    "SGD": LrRule.LINEAR,
+    "ASGD": LrRule.LINEAR,
+    # Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms"
+    "Adam": LrRule.SQRT,
+    "AdamW": LrRule.SQRT,
+    "Adamax": LrRule.SQRT,
+    "NAdam": LrRule.SQRT,
+    "RAdam": LrRule.SQRT,
+    "RMSprop": LrRule.SQRT,
+    "Adagrad": LrRule.SQRT,
+    "Adadelta": LrRule.NONE,
+}
+
+
+def rule_for(families: Iterable[str]) -> LrRule:
+    """Return the rule for an optimizer, given its class name and those of its base classes.
+
+    The first known name decides; an unknown optimizer keeps its learning rate.
+    """
+    for family in families:
+        if family in RULE_BY_FAMILY:
+            return RULE_BY_FAMILY[family]
+    return LrRule.NONE
+
+
+def lr_factor(rule: LrRule, batch_from: int, batch_to: int) -> float:
+    """Return the factor on the learning rate when the global batch goes from one to another."""
+    match rule:
+        case LrRule.LINEAR:
+            return batch_to / batch_from
+        case LrRule.SQRT:
+            return math.sqrt(batch_to / batch_from)
+        case LrRule.NONE:
+            return 1.0
+        case _:
+            assert_never(rule)

@@ -1,0 +1,32 @@
+"""Outcome and Ending: how a trial or a rig ended, never a falsy number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Outcome(StrEnum):
+    """How a trial ended."""
+
+    OK = "ok"
+    OUT_OF_MEMORY = "out of memory"
+    HOST_OUT_OF_MEMORY = "host out of memory"
+    SHARED_MEMORY = "shared memory too small"
+    NOT_FINITE = "loss not finite"
+    HUNG = "hung"
+    CRASHED = "crashed"
+    RAN_OUT = "program ended"
+    NO_STEPS = "no training step"
+    OUT_OF_TIME = "out of time"
+    CONFLICT = "conflict"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why there is no measurement: the outcome, one line for the user, the program's traceback."""
+
+    outcome: Outcome
+    reason: str
+    program_traceback: str = ""

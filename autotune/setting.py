@@ -1,0 +1,35 @@
+"""Setting: a config with all that a fresh process needs to apply it to the program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.config import Config, KnobValue
+from autotune.lr import LrRule
+from autotune.profile import LoaderFacts
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A config and the facts that its knobs lean on.
+
+    Attributes:
+        config: The values to apply.
+        baseline: What the program does by itself; only differences from it are applied.
+        loader: The loader that trains, by which the program's loaders are told apart.
+        lr_rule: How the learning rate follows the global batch.
+        own_knobs: Knobs that the program reads from its ``config`` parameter and applies itself.
+        device: Device type that the program trains on.
+    """
+
+    config: Config
+    baseline: Config
+    loader: LoaderFacts | None
+    lr_rule: LrRule
+    own_knobs: tuple[str, ...]
+    device: str
+
+    def changes(self) -> dict[str, KnobValue]:
+        """Return the knobs that the seams must set, those of the program itself left out."""
+        changed = self.config.changes_from(self.baseline)
+        return {knob: value for knob, value in changed.items() if knob not in self.own_knobs}
