@@ -1,0 +1,215 @@
+"""best.yaml: what it holds, how it is written, and clear errors when an edited one is read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from autotune import yamlfile
+from autotune.config import Config, KnobValue
+from autotune.errors import FileFormatError, did_you_mean
+from autotune.hardware import Hardware
+from autotune.knobs import registry
+from autotune.lr import LrRule
+from autotune.measurement import Memory
+from autotune.profile import LoaderFacts
+from autotune.setting import Setting
+
+VERSION = 1
+HEADER = """\
+# Written by autotune. Train with it:  autotune run {name} {program}
+# Values under 'config' may be edited; what differs from 'baseline' is applied.
+"""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ProgramSection(_Section):
+    """Which program this was searched for, and the loader that its loader knobs act on."""
+
+    command: str
+    fingerprint: str
+    device: str
+    loader: LoaderFacts | None = None
+    own_knobs: tuple[str, ...] = ()
+
+
+class SpeedupSection(_Section):
+    """Confirmed speedup over the baseline with its 95 % interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+class ThroughputSection(_Section):
+    """Samples per second, end to end."""
+
+    baseline: float
+    best: float
+
+
+class MemorySection(_Section):
+    """Peaks in bytes; null where nothing reports them."""
+
+    baseline: Memory
+    best: Memory
+
+
+class LearningSection(_Section):
+    """What the config means for learning: the batch, the learning rate, the loss that was seen."""
+
+    lr_rule: LrRule
+    lr_factor: float
+    batch_size: dict[Literal["baseline", "best"], int | None]
+    loss: dict[Literal["baseline", "best"], float | None]
+    note: str
+
+
+class SearchSection(_Section):
+    """What the search did."""
+
+    trials: int
+    seconds: float
+    verdict: str
+    confirmed: bool
+    processes: int
+    date: str
+
+
+class BestFile(_Section):
+    """A whole best.yaml."""
+
+    version: Literal[1] = VERSION
+    program: ProgramSection
+    config: dict[str, KnobValue]
+    baseline: dict[str, KnobValue]
+    speedup: SpeedupSection
+    throughput: ThroughputSection
+    memory: MemorySection
+    learning: LearningSection
+    hardware: Hardware
+    versions: dict[str, str] = Field(default_factory=dict)
+    search: SearchSection
+
+    @property
+    def setting(self) -> Setting:
+        """The config with what is needed to apply it."""
+        return Setting(
+            config=Config(self.config),
+            baseline=Config(self.baseline),
+            loader=self.program.loader,
+            lr_rule=self.learning.lr_rule,
+            own_knobs=self.program.own_knobs,
+            device=self.program.device,
+        )
+
+    def doubts(self, hardware: Hardware, fingerprint: str | None) -> list[str]:
+        """Return what differs from where the file was made, one sentence each."""
+        there = self._hardware_with_versions()
+        found = [
+            f"{difference}. The best config may be another one here; search again."
+            for difference in there.differences(hardware)
+        ]
+        if fingerprint is not None and fingerprint != self.program.fingerprint:
+            found.append(
+                f"The program has changed since the search ({self.program.command}). "
+                "Search again if the change matters to speed."
+            )
+        return found
+
+    def write(self, path: Path) -> None:
+        """Write the file whole: to a part file first, then in its place."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = self.model_dump(mode="json", exclude={"hardware": {"versions"}})
+        body = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        header = HEADER.format(name=path.name, program=self.program.command)
+        part.write_text(header + body, encoding="utf-8")
+        part.replace(path)
+
+    def _hardware_with_versions(self) -> Hardware:
+        return Hardware(**{**vars(self.hardware), "versions": self.versions})
+
+
+def read(path: Path) -> BestFile:
+    """Read a best.yaml.
+
+    Raises:
+        FileFormatError: when it is unreadable, of a later version or wrong, with the lines.
+    """
+    file = yamlfile.read(path)
+    version = file.data.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise FileFormatError(
+            f"{file.where('version')}: this file has version {version}, this autotune reads up to "
+            f"{VERSION}. Upgrade autotune: pip install -U autotune-torch"
+        )
+    data: dict[str, Any] = dict(file.data)
+    faults = [
+        *_parse_knobs(file, data, "config"),
+        *_parse_knobs(file, data, "baseline"),
+    ]
+    try:
+        best = BestFile.model_validate_json(_as_json(data))
+    except ValidationError as error:
+        faults += [_fault(file, dict(fault)) for fault in error.errors()]
+    if faults:
+        raise FileFormatError("\n".join(faults))
+    return best
+
+
+def _as_json(data: dict[str, Any]) -> str:
+    """JSON mode accepts lists for tuples and text for enums, as YAML gives them."""
+    import json
+
+    return json.dumps(data, default=str)
+
+
+def _parse_knobs(file: yamlfile.YamlFile, data: dict[str, Any], section: str) -> list[str]:
+    """Read the values of a section as the knobs take them; return the faults."""
+    faults = []
+    entries = data.get(section)
+    if not isinstance(entries, dict):
+        return []
+    parsed: dict[str, KnobValue] = {}
+    for name, raw in entries.items():
+        where = file.where(section, str(name))
+        knob = registry().get(str(name))
+        if knob is None:
+            hint = did_you_mean(str(name), registry())
+            faults.append(f"{where}: Unknown knob '{name}'.{hint} 'autotune knobs' lists them.")
+            continue
+        try:
+            parsed[str(name)] = knob.parse(raw)
+        except ValueError as error:
+            faults.append(f"{where}: knob '{name}' {error}.")
+    data[section] = parsed
+    return faults
+
+
+def _fault(file: yamlfile.YamlFile, fault: dict[str, Any]) -> str:
+    keys = tuple(str(part) for part in fault["loc"])
+    name = ".".join(keys)
+    match fault["type"]:
+        case "extra_forbidden":
+            hint = did_you_mean(keys[-1], _known_keys(keys[:-1]))
+            return f"{file.where(*keys)}: Unknown key '{name}'.{hint}"
+        case "missing":
+            return f"{file.where(*keys)}: '{name}' is missing."
+        case _:
+            return f"{file.where(*keys)}: '{name}': {fault['msg']}, found {fault['input']!r}."
+
+
+def _known_keys(above: tuple[str, ...]) -> list[str]:
+    model: Any = BestFile
+    for key in above:
+        field = getattr(model, "model_fields", {}).get(key)
+        model = field.annotation if field is not None else None
+    return list(getattr(model, "model_fields", {}))

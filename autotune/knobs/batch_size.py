@@ -1,0 +1,55 @@
+"""The batch_size knob."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.config import KnobValue
+from autotune.domain import Domain, NotOffered
+from autotune.hardware import Hardware
+from autotune.knobs.base import Knob
+from autotune.profile import Profile
+
+if TYPE_CHECKING:
+    from autotune.inside.seams import Seams
+
+# Growth beyond 8x leaves the range in which scaled learning rates are known to hold for most models
+# (Shallue et al. 2019, "Measuring the Effects of Data Parallelism", section 4.1); ask for it by value.
+FACTORS = (1, 2, 4, 8)
+LEAST_STEPS_PER_EPOCH = 4
+
+
+class BatchSize(Knob):
+    """Samples per step of the training loader; the learning rate follows by --lr-rule."""
+
+    name = "batch_size"
+    value_type = int
+    minimum = 1
+
+    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
+        """Return the program's own size and its doublings, as long as an epoch has a few steps."""
+        if not profile.loaders:
+            return NotOffered(
+                "the program draws its batches without a DataLoader: only its own flags reach them"
+            )
+        loader = profile.training_loader
+        if loader is None:
+            return NotOffered(f"{len(profile.loaders)} loaders train together")
+        if loader.has_batch_sampler:
+            return NotOffered("the training loader has its own batch sampler")
+        if loader.batch_size is None:
+            return NotOffered("the dataset makes whole batches itself (batch_size=None)")
+        most = (loader.dataset_len or 1 << 62) // LEAST_STEPS_PER_EPOCH
+        own = loader.batch_size
+        return Domain(tuple(own * f for f in FACTORS if f == 1 or own * f <= most))
+
+    def current(self, profile: Profile) -> KnobValue:
+        """Return the training loader's own size."""
+        own = profile.loaders[0].batch_size
+        assert own is not None, "batch_size is not offered without one"
+        return own
+
+    def apply(self, value: KnobValue, seams: Seams) -> None:
+        """Ask for a loader with that size, and let the learning rate follow."""
+        seams.loader.request(batch_size=int(value))
+        seams.optimizer.follow_batch(int(value))

@@ -1,0 +1,35 @@
+"""The channels_last knob."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.config import KnobValue
+from autotune.domain import Domain, NotOffered
+from autotune.hardware import Hardware
+from autotune.knobs.base import Knob
+from autotune.profile import Profile
+
+if TYPE_CHECKING:
+    from autotune.inside.seams import Seams
+
+
+class ChannelsLast(Knob):
+    """Images and convolution weights in NHWC order, which many convolution kernels prefer."""
+
+    name = "channels_last"
+    value_type = bool
+
+    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
+        """Return both orders for a model with 2-D convolutions."""
+        if not profile.conv2d_layers:
+            return NotOffered("the model has no 2-D convolution")
+        return Domain((False, True))
+
+    def current(self, profile: Profile) -> KnobValue:
+        """Return whether the program already lays its weights out so."""
+        return profile.channels_last
+
+    def apply(self, value: KnobValue, seams: Seams) -> None:
+        """Lay out weights, optimizer state and, from then on, inputs."""
+        seams.forward.set_channels_last(enabled=bool(value))

@@ -1,0 +1,42 @@
+"""The prefetch_factor knob."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.config import Config, KnobValue
+from autotune.domain import Domain, NotOffered
+from autotune.hardware import Hardware
+from autotune.knobs.base import Knob
+from autotune.profile import Profile
+
+if TYPE_CHECKING:
+    from autotune.inside.seams import Seams
+
+TORCH_DEFAULT = 2  # torch.utils.data.DataLoader, with workers
+
+
+class PrefetchFactor(Knob):
+    """Batches that each worker holds ready."""
+
+    name = "prefetch_factor"
+    value_type = int
+    minimum = 1
+
+    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
+        """Return the default and two deeper buffers, which even out batches of uneven cost."""
+        if not profile.loaders:
+            return NotOffered("the program trains without a DataLoader")
+        return Domain((2, 4, 8))
+
+    def current(self, profile: Profile) -> KnobValue:
+        """Return the loader's own depth; without workers, the one it would get with them."""
+        return profile.loaders[0].prefetch_factor or TORCH_DEFAULT
+
+    def is_active(self, config: Config) -> bool:
+        """Without workers there is nothing to prefetch."""
+        return config.get("num_workers", 1) != 0
+
+    def apply(self, value: KnobValue, seams: Seams) -> None:
+        """Ask for a loader with that depth."""
+        seams.loader.request(prefetch_factor=int(value))

@@ -1,0 +1,197 @@
+"""SearchSpace: which knobs, with which values; resolved for one machine and one program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
+
+from autotune.config import Config, KnobValue
+from autotune.domain import Domain, NotOffered
+from autotune.errors import UsageError, did_you_mean
+from autotune.hardware import Hardware
+from autotune.knobs import Knob, Scope, registry
+from autotune.profile import Profile
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """What the user wants searched, before machine and program are known.
+
+    Attributes:
+        knobs: Values per knob; None lets the knob offer what fits here.
+        fixed: Knobs held at one value in every config but the baseline.
+        demanded: Knobs that the user named: not to be able to offer one is an error.
+    """
+
+    name: str
+    knobs: Mapping[str, tuple[KnobValue, ...] | None]
+    fixed: Mapping[str, KnobValue] = field(default_factory=dict)
+    demanded: frozenset[str] = frozenset()
+
+    def tune(self, names: Iterable[str]) -> SearchSpace:
+        """Return the space of these knobs alone, with the values this space gives them.
+
+        Raises:
+            UsageError: for names that are no knobs.
+        """
+        names = list(names)
+        check_names(names, "--tune")
+        return replace(
+            self,
+            knobs={name: self.knobs.get(name) for name in names},
+            demanded=self.demanded | frozenset(names),
+        )
+
+    def fix(self, settings: Mapping[str, object]) -> SearchSpace:
+        """Return this space with knobs held at a value.
+
+        Raises:
+            UsageError: for names that are no knobs and values they do not take.
+        """
+        check_names(settings, "--fix")
+        fixed = {knob: parse_value(knob, raw, "--fix") for knob, raw in settings.items()}
+        return replace(
+            self,
+            knobs={k: v for k, v in self.knobs.items() if k not in fixed},
+            fixed={**self.fixed, **fixed},
+            demanded=self.demanded | frozenset(fixed),
+        )
+
+    def with_values(self, values: Mapping[str, Iterable[object]]) -> SearchSpace:
+        """Return this space with the user's own candidate values for some knobs.
+
+        Raises:
+            UsageError: for names that are no knobs and values they do not take.
+        """
+        check_names(values, "--values")
+        given = {
+            knob: tuple(dict.fromkeys(parse_value(knob, raw, "--values") for raw in raws))
+            for knob, raws in values.items()
+        }
+        return replace(
+            self, knobs={**self.knobs, **given}, demanded=self.demanded | frozenset(given)
+        )
+
+    def resolve(self, hardware: Hardware, profile: Profile) -> ResolvedSpace:
+        """Return what can be searched with this program on this machine.
+
+        Raises:
+            UsageError: when a knob that the user named cannot act here, with the reason.
+        """
+        domains: dict[str, Domain] = {}
+        refused: dict[str, str] = {}
+        baseline: dict[str, KnobValue] = {}
+        for name in [*self.fixed, *self.knobs]:
+            knob = registry()[name]
+            offer = _offer(knob, hardware, profile)
+            if isinstance(offer, NotOffered):
+                refused[name] = offer.reason
+                continue
+            baseline[name] = profile.config_reads.get(name) or knob.current(profile)
+            if name in self.fixed:
+                continue
+            given = self.knobs[name]
+            domain = Domain(given) if given else offer
+            domain = domain.including(baseline[name])
+            if len(domain.values) > 1:
+                domains[name] = domain
+            else:
+                refused[name] = f"{baseline[name]} is the only value that fits here"
+        if unmet := [f"  {n}: {refused[n]}" for n in sorted(self.demanded & refused.keys())]:
+            raise UsageError(
+                "These knobs cannot act here:\n" + "\n".join(unmet) + "\nLeave them out."
+            )
+        return ResolvedSpace(
+            domains=domains,
+            fixed={n: v for n, v in self.fixed.items() if n in baseline},
+            baseline=Config(baseline),
+            refused=refused,
+            restart=frozenset(
+                n for n in baseline if registry()[n].scope is Scope.RESTART
+            )
+            | (frozenset(profile.config_reads) & baseline.keys()),
+        )
+
+
+@dataclass(frozen=True)
+class ResolvedSpace:
+    """The configs that can be measured here.
+
+    Attributes:
+        domains: Candidate values of each free knob, the baseline's among them.
+        fixed: Knobs held at one value in every config but the baseline.
+        baseline: What the program does by itself.
+        refused: Why knobs of the space are not searched.
+        restart: Knobs whose change needs a fresh process.
+    """
+
+    domains: Mapping[str, Domain]
+    fixed: Mapping[str, KnobValue]
+    baseline: Config
+    refused: Mapping[str, str]
+    restart: frozenset[str]
+
+    @property
+    def start(self) -> Config:
+        """The config nearest to the baseline that may win."""
+        return self.baseline.replace(**self.fixed)
+
+    @property
+    def size(self) -> int:
+        """Number of configs, idle knobs counted."""
+        return math.prod(len(d.values) for d in self.domains.values())
+
+    def canonical(self, config: Config) -> Config:
+        """Return the config with idle knobs at the baseline's value: equal trials become equal."""
+        idle = {
+            n: self.baseline[n]
+            for n in config
+            if n in self.baseline and not registry()[n].is_active(config)
+        }
+        return config.replace(**idle)
+
+    def conflicts(self, config: Config) -> list[str]:
+        """Return why the config cannot be measured, one sentence each; empty when it can."""
+        found = (registry()[n].conflict(config) for n in config)
+        return [sentence for sentence in found if sentence]
+
+    def needs_restart(self, here: Config, there: Config) -> bool:
+        """Tell whether going from one config to the other needs a fresh process."""
+        return bool(self.restart & there.changes_from(here).keys())
+
+    def configs(self, at: Config) -> Iterable[Config]:
+        """Yield every canonical config without conflict whose restart knobs are those of *at*."""
+        live = [n for n in self.domains if n not in self.restart]
+        seen = set()
+        for values in product(*(self.domains[n].values for n in live)):
+            config = self.canonical(at.replace(**dict(zip(live, values, strict=True))))
+            if config not in seen and not self.conflicts(config):
+                seen.add(config)
+                yield config
+
+
+def check_names(names: Iterable[str], where: str) -> None:
+    """Raise a UsageError that names every unknown knob, with the nearest known one."""
+    known = registry()
+    if unknown := [n for n in names if n not in known]:
+        raise UsageError(
+            "\n".join(f"Unknown knob '{n}' in {where}.{did_you_mean(n, known)}" for n in unknown)
+            + "\n'autotune knobs' lists them."
+        )
+
+
+def parse_value(knob: str, raw: object, where: str) -> KnobValue:
+    """Return a value of a knob, or raise a UsageError that says what the knob takes."""
+    try:
+        return registry()[knob].parse(raw)
+    except ValueError as error:
+        raise UsageError(f"{where}: knob '{knob}' {error}.") from error
+
+
+def _offer(knob: Knob, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
+    """A knob that the program reads itself is offered even where the seams could not reach it."""
+    offer = knob.domain(hardware, profile)
+    own = profile.config_reads.get(knob.name)
+    return Domain((own,)) if own is not None and isinstance(offer, NotOffered) else offer

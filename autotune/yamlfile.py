@@ -1,0 +1,67 @@
+"""Reading YAML that people edit: the data, and the line on which each key stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from autotune.errors import FileFormatError
+
+KeyPath = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class YamlFile:
+    """A mapping read from a file.
+
+    Attributes:
+        lines: Line of each key by its path, counted from 1.
+    """
+
+    path: Path
+    data: Mapping[str, Any]
+    lines: Mapping[KeyPath, int]
+
+    def where(self, *keys: str) -> str:
+        """Return ``file:line`` of a key, or of the nearest key above it."""
+        while keys and keys not in self.lines:
+            keys = keys[:-1]
+        return f"{self.path}:{self.lines[keys]}" if keys else str(self.path)
+
+
+def read(path: Path) -> YamlFile:
+    """Read a YAML file whose top level is a mapping.
+
+    Raises:
+        FileFormatError: when it is missing, unreadable, not YAML, or no mapping.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except FileNotFoundError as error:
+        raise FileFormatError(f"There is no file '{path}'.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileFormatError(f"'{path}' cannot be read: {error}") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = f":{mark.line + 1}" if mark else ""
+        raise FileFormatError(f"{path}{line}: this is not YAML: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise FileFormatError(f"{path}: this is not YAML: {error}") from error
+    if not isinstance(data, dict):
+        raise FileFormatError(f"{path}: expected 'key: value' lines, found {type(data).__name__}.")
+    return YamlFile(path, data, dict(_lines(node)))
+
+
+def _lines(node: yaml.Node | None, above: KeyPath = ()) -> Iterator[tuple[KeyPath, int]]:
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for key, value in node.value:
+        path = (*above, str(key.value))
+        yield path, key.start_mark.line + 1
+        yield from _lines(value, path)
