@@ -1,0 +1,1 @@
+"""All that runs in the user's process; the only part of autotune that imports torch."""

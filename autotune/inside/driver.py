@@ -1,0 +1,217 @@
+"""Driver: at each border between two steps it counts, times, and does what the parent asks."""
+
+from __future__ import annotations
+
+import math
+import queue
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import nn
+
+from autotune.config import KnobValue
+from autotune.inside.feed import Feed, first_tensor, steps_per_epoch
+from autotune.inside.listener import Listener
+from autotune.inside.meter import Flow, Meter
+from autotune.inside.observe import Observer
+from autotune.inside.seams import Seams
+from autotune.measurement import Memory
+from autotune.probes.torch_memory import TorchMemory
+from autotune.setting import Setting
+from autotune.wire import Close, Link, Measure, Measured, NotFinite, Progress, Ready, Start, ToRig
+
+
+@dataclass
+class _Counts:
+    """What happened since the last border."""
+
+    batch_samples: int = 0
+    forward_samples: int = 0
+    batches: int = 0
+    wait_s: float = 0.0
+    calls_without_grad: int = 0
+
+
+class Driver(Listener):
+    """Runs in the program's main thread, inside the calls that the seams intercept.
+
+    A border is where the training loader is asked for a batch after an optimizer step; for programs
+    without a DataLoader, the end of an optimizer step. At a border the driver may wait for the
+    parent as long as it takes: the program stands still there, between two steps.
+
+    Args:
+        link: To the parent.
+        commands: What the parent sends, read from the link by another thread.
+        start: The program, and the config it starts under.
+        started: When the process began to run the program, by ``perf_counter``.
+        quit_process: Ends the process at once.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        commands: queue.SimpleQueue[ToRig],
+        start: Start,
+        started: float,
+        quit_process: Callable[[], None],
+    ) -> None:
+        self._link = link
+        self._commands = commands
+        self._setting = start.setting
+        self._started = started
+        self._quit = quit_process
+        self.config_reads: Mapping[str, KnobValue] = {}
+        loader = start.setting.loader if start.setting else None
+        self.seams = Seams(self, loader)
+        self._observer = Observer(self.seams)
+        self._meter: Meter | None = None
+        self._memory = TorchMemory("cpu")
+        self._feed: Feed | None = None
+        self._loss: torch.Tensor | None = None
+        self._counts = _Counts()
+        self._last_counts = _Counts()
+        self._stepped = False
+        self.steps = 0
+
+    def before_batch(self, feed: Feed) -> None:
+        """End the step that went before, if an optimizer has stepped since the last border."""
+        if not self._observer.is_training(feed) or not self._leads(feed):
+            return
+        if self._feed is not feed:
+            self._feed = feed
+            self._disturb()  # the program comes back to its loop after doing something else
+        if self._stepped:
+            self._border()
+
+    def after_batch(self, feed: Feed, samples: int, wait_s: float) -> None:
+        """Count a batch of a training loader; others only disturb the block."""
+        self._observer.batch_handed_out(feed)
+        if self._observer.loaders is not None and not self._observer.is_training(feed):
+            self._disturb()
+            return
+        if self._leads(feed):
+            self._counts.batch_samples += samples
+            self._counts.batches += 1
+        self._counts.wait_s += wait_s
+
+    def never_ends(self, feed: Feed) -> bool:
+        """A training loader starts over: code at the end of an epoch does not run in a rig."""
+        return self._observer.is_training(feed)
+
+    def forward_called(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Count samples at the largest model, for programs without a DataLoader."""
+        if not self._is_largest(module):
+            return
+        if not torch.is_grad_enabled():
+            self._counts.calls_without_grad += 1
+            return
+        tensor = first_tensor(args)
+        self._counts.forward_samples += int(tensor.shape[0]) if tensor is not None else 1
+
+    def loss_seen(self, loss: torch.Tensor) -> None:
+        """Keep the last loss without looking at it: that would sync the device."""
+        if loss.numel() == 1:
+            self._loss = loss.detach()
+
+    def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note the step; without a DataLoader this is the border."""
+        if not self._observer.optimizer_stepped(optimizer):
+            return
+        self.steps += 1
+        self._stepped = True
+        if self._observer.loaders is None:
+            self._counts = _Counts()  # the first step's own: what came before it was set-up
+        elif not self._observer.loaders:
+            self._border()
+
+    def program_ended(self) -> None:
+        """Report what was measured so far, when the program ends in the middle of a window."""
+        if self._meter is not None and self._meter.finish("the program ended"):
+            self._report(self._meter)
+
+    def _leads(self, feed: Feed) -> bool:
+        loaders = self._observer.loaders
+        return not loaders or feed.loader is loaders[0]
+
+    def _is_largest(self, module: nn.Module) -> bool:
+        roots = self.seams.forward.roots
+        return all(roots[module].parameters >= r.parameters for r in roots.values())
+
+    def _disturb(self) -> None:
+        if self._meter is not None:
+            self._meter.disturb()
+
+    def _border(self) -> None:
+        counts, before = self._counts, self._last_counts
+        self._last_counts, self._counts, self._stepped = counts, _Counts(), False
+        samples = counts.batch_samples if self._observer.loaders else counts.forward_samples
+        if self._meter is None:
+            self._observe(samples)
+            return
+        if counts.calls_without_grad != before.calls_without_grad:
+            self._disturb()  # a validation pass; a teacher model is called alike in every step
+        if not self._meter.step(samples, counts.wait_s):
+            return
+        meter = self._meter
+        loss = meter.losses[-1] if meter.losses else None
+        if loss is not None and not math.isfinite(loss):
+            assert self._setting is not None, "a window is measured under a setting"
+            self._link.send(NotFinite(self._setting.config))
+            self._obey()
+        elif meter.is_done:
+            self._report(meter)
+            self._obey()
+        else:
+            rate = meter.blocks[-1].samples_per_s if meter.blocks else 0.0
+            self._link.send(Progress(meter.phase, rate))
+
+    def _observe(self, samples: int) -> None:
+        if samples:
+            self._observer.step_ended(samples)
+        if not self._observer.is_complete:
+            return
+        self._memory = TorchMemory(self._observer.device())
+        profile = self._observer.profile(self.config_reads)
+        self._link.send(Ready(profile, perf_counter() - self._started))
+        self._obey()
+
+    def _report(self, meter: Meter) -> None:
+        self._link.send(Measured(meter.measurement(self._memory.read(Memory()))))
+
+    def _obey(self) -> None:
+        """Wait for the parent's next command and carry it out."""
+        match self._commands.get():
+            case Measure(setting, plan):
+                self.seams.apply(setting, since=self._setting)
+                self._setting = setting
+                self._memory.reset()
+                self._loss = None
+                self._meter = Meter(plan, self._flow, self._sync, self._read_loss)
+                self._meter.disturb()  # the switch itself falls into the first step
+            case Close():
+                self._quit()
+            case other:
+                raise AssertionError(f"unexpected command {other!r}")
+
+    def _flow(self) -> Flow:
+        feed = self._feed
+        if feed is None or not self._observer.loaders:
+            return Flow()
+        batches = max(1, self._last_counts.batches)
+        return Flow(
+            buffered_steps=math.ceil(feed.buffered_batches / batches),
+            steps_per_epoch=steps_per_epoch(feed, batches),
+            samples_per_epoch=feed.samples_per_epoch,
+            start_s=feed.start_s,
+            starts=feed.starts,
+        )
+
+    def _sync(self) -> None:
+        if self._observer.device() != "cpu":
+            torch.accelerator.synchronize()
+
+    def _read_loss(self) -> float | None:
+        return None if self._loss is None else float(self._loss.item())

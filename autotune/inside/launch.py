@@ -1,0 +1,109 @@
+"""Runs the user's program as Python itself would: script, function of a file or module, pickle."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, assert_never
+
+from autotune.config import Config, KnobValue
+from autotune.program import Program, ProgramKind
+
+
+@dataclass(frozen=True)
+class RecordedConfig(Config):
+    """A Config that notes which knobs the program reads, and the value it got for each."""
+
+    reads: dict[str, KnobValue] = field(default_factory=dict)
+
+    def __getitem__(self, knob: str) -> KnobValue:
+        if knob not in self.values_by_knob:
+            raise KeyError(
+                f"{knob}: the baseline has no value for it. "
+                f"Read it with the program's own value as default: config.get({knob!r}, ...)"
+            )
+        self.reads[knob] = self.values_by_knob[knob]
+        return self.values_by_knob[knob]
+
+    def get(self, knob: str, default: Any = None) -> Any:
+        """Return the value of a knob, or the program's own value where the config has none."""
+        if knob in self.values_by_knob:
+            return self[knob]
+        if default is not None:
+            self.reads[knob] = default
+        return default
+
+    def __hash__(self) -> int:
+        return super().__hash__()
+
+
+def run(program: Program, config: RecordedConfig) -> None:
+    """Run a program to its end in this process; its exceptions pass through."""
+    sys.argv = [program.target, *program.args]
+    match program.kind:
+        case ProgramKind.SCRIPT:
+            _run_script(Path(program.target))
+        case ProgramKind.FILE_FUNCTION:
+            _call(_from_file(Path(program.target), program.function), program, config)
+        case ProgramKind.MODULE_FUNCTION:
+            sys.path.insert(0, program.cwd)
+            module = importlib.import_module(program.target)
+            _call(getattr(module, program.function), program, config)
+        case ProgramKind.PICKLED_FUNCTION:
+            sys.path.insert(0, program.cwd)
+            function = pickle.loads(Path(program.target).read_bytes())  # noqa: S301 - our own file
+            _call(function, program, config)
+        case _:
+            assert_never(program.kind)
+
+
+def _run_script(path: Path) -> None:
+    """Execute a file as ``__main__``, with its directory first on sys.path, as ``python FILE`` does.
+
+    The module stays in sys.modules: workers started by spawn import the script by its name.
+    """
+    main = ModuleType("__main__")
+    vars(main).update(__file__=str(path), __builtins__=__builtins__, __spec__=None)
+    sys.modules["__main__"] = main
+    sys.path.insert(0, str(path.parent))
+    code = compile(path.read_bytes(), str(path), "exec")
+    exec(code, vars(main))  # noqa: S102 - the user's own program
+
+
+def _from_file(path: Path, function: str) -> Callable[..., Any]:
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None, "a .py file has a spec"
+    assert spec.loader is not None, "a .py file has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    found: Callable[..., Any] = getattr(module, function)
+    return found
+
+
+def _call(function: Callable[..., Any], program: Program, config: RecordedConfig) -> None:
+    keywords = {"config": config} if "config" in inspect.signature(function).parameters else {}
+    function(*program.args, **keywords)
+
+
+def own_frames(traceback: Any) -> Any:
+    """Return the traceback from the user's first frame on: our own frames above it go."""
+    package = str(Path(__file__).parent.parent) + os.sep
+    frames = list(_frames(traceback))
+    user = (f for f in frames if not f.tb_frame.f_code.co_filename.startswith((package, "<frozen")))
+    return next(user, traceback)
+
+
+def _frames(traceback: Any) -> Iterator[Any]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next

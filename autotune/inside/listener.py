@@ -1,0 +1,34 @@
+"""Listener: what the seams tell to whoever measures; every hook is a no-op here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from autotune.inside.feed import Feed
+
+
+class Listener:
+    """Hooks that the seams call; a listener overrides those it means."""
+
+    def before_batch(self, feed: Feed) -> None:
+        """The program asks a feed for its next batch."""
+
+    def after_batch(self, feed: Feed, samples: int, wait_s: float) -> None:
+        """A feed is about to hand a batch to the program, after waiting ``wait_s`` for it."""
+
+    def never_ends(self, feed: Feed) -> bool:  # noqa: ARG002
+        """Tell whether the feed starts over instead of ending its epoch."""
+        return False
+
+    def forward_called(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """The program calls an outermost module that owns parameters."""
+
+    def loss_seen(self, loss: torch.Tensor) -> None:
+        """The program calls ``backward()`` on a tensor."""
+
+    def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer has made a step."""

@@ -1,0 +1,115 @@
+"""Observer: what the first steps tell about the program, until its Profile is known."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from autotune.config import KnobValue
+from autotune.inside.feed import Feed
+from autotune.inside.seams import Seams
+from autotune.profile import OptimizerFacts, Profile
+
+OBSERVED_STEPS = 4
+
+
+class Observer:
+    """Watches batches and optimizer steps.
+
+    The loaders that train are those that handed out a batch, with gradients enabled, between the
+    first optimizer's first and second step: by then whatever the program iterated to look at a
+    sample or to validate once is out of the way. None of them means a program that trains without
+    a DataLoader.
+    """
+
+    def __init__(self, seams: Seams) -> None:
+        self._seams = seams
+        self._since_step: list[DataLoader[Any]] = []
+        self._lead: Optimizer | None = None
+        self._lead_steps = 0
+        self._samples: list[int] = []
+        self._optimizers: dict[int, OptimizerFacts] = {}
+        self.loaders: tuple[DataLoader[Any], ...] | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Enough steps were seen."""
+        return self.loaders is not None and len(self._samples) >= OBSERVED_STEPS
+
+    def batch_handed_out(self, feed: Feed) -> None:
+        """Note a batch."""
+        if torch.is_grad_enabled() and feed.loader not in self._since_step:
+            self._since_step.append(feed.loader)
+
+    def optimizer_stepped(self, optimizer: Optimizer) -> bool:
+        """Note a step; return whether it belongs to the optimizer that stepped first of all."""
+        if id(optimizer) not in self._optimizers:
+            self._optimizers[id(optimizer)] = _optimizer_facts(optimizer)
+        if self._lead is None:
+            self._lead = optimizer
+        if optimizer is not self._lead:
+            return False
+        self._lead_steps += 1
+        if self._lead_steps == 2:
+            self.loaders = tuple(self._since_step)
+        self._since_step.clear()
+        return True
+
+    def is_training(self, feed: Feed) -> bool:
+        """Tell whether a feed's loader drives optimizer steps, by what is known so far."""
+        return self.loaders is not None and any(feed.loader is own for own in self.loaders)
+
+    def step_ended(self, samples: int) -> None:
+        """Note the samples of a whole step."""
+        self._samples.append(samples)
+
+    def device(self) -> str:
+        """Return the device type of the largest root module."""
+        roots = self._seams.forward.roots.values()
+        return max(roots, key=lambda r: r.parameters).device if roots else "cpu"
+
+    def profile(self, config_reads: Mapping[str, KnobValue]) -> Profile:
+        """Return what was seen."""
+        roots = self._seams.forward.roots
+        modules = [m for root in roots for m in root.modules()]
+        weights = [p for root in roots for p in root.parameters() if p.dim() == 4]
+        return Profile(
+            device=self.device(),
+            loaders=tuple(self._seams.loader.facts(own) for own in self.loaders or ()),
+            optimizers=tuple(self._optimizers.values()),
+            root_modules=tuple(type(root).__name__ for root in roots),
+            parameters=sum(r.parameters for r in roots.values()),
+            conv2d_layers=sum(isinstance(m, nn.Conv2d) for m in modules),
+            channels_last=any(_lies_channels_last(w) for w in weights),
+            own_autocast=self._seams.autocast.own_dtype,
+            own_compile=_dynamo_ran() or any(r._compiled_call_impl for r in roots),  # noqa: SLF001
+            num_threads=torch.get_num_threads(),
+            cudnn_benchmark=torch.backends.cudnn.benchmark,
+            samples_per_step=sum(self._samples) / len(self._samples),
+            torch_version=torch.__version__,
+            config_reads=dict(config_reads),
+        )
+
+
+def _optimizer_facts(optimizer: Optimizer) -> OptimizerFacts:
+    families = tuple(c.__name__ for c in type(optimizer).__mro__ if issubclass(c, Optimizer))
+    lrs = tuple(float(g["lr"]) for g in optimizer.param_groups if "lr" in g)
+    return OptimizerFacts(type(optimizer).__name__, families, lrs)
+
+
+def _lies_channels_last(weight: torch.Tensor) -> bool:
+    return (
+        weight.is_contiguous(memory_format=torch.channels_last) and not weight.is_contiguous()
+    )
+
+
+def _dynamo_ran() -> bool:
+    """Tell whether torch.compile has compiled anything in this process."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and bool(dynamo.counters["frames"].get("total"))

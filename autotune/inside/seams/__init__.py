@@ -1,0 +1,93 @@
+"""The seams: the only places where autotune changes PyTorch; each a file, installed and removed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch.optim import Optimizer
+
+from autotune.inside.listener import Listener
+from autotune.inside.seams.autocast import AutocastSeam
+from autotune.inside.seams.backward import BackwardSeam
+from autotune.inside.seams.forward import ForwardSeam
+from autotune.inside.seams.loader import LoaderSeam
+from autotune.inside.seams.optimizer import OptimizerSeam
+from autotune.inside.seams.process import ProcessSeam
+from autotune.inside.seams.saving import SavingSeam
+from autotune.knobs import registry
+from autotune.lr import LrRule
+from autotune.profile import LoaderFacts
+from autotune.setting import Setting
+
+STEPS_UNTIL_ROOTS_ARE_KNOWN = 3
+
+
+class Seams:
+    """All seams of one process; knobs act through its members.
+
+    Args:
+        listener: Who measures; None for a plain run under a config, where iteration and the loss
+            are left alone and counting stops as soon as the model is known.
+        target: The training loader, when it is known.
+    """
+
+    def __init__(self, listener: Listener | None, target: LoaderFacts | None) -> None:
+        self._listener = listener
+        self._steps = 0
+        self.loader = LoaderSeam(listener, target)
+        self.optimizer = OptimizerSeam(self._stepped)
+        self.forward = ForwardSeam(listener, lambda: self.optimizer.optimizers)
+        self.process = ProcessSeam()
+        self.autocast = AutocastSeam()
+        self._backward = BackwardSeam(listener) if listener is not None else None
+        self._saving: SavingSeam | None = None
+
+    def install(self) -> None:
+        """Install the seams; without a listener, only those that the applied setting needs."""
+        self.loader.install()
+        self.optimizer.install()
+        if self._listener is not None or self.forward.is_needed:
+            self.forward.install()
+        if self._backward is not None:
+            self._backward.install()
+
+    def watch_autocast(self) -> None:
+        """Watch for the program's own mixed precision as well."""
+        self.autocast.install()
+
+    def redirect_files(self, shadow_dir: Path, guarded: list[Path]) -> None:
+        """Keep a trial from changing the user's files."""
+        self._saving = SavingSeam(shadow_dir, guarded)
+        self._saving.install()
+
+    def remove(self) -> None:
+        """Put PyTorch back as it was."""
+        for seam in (self._saving, self._backward, self.autocast, self.forward):
+            if seam is not None:
+                seam.remove()
+        self.optimizer.remove()
+        self.loader.remove()
+
+    def apply(self, setting: Setting, since: Setting | None = None) -> None:
+        """Apply what a setting changes: from the program's own values, or from another setting."""
+        reference = setting.baseline.get("batch_size")
+        self.optimizer.set_rule(
+            LrRule(setting.lr_rule), int(reference) if reference is not None else None
+        )
+        before = since.config if since is not None else setting.baseline
+        for knob, value in setting.config.changes_from(before).items():
+            if knob not in setting.own_knobs:
+                registry()[knob].apply(value, self)
+
+    def _stepped(self, optimizer: Optimizer) -> None:
+        self._steps += 1
+        if self._steps == 1:
+            self.process.settle()
+            self.loader.warn_if_target_is_missing()
+        if self._steps == STEPS_UNTIL_ROOTS_ARE_KNOWN:
+            self.autocast.remove()
+            self.forward.narrow()
+            if self._listener is None:
+                self.optimizer.stop_listening()
+        if self._listener is not None:
+            self._listener.optimizer_stepped(optimizer)

@@ -1,0 +1,179 @@
+"""The seam at the outermost module call: precision, memory layout and compilation of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from autotune.inside.listener import Listener
+from autotune.inside.seams.base import Patches
+
+Call = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Root:
+    """An outermost module that owns parameters."""
+
+    device: str
+    parameters: int
+
+
+class ForwardSeam:
+    """Acts around the program's outermost module calls.
+
+    At first ``nn.Module.__call__`` is wrapped, to see which modules the program calls; a nested call
+    costs one comparison then. ``narrow()`` leaves only the classes of those modules wrapped, so that
+    nested modules, and what torch.compile traces of them, are PyTorch's own again.
+
+    Args:
+        listener: Told about every call; may be None.
+        optimizers: Gives the living optimizers, whose state follows the memory layout.
+    """
+
+    def __init__(
+        self, listener: Listener | None, optimizers: Callable[[], Iterable[Optimizer]]
+    ) -> None:
+        self._listener = listener
+        self._optimizers = optimizers
+        self._patches = Patches()
+        self._roots: WeakKeyDictionary[nn.Module, Root | None] = WeakKeyDictionary()
+        self._depth = 0
+        self._autocast = False
+        self._channels_last = False
+        self._compile = False
+        self._narrowed = False
+
+    @property
+    def roots(self) -> dict[nn.Module, Root]:
+        """The outermost modules with parameters that were called so far."""
+        return {module: root for module, root in self._roots.items() if root is not None}
+
+    def set_autocast(self, *, enabled: bool) -> None:
+        """Run the model under bf16 autocast; its outputs return to fp32 for the loss."""
+        self._autocast = enabled
+
+    def set_channels_last(self, *, enabled: bool) -> None:
+        """Lay out 4-D weights, their state and the model's 4-D inputs in NHWC order, or not."""
+        if enabled != self._channels_last:
+            self._channels_last = enabled
+            for module in self.roots:
+                self._lay_out(module)
+
+    def set_compile(self, *, enabled: bool) -> None:
+        """Compile the roots as soon as they are known; holds for the rest of the process."""
+        self._compile = enabled
+
+    @property
+    def is_needed(self) -> bool:
+        """Something was asked for that acts at module calls."""
+        return self._autocast or self._channels_last or self._compile
+
+    def install(self) -> None:
+        """Begin to act."""
+        self._wrap(nn.Module)
+
+    def narrow(self) -> None:
+        """Keep only the classes of the known roots wrapped, and compile the roots if asked to."""
+        if self._narrowed:
+            return
+        self._narrowed = True
+        self._patches.undo()
+        roots = self.roots
+        for cls in {type(module) for module in roots}:
+            self._wrap(cls)
+        if self._compile:
+            for module in roots:
+                module.compile()
+
+    def remove(self) -> None:
+        """Put PyTorch back as it was."""
+        self._patches.undo()
+
+    def _wrap(self, cls: type[nn.Module]) -> None:
+        original = cls.__call__
+        seam = self
+
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if seam._depth or torch.compiler.is_compiling():  # noqa: SLF001
+                return original(module, *args, **kwargs)
+            seam._depth = 1  # noqa: SLF001
+            try:
+                return seam._outermost(module, original, args, kwargs)  # noqa: SLF001
+            finally:
+                seam._depth = 0  # noqa: SLF001
+
+        self._patches.replace(cls, "__call__", call)
+
+    def _outermost(
+        self, module: nn.Module, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        root = self._root_of(module)
+        if root is None:
+            return original(module, *args, **kwargs)
+        if self._listener is not None:
+            self._listener.forward_called(module, args or tuple(kwargs.values()))
+        if self._channels_last:
+            args, kwargs = _map_tensors(_to_channels_last, (args, kwargs))
+        if not self._autocast:
+            return original(module, *args, **kwargs)
+        with torch.autocast(root.device, dtype=torch.bfloat16):
+            output = original(module, *args, **kwargs)
+        return _map_tensors(_to_fp32, output)
+
+    def _root_of(self, module: nn.Module) -> Root | None:
+        if module not in self._roots:
+            parameters = list(module.parameters())
+            root = (
+                Root(parameters[0].device.type, sum(p.numel() for p in parameters))
+                if parameters
+                else None
+            )
+            self._roots[module] = root
+            if root is not None and self._channels_last:
+                self._lay_out(module)
+        return self._roots[module]
+
+    def _lay_out(self, module: nn.Module) -> None:
+        layout = torch.channels_last if self._channels_last else torch.contiguous_format
+        states = {p: s for o in self._optimizers() for p, s in o.state.items()}
+        for parameter in module.parameters():
+            if parameter.dim() != 4:
+                continue
+            parameter.data = parameter.data.contiguous(memory_format=layout)
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.contiguous(memory_format=layout)
+            state = states.get(parameter, {})
+            for key, value in state.items():
+                if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                    state[key] = value.contiguous(memory_format=layout)
+
+
+def _to_channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+
+
+def _to_fp32(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype in {torch.bfloat16, torch.float16} else tensor
+
+
+def _map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    """Change the tensors in nested tuples, lists and mappings; other objects stay as they are."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_map_tensors(change, part) for part in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(_map_tensors(change, part) for part in value)
+    if type(value) is dict:
+        return {key: _map_tensors(change, part) for key, part in value.items()}
+    if isinstance(value, Mapping) and hasattr(value, "__setitem__"):
+        for key, part in list(value.items()):  # a model output class: changed in place
+            value[key] = _map_tensors(change, part)
+    return value

@@ -1,0 +1,157 @@
+"""The seam at the DataLoader: loaders are told apart, rebuilt with other options, and fed."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+
+from autotune.inside.feed import Feed
+from autotune.inside.listener import Listener
+from autotune.inside.seams.base import Patches
+from autotune.profile import LoaderFacts
+
+logger = logging.getLogger("autotune")
+
+
+class LoaderSeam:
+    """Knows every DataLoader of the program and gives the training one its options.
+
+    A loader that equals *target* gets the options when it is built, so ``len(loader)`` and all that
+    is derived from it are true. In a running program its feed asks for a changed copy instead.
+
+    Args:
+        listener: Told about every batch; None leaves iteration as it is.
+        target: The training loader, when it is known from an earlier run.
+    """
+
+    def __init__(self, listener: Listener | None, target: LoaderFacts | None) -> None:
+        self._listener = listener
+        self._target = target
+        self._patches = Patches()
+        self._facts: WeakKeyDictionary[DataLoader[Any], LoaderFacts] = WeakKeyDictionary()
+        self._batch_samplers: WeakKeyDictionary[DataLoader[Any], Any] = WeakKeyDictionary()
+        self._seen: Counter[LoaderFacts] = Counter()
+        self._options: dict[str, int | bool] = {}
+        self.version = 0
+        self.found_target = False
+
+    def request(self, **options: int | bool) -> None:
+        """Ask for options of the training loader: arguments of DataLoader by name."""
+        self._options.update(options)
+        self.version += 1
+
+    def facts(self, loader: DataLoader[Any]) -> LoaderFacts:
+        """Return the loader as the program built it."""
+        return self._facts[loader]
+
+    def iterate(self, loader: DataLoader[Any]) -> Iterator[Any]:
+        """Return PyTorch's own iterator over a loader."""
+        return self._original_iter(loader)
+
+    def variant(self, loader: DataLoader[Any]) -> DataLoader[Any]:
+        """Return the loader under the requested options; itself when they change nothing."""
+        changes = self._changes(loader)
+        if all(vars(loader)[name] == value for name, value in changes.items()):
+            return loader
+        copy = object.__new__(type(loader))
+        vars(copy).update(vars(loader))
+        vars(copy).update(changes, _iterator=None)
+        return copy
+
+    def install(self) -> None:
+        """Begin to listen."""
+        original_init = DataLoader.__init__
+        self._original_iter = DataLoader.__iter__
+        seam = self
+
+        def init(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
+            original_init(loader, *args, **kwargs)
+            seam._built(loader)  # noqa: SLF001
+
+        self._patches.replace(DataLoader, "__init__", init)
+        if self._listener is None:
+            return
+        listener = self._listener
+
+        def iterate(loader: DataLoader[Any]) -> Iterator[Any]:
+            return Feed(loader, seam, listener)
+
+        self._patches.replace(DataLoader, "__iter__", iterate)
+
+    def warn_if_target_is_missing(self) -> None:
+        """Say so when training began and no loader was the one that the options are for."""
+        if self._target is not None and self._options and not self.found_target:
+            logger.warning(
+                "autotune: no DataLoader here is the one that was tuned (%s of %s samples, batch "
+                "size %s), so %s were not applied. Search again for this version of the program.",
+                self._target.dataset,
+                self._target.dataset_len,
+                self._target.batch_size,
+                ", ".join(self._options),
+            )
+
+    def remove(self) -> None:
+        """Put PyTorch back as it was."""
+        self._patches.undo()
+
+    def _built(self, loader: DataLoader[Any]) -> None:
+        facts = _read(loader)
+        self._facts[loader] = replace(facts, ordinal=self._seen[facts])
+        self._seen[facts] += 1
+        self._batch_samplers[loader] = loader.batch_sampler
+        if self._facts[loader] == self._target or self._is_rebuilt_target(facts):
+            self.found_target = True
+            vars(loader).update(self._changes(loader))
+
+    def _is_rebuilt_target(self, facts: LoaderFacts) -> bool:
+        """A program may build its loaders again for each epoch: then the count alone differs."""
+        return self.found_target and replace(self._target or facts, ordinal=0) == facts
+
+    def _changes(self, loader: DataLoader[Any]) -> dict[str, Any]:
+        """Attributes of the loader under the options; DataLoader refuses to set some by name."""
+        facts, options = self._facts[loader], self._options
+        workers = int(options.get("num_workers", facts.num_workers))
+        prefetch = options.get("prefetch_factor", facts.prefetch_factor or 2)
+        changes: dict[str, Any] = {
+            "num_workers": workers,
+            "prefetch_factor": prefetch if workers else None,
+            "pin_memory": options.get("pin_memory", facts.pin_memory),
+            "persistent_workers": facts.persistent_workers and workers > 0,
+        }
+        batch_size = options.get("batch_size", facts.batch_size)
+        if batch_size != loader.batch_size:
+            own = self._batch_samplers[loader]
+            changes["batch_size"] = batch_size
+            changes["batch_sampler"] = (
+                own
+                if batch_size == facts.batch_size
+                else BatchSampler(loader.sampler, int(batch_size or 1), loader.drop_last)
+            )
+        return changes
+
+
+def _read(loader: DataLoader[Any]) -> LoaderFacts:
+    iterable = isinstance(loader.dataset, IterableDataset)
+    try:
+        length = len(loader.dataset)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        length = None
+    return LoaderFacts(
+        dataset=type(loader.dataset).__name__,
+        dataset_len=length,
+        batch_size=loader.batch_size,
+        num_workers=loader.num_workers,
+        prefetch_factor=loader.prefetch_factor,
+        pin_memory=bool(loader.pin_memory),
+        persistent_workers=loader.persistent_workers,
+        sampler=type(loader.sampler).__name__,
+        has_batch_sampler=loader.batch_size is None and loader.batch_sampler is not None,
+        iterable=iterable,
+        drop_last=loader.drop_last,
+    )

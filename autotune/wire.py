@@ -1,0 +1,217 @@
+"""The messages between the parent and a rig: JSON lines over one Unix socket, versioned, validated.
+
+Covered: whole messages in order, the end of either side, a wrong protocol version.
+Not covered: trust. The socket lies in a directory that only its user may enter.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from autotune.config import Config
+from autotune.errors import RigError
+from autotune.measurement import Measurement
+from autotune.profile import Profile
+from autotune.program import Program
+from autotune.setting import Setting
+
+PROTOCOL = 1
+
+
+@dataclass(frozen=True)
+class WindowPlan:
+    """How long a rig measures one config.
+
+    Attributes:
+        warmup_min_s: Steps run at least this long before any counts.
+        warmup_max_s: Warm-up is cut here, and said to be.
+        window_min_s: Blocks are measured at least this long.
+        window_max_s: The window ends here, however wide the interval.
+        half_width: Relative half-width of the interval at which the window ends.
+        give_up_below: Samples/s; a config that is clearly slower is not measured to the end.
+    """
+
+    warmup_min_s: float
+    warmup_max_s: float
+    window_min_s: float
+    window_max_s: float
+    half_width: float = 0.02
+    give_up_below: float | None = None
+
+
+@dataclass(frozen=True)
+class Start:
+    """First message to a rig: run this program; without a setting, untouched."""
+
+    program: Program
+    setting: Setting | None
+    shadow_dir: str
+    protocol: int = PROTOCOL
+    kind: Literal["start"] = "start"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Switch to this config, if it is another, and measure it."""
+
+    setting: Setting
+    plan: WindowPlan
+    kind: Literal["measure"] = "measure"
+
+
+@dataclass(frozen=True)
+class Close:
+    """End now: no code of the program runs any more."""
+
+    kind: Literal["close"] = "close"
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The program trains; its first steps were observed and it waits at a step's border."""
+
+    profile: Profile
+    startup_s: float
+    protocol: int = PROTOCOL
+    kind: Literal["ready"] = "ready"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A sign of life after each block."""
+
+    phase: Literal["warm-up", "window"]
+    samples_per_s: float
+    kind: Literal["progress"] = "progress"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The answer to Measure."""
+
+    measurement: Measurement
+    kind: Literal["measured"] = "measured"
+
+
+@dataclass(frozen=True)
+class NotFinite:
+    """The loss became NaN or infinite under this config."""
+
+    config: Config
+    kind: Literal["not_finite"] = "not_finite"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The program came to its end by itself, by an exception or by sys.exit.
+
+    Attributes:
+        steps: Optimizer steps it had made.
+        exception: Class name and message of the exception, empty without one.
+        exit_code: What the interpreter would have exited with.
+    """
+
+    steps: int
+    exception: str
+    traceback: str
+    exit_code: int
+    kind: Literal["ended"] = "ended"
+
+
+ToRig = Start | Measure | Close
+FromRig = Ready | Progress | Measured | NotFinite | Ended
+Message = Annotated[ToRig | FromRig, Field(discriminator="kind")]
+
+
+@cache
+def _adapter() -> TypeAdapter[ToRig | FromRig]:
+    return TypeAdapter(Message)
+
+
+def encode(message: ToRig | FromRig) -> bytes:
+    """Return one line of JSON, newline included."""
+    return _adapter().dump_json(message) + b"\n"
+
+
+def decode(line: bytes) -> ToRig | FromRig:
+    """Return the message in a line.
+
+    Raises:
+        RigError: when the line is no message of this version.
+    """
+    try:
+        message = _adapter().validate_json(line)
+    except ValidationError as error:
+        raise RigError(f"unreadable message on the wire: {line[:200]!r} ({error})") from error
+    protocol = getattr(message, "protocol", PROTOCOL)
+    if protocol != PROTOCOL:
+        raise RigError(
+            f"the rig speaks protocol {protocol}, this autotune speaks {PROTOCOL}: two versions of "
+            "autotune are mixed on the import path; reinstall one of them"
+        )
+    return message
+
+
+class LinkClosed(ConnectionError):
+    """The other side has gone."""
+
+
+class Link:
+    """One side of the wire."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._buffer = b""
+
+    def send(self, message: ToRig | FromRig) -> None:
+        """Send a message.
+
+        Raises:
+            LinkClosed: when the other side has gone.
+        """
+        try:
+            self._socket.sendall(encode(message))
+        except OSError as error:
+            raise LinkClosed(str(error)) from error
+
+    def receive(self, timeout_s: float | None = None) -> ToRig | FromRig | None:
+        """Return the next message, or None when none came in time.
+
+        Raises:
+            LinkClosed: when the other side has gone.
+        """
+        while b"\n" not in self._buffer:
+            self._socket.settimeout(timeout_s)
+            try:
+                chunk = self._socket.recv(1 << 16)
+            except TimeoutError:
+                return None
+            except OSError as error:
+                raise LinkClosed(str(error)) from error
+            finally:
+                self._socket.settimeout(None)
+            if not chunk:
+                raise LinkClosed("end of stream")
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return decode(line)
+
+    def messages(self) -> Iterator[ToRig | FromRig]:
+        """Yield messages until the other side goes."""
+        while True:
+            try:
+                message = self.receive()
+            except LinkClosed:
+                return
+            if message is not None:
+                yield message
+
+    def close(self) -> None:
+        """Close this side."""
+        self._socket.close()
