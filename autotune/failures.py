@@ -1,0 +1,67 @@
+"""How a rig ended: its exception, exit code and log become an Outcome and one line for the user.
+
+Covered: every spelling of out-of-memory that PyTorch, CUDA, HIP and Python use; kills by the kernel;
+shared memory; the program's own exceptions. Not covered: a program that catches its own
+out-of-memory error and goes on.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from autotune.outcome import Ending, Outcome
+from autotune.wire import Ended
+
+# Spellings: torch.OutOfMemoryError and c10's messages; CUDA and HIP runtime errors; cuBLAS and cuDNN
+# handle creation; c10's CPU allocator; Python's own.
+DEVICE_MEMORY = re.compile(
+    r"OutOfMemoryError|(CUDA|HIP)( error:)? out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|CUDNN_STATUS_ALLOC_FAILED|hipErrorOutOfMemory|MPS backend out of memory"
+)
+HOST_MEMORY = re.compile(
+    r"DefaultCPUAllocator: (can't|not enough memory)|^MemoryError|: MemoryError"
+    r"|\[Errno 12\]|Cannot allocate memory"
+)
+SHARED_MEMORY = re.compile(
+    r"[Bb]us error|insufficient shared memory|unable to (allocate|write|mmap).*shared memory"
+    r"|No space left on device: '/dev/shm|shm_open"
+)
+LOADER_WORKER_KILLED = re.compile(r"DataLoader worker .* killed by signal: Killed")
+
+SHM_MEND = "Fewer workers need less; in a container, start it with a larger --shm-size."
+
+
+def from_exception(ended: Ended) -> Ending:
+    """Return the ending of a program that came to its own end."""
+    text = ended.exception
+    if not text:
+        return Ending(Outcome.RAN_OUT, f"the program ended after {ended.steps} steps")
+    first = text.splitlines()[0][:300]
+    for pattern, outcome, line in (
+        (SHARED_MEMORY, Outcome.SHARED_MEMORY, f"/dev/shm is too small. {SHM_MEND}"),
+        (DEVICE_MEMORY, Outcome.OUT_OF_MEMORY, "the device ran out of memory"),
+        (HOST_MEMORY, Outcome.HOST_OUT_OF_MEMORY, "the host ran out of memory"),
+        (LOADER_WORKER_KILLED, Outcome.HOST_OUT_OF_MEMORY, "a loader worker was killed: host memory"),
+    ):
+        if pattern.search(text):
+            return Ending(outcome, line, ended.traceback)
+    return Ending(Outcome.CRASHED, first, ended.traceback)
+
+
+def from_exit_code(code: int, log_tail: str) -> Ending:
+    """Return the ending of a rig that died without a word; negative codes are signals."""
+    if code >= 0:
+        return Ending(Outcome.CRASHED, f"the process exited with code {code}", log_tail)
+    name = signal.Signals(-code).name
+    match -code:
+        case signal.SIGKILL:
+            return Ending(
+                Outcome.HOST_OUT_OF_MEMORY,
+                "the process was killed (SIGKILL), as the kernel does when host memory runs out",
+                log_tail,
+            )
+        case signal.SIGBUS:
+            return Ending(Outcome.SHARED_MEMORY, f"/dev/shm is too small ({name}). {SHM_MEND}", log_tail)
+        case _:
+            return Ending(Outcome.CRASHED, f"the process died of {name}", log_tail)

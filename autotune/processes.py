@@ -1,0 +1,72 @@
+"""Starting a process in a session of its own, and ending it with all that it started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+
+from autotune.program import LaunchPlan
+
+
+def start(plan: LaunchPlan, log: Path) -> subprocess.Popen[bytes]:
+    """Start a process whose output goes to *log*; a Ctrl-C in our terminal does not reach it."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            plan.argv,
+            cwd=plan.cwd,
+            env={**os.environ, **plan.env},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def end_tree(process: subprocess.Popen[bytes], grace_s: float = 2.0) -> None:
+    """End a process that ``start()`` started, its descendants, and what is left of its session.
+
+    Descendants are listed before anything is signalled: a dead parent hides its children. Only ids
+    from that list and from the session that we opened are touched, never names.
+    """
+    tree = _descendants(process.pid)
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    _kill([*tree, *_session_members(process.pid)])
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _session_members(session: int) -> list[psutil.Process]:
+    members = []
+    for candidate in psutil.process_iter():
+        try:
+            if candidate.pid != session and os.getsid(candidate.pid) == session:
+                members.append(candidate)
+        except (ProcessLookupError, PermissionError):
+            continue
+    return members
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    living = []
+    for process in processes:
+        try:
+            process.kill()
+            living.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(living, timeout=2.0)

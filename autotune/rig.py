@@ -1,0 +1,237 @@
+"""Rig: the parent's handle on one live copy of the program: open, measure, close."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from typing import assert_never
+
+from autotune import failures, processes
+from autotune.errors import RigError
+from autotune.knobs import registry
+from autotune.measurement import Measurement
+from autotune.outcome import Ending, Outcome
+from autotune.probes.base import Probe
+from autotune.probes.host import HostMemory
+from autotune.probes.nvml import NvmlMemory
+from autotune.program import LaunchPlan, Program, python_plan
+from autotune.setting import Setting
+from autotune.wire import (
+    Close,
+    Ended,
+    Link,
+    LinkClosed,
+    Measure,
+    Measured,
+    NotFinite,
+    Progress,
+    Ready,
+    Start,
+    WindowPlan,
+)
+
+POLL_S = 0.1
+SAMPLE_EVERY_S = 1.0  # reading PSS costs some milliseconds per process
+LOG_TAIL_BYTES = 4000
+
+# Experiment trackers stay silent in a trial: each variable is from that tracker's documentation.
+TRACKERS_OFF = {
+    "WANDB_MODE": "disabled",
+    "COMET_MODE": "disabled",
+    "CLEARML_OFFLINE_MODE": "1",
+    "NEPTUNE_MODE": "debug",
+    "SWANLAB_MODE": "disabled",
+}
+
+GiveUp = Callable[[], Ending | None]
+OnProgress = Callable[[Progress], None]
+
+
+class Rig:
+    """One process with the program under seams; it stands still between two commands.
+
+    Args:
+        program: The program.
+        directory: Where the log and the shadow files of this rig go.
+        cache_dir: Where torch.compile keeps its cache between the rigs of a run.
+        gpu_uuids: The GPUs whose memory use is sampled.
+    """
+
+    def __init__(
+        self, program: Program, directory: Path, cache_dir: Path, gpu_uuids: Sequence[str] = ()
+    ) -> None:
+        self._program = program
+        self._directory = directory
+        self._cache_dir = cache_dir
+        self._gpu_uuids = tuple(gpu_uuids)
+        self._scratch = Path(tempfile.mkdtemp(prefix="autotune-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._link: Link | None = None
+        self._probes: list[Probe] = []
+        self._ended: Ended | None = None
+        self.log = directory / "log.txt"
+
+    @property
+    def is_open(self) -> bool:
+        """The program stands at a border and can measure."""
+        return self._link is not None and self._ended is None
+
+    def open(self, setting: Setting | None, give_up: GiveUp, silence_s: float) -> Ready | Ending:
+        """Start the program, untouched or under a setting, and wait until it trains."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(str(self._scratch / "wire"))
+            listener.listen(1)
+            self._process = processes.start(self._launch_plan(setting), self.log)
+            connection = self._accept(listener, give_up)
+        if isinstance(connection, Ending):
+            return connection
+        self._link = Link(connection)
+        self._probes = [HostMemory(self._process.pid), NvmlMemory(self._gpu_uuids)]
+        self._link.send(Start(self._program, setting, str(self._directory / "files")))
+        answer = self._await(give_up, silence_s)
+        match answer:
+            case Ready() | Ending():
+                return answer
+            case Measured() | NotFinite():
+                raise RigError(f"the rig answered {answer.kind} before it was ready")
+            case _:
+                assert_never(answer)
+
+    def measure(
+        self,
+        setting: Setting,
+        plan: WindowPlan,
+        give_up: GiveUp,
+        silence_s: float,
+        on_progress: OnProgress = lambda _: None,
+    ) -> Measurement | Ending:
+        """Switch the program to a setting and measure it.
+
+        After an Ending the rig is of no more use: what state the program is in is unknown.
+        """
+        assert self._link is not None, "measure() needs an open rig"
+        for probe in self._probes:
+            probe.reset()
+        try:
+            self._link.send(Measure(setting, plan))
+        except LinkClosed:
+            return self._post_mortem()
+        answer = self._await(give_up, silence_s, on_progress)
+        match answer:
+            case Measured(measurement):
+                memory = measurement.memory
+                for probe in self._probes:
+                    probe.sample()
+                    memory = probe.read(memory)
+                return replace(measurement, memory=memory)
+            case NotFinite():
+                return Ending(Outcome.NOT_FINITE, "the loss became NaN or infinite")
+            case Ending():
+                return answer
+            case Ready():
+                raise RigError("the rig said ready twice")
+            case _:
+                assert_never(answer)
+
+    def close(self) -> None:
+        """End the program and all it started; nothing of it is left."""
+        if self._link is not None:
+            try:
+                self._link.send(Close())
+                if self._process is not None:
+                    self._process.wait(1.0)
+            except (LinkClosed, subprocess.TimeoutExpired):
+                pass  # end_tree() ends it in any case
+        if self._process is not None:
+            processes.end_tree(self._process)
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def log_tail(self) -> str:
+        """Return the end of what the program printed."""
+        try:
+            return self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+        except OSError:
+            return ""
+
+    def _launch_plan(self, setting: Setting | None) -> LaunchPlan:
+        plan = python_plan("autotune.inside", str(self._scratch / "wire"), cwd=self._program.cwd)
+        plan = plan.with_env(
+            AUTOTUNE_RIG="1", TMPDIR=str(self._scratch), **self._defaults(), **TRACKERS_OFF
+        )
+        for knob, value in (setting.changes() if setting else {}).items():
+            plan = registry()[knob].launch(value, plan)
+        return plan
+
+    def _defaults(self) -> dict[str, str]:
+        wanted = {"TORCHINDUCTOR_CACHE_DIR": str(self._cache_dir)}
+        return {name: value for name, value in wanted.items() if name not in os.environ}
+
+    def _accept(self, listener: socket.socket, give_up: GiveUp) -> socket.socket | Ending:
+        listener.settimeout(POLL_S)
+        while True:
+            try:
+                return listener.accept()[0]
+            except TimeoutError:
+                if self._has_died():
+                    return self._post_mortem()
+                if ending := give_up():
+                    return ending
+
+    def _await(
+        self, give_up: GiveUp, silence_s: float, on_progress: OnProgress = lambda _: None
+    ) -> Ready | Measured | NotFinite | Ending:
+        """Wait for an answer, sampling probes; end on death, silence, or the caller's wish."""
+        assert self._link is not None, "an answer needs an open rig"
+        heard = sampled = monotonic()
+        while True:
+            try:
+                message = self._link.receive(POLL_S)
+            except LinkClosed:
+                return self._post_mortem()
+            now = monotonic()
+            match message:
+                case Progress():
+                    heard = now
+                    on_progress(message)
+                case Ready() | Measured() | NotFinite():
+                    return message
+                case Ended():
+                    self._ended = message
+                    return failures.from_exception(message)
+                case None if now - heard > silence_s:
+                    return Ending(Outcome.HUNG, f"no step for {silence_s:.0f} s", self.log_tail())
+                case None:
+                    pass
+                case _:
+                    raise RigError(f"unexpected message {message!r}")
+            if now - sampled >= SAMPLE_EVERY_S:
+                sampled = now
+                for probe in self._probes:
+                    probe.sample()
+            if ending := give_up():
+                return ending
+
+    def _has_died(self) -> bool:
+        return self._process is not None and self._process.poll() is not None
+
+    def _post_mortem(self) -> Ending:
+        """Say how the process died; a last word that it sent counts more than its exit code."""
+        assert self._process is not None, "only a started rig can die"
+        if self._ended is not None:
+            return failures.from_exception(self._ended)
+        try:
+            code = self._process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            return Ending(Outcome.CRASHED, "the rig closed its wire", self.log_tail())
+        return failures.from_exit_code(code, self.log_tail())
