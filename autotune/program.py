@@ -112,7 +112,7 @@ def parse_program(text: str, args: Sequence[str] = (), cwd: Path | None = None) 
 
 
 def program_of(
-    function: Callable[..., Any], args: Sequence[str], pickle_dir: Callable[[str], Path]
+    function: Callable[..., Any], args: Sequence[str], pickle_dir: Path
 ) -> Program:
     """Return the program that calls *function*.
 
@@ -122,7 +122,7 @@ def program_of(
     Args:
         function: The training function.
         args: Positional arguments, as strings.
-        pickle_dir: Gives the directory for a pickle, called with the program's name only if needed.
+        pickle_dir: Where the pickle goes, if one is needed.
     """
     name = function.__name__
     fingerprint = _fingerprint(_source_of(function).encode())
@@ -139,7 +139,7 @@ def program_of(
         return Program(kind, target, name, tuple(args), cwd, fingerprint, name)
     import cloudpickle
 
-    path_of_pickle = pickle_dir(name) / "program.pkl"
+    path_of_pickle = pickle_dir / "program.pkl"
     path_of_pickle.write_bytes(cloudpickle.dumps(function))
     kind = ProgramKind.PICKLED_FUNCTION
     return Program(kind, str(path_of_pickle), name, tuple(args), cwd, fingerprint, name)

@@ -74,6 +74,20 @@ class SearchSpace:
             self, knobs={**self.knobs, **given}, demanded=self.demanded | frozenset(given)
         )
 
+    def without(self, knob: str) -> SearchSpace:
+        """Return this space less one knob.
+
+        Raises:
+            UsageError: when the user has named that knob.
+        """
+        if knob in self.demanded:
+            raise UsageError(f"'{knob}' is both asked for and to be left as it is. Drop one of the two.")
+        return replace(
+            self,
+            knobs={k: v for k, v in self.knobs.items() if k != knob},
+            fixed={k: v for k, v in self.fixed.items() if k != knob},
+        )
+
     def resolve(self, hardware: Hardware, profile: Profile) -> ResolvedSpace:
         """Return what can be searched with this program on this machine.
 

@@ -1,0 +1,153 @@
+"""search(): the Python call, and what the command line shares with it."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autotune import hardware, rundir, spacefile
+from autotune.budget import parse_duration
+from autotune.console import Console
+from autotune.errors import UsageError
+from autotune.lr import LrRule
+from autotune.program import Program, parse_program, program_of
+from autotune.record import Head, SearchOptions
+from autotune.result import SearchResult
+from autotune.search import search as run_search
+from autotune.space import SearchSpace
+
+
+def search(
+    program: str | os.PathLike[str] | Callable[..., Any],
+    *,
+    args: Sequence[str] = (),
+    space: str | SearchSpace = "default",
+    budget: str | float = "3m",
+    tune: Iterable[str] | None = None,
+    fix: Mapping[str, object] | None = None,
+    values: Mapping[str, Iterable[object]] | None = None,
+    lr_rule: str | None = None,
+    keep_global_batch: bool = False,
+    name: str | None = None,
+    output: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    console: Console | None = None,
+) -> SearchResult:
+    """Search the fastest config of a training program on this machine.
+
+    Args:
+        program: Path of a script, ``"file.py:function"``, ``"module:function"``, or a function. A
+            function with a parameter named ``config`` receives a ``Config``; what it reads from it
+            is applied by itself alone.
+        args: The program's arguments.
+        space: Name of a shipped search space, path of a YAML file, or a SearchSpace.
+        budget: Wall time for all, confirmation included: seconds, or text such as ``"3m"``.
+        tune: Search these knobs only.
+        fix: Hold knobs at a value in every config but the baseline.
+        values: Candidate values for knobs, instead of those that autotune would choose.
+        lr_rule: ``"linear"``, ``"sqrt"`` or ``"none"``; by default the optimizer's family decides.
+        keep_global_batch: Leave the batch, and so the learning rate, as they are.
+        name: Name of the run directory below ``.autotune/``.
+        output: Where to write best.yaml besides the run directory; None writes it nowhere else.
+        seed: Seeds the sampler.
+        console: Where to show progress; None shows nothing.
+
+    Returns:
+        The result. Its ``best`` is the baseline where no gain was confirmed.
+
+    Raises:
+        UsageError: when an argument is wrong.
+        ProgramError: when the program fails by itself or trains no step.
+        BudgetError: when the budget cannot hold a baseline and a confirmation.
+    """
+    searched = space if isinstance(space, SearchSpace) else spacefile.load(space)
+    searched = _narrow(searched, tune, fix, values, keep_global_batch=keep_global_batch)
+    budget_s = parse_duration(budget) if isinstance(budget, str) else float(budget)
+    options = SearchOptions(budget_s, _lr_rule(lr_rule), seed)
+    run, subject = _begin(program, args, name)
+    head = Head(
+        program=subject,
+        space=searched,
+        options=options,
+        hardware=hardware.detect(),
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+    study = run.create_study(head)
+    return _finish(run_search(run, study, budget_s, console or Console(quiet=True)), output)
+
+
+def resume(
+    run_name: str | None = None,
+    *,
+    budget: str | float | None = None,
+    output: str | os.PathLike[str] | None = None,
+    console: Console | None = None,
+) -> SearchResult:
+    """Go on with a search that was stopped or killed; finished trials count.
+
+    Args:
+        run_name: Name or path of the run; None takes the one worked on last.
+        budget: New total budget; None keeps the one that the search was started with.
+        output: Where to write best.yaml besides the run directory.
+        console: Where to show progress; None shows nothing.
+
+    Raises:
+        RunDirectoryError: when there is no such run, or another process works on it.
+    """
+    run = rundir.find(run_name)
+    study = run.load_study()
+    if budget is None:
+        budget_s = study.head.options.budget_s
+    else:
+        budget_s = parse_duration(budget) if isinstance(budget, str) else float(budget)
+    return _finish(run_search(run, study, budget_s, console or Console(quiet=True)), output)
+
+
+def _begin(
+    program: str | os.PathLike[str] | Callable[..., Any], args: Sequence[str], name: str | None
+) -> tuple[rundir.RunDir, Program]:
+    """Find the program first: a mistyped path leaves no run directory behind."""
+    if callable(program):
+        run = rundir.new(name, program.__name__)
+        return run, program_of(program, args, run.path)
+    subject = parse_program(os.fspath(program), args)
+    return rundir.new(name, subject.name), subject
+
+
+def _finish(result: SearchResult, output: str | os.PathLike[str] | None) -> SearchResult:
+    result.save(result.run_dir / "best.yaml")
+    if output is not None:
+        result.save(Path(output))
+    return result
+
+
+def _narrow(
+    space: SearchSpace,
+    tune: Iterable[str] | None,
+    fix: Mapping[str, object] | None,
+    values: Mapping[str, Iterable[object]] | None,
+    *,
+    keep_global_batch: bool,
+) -> SearchSpace:
+    if tune is not None:
+        space = space.tune(tune)
+    if values:
+        space = space.with_values(values)
+    if fix:
+        space = space.fix(fix)
+    if keep_global_batch:
+        space = space.without("batch_size")
+    return space
+
+
+def _lr_rule(text: str | None) -> LrRule | None:
+    if text is None:
+        return None
+    try:
+        return LrRule(text)
+    except ValueError as error:
+        rules = ", ".join(LrRule)
+        raise UsageError(f"There is no learning-rate rule '{text}'. Rules are: {rules}.") from error

@@ -1,0 +1,234 @@
+"""The command line: one function per subcommand, and the one place where errors become exit codes.
+
+Autotune's options come before the program; all that follows the program is the program's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autotune import __version__
+from autotune.errors import AutotuneError, ProgramError, UsageError
+
+if TYPE_CHECKING:
+    from autotune.console import Console
+    from autotune.result import SearchResult
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Find the fastest safe configuration for a PyTorch training program, with proof.",
+    pretty_exceptions_enable=False,
+)
+PROGRAM_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": False}
+
+ProgramArgument = Annotated[
+    str, typer.Argument(help="train.py, file.py:function or module:function.", show_default=False)
+]
+ArgsArgument = Annotated[
+    list[str] | None, typer.Argument(help="The program's own arguments.", show_default=False)
+]
+BudgetOption = Annotated[
+    str, typer.Option(help="Wall time for all, confirmation included: 90s, 3m, 1h30m.")
+]
+OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Where best.yaml goes.")]
+
+
+@app.command(context_settings=PROGRAM_LAST)
+def search(
+    program: ProgramArgument,
+    args: ArgsArgument = None,
+    budget: BudgetOption = "3m",
+    space: Annotated[str, typer.Option(help="A shipped search space, or a YAML file.")] = "default",
+    tune: Annotated[str | None, typer.Option(help="Search these knobs only: a,b.")] = None,
+    fix: Annotated[
+        list[str] | None, typer.Option(help="Hold a knob at a value: knob=value. Repeatable.")
+    ] = None,
+    values: Annotated[
+        list[str] | None, typer.Option(help="Candidate values: knob=v1,v2. Repeatable.")
+    ] = None,
+    lr_rule: Annotated[
+        str | None,
+        typer.Option(help="How the learning rate follows the batch: linear, sqrt or none."),
+    ] = None,
+    keep_global_batch: Annotated[
+        bool, typer.Option("--keep-global-batch", help="Leave batch and learning rate alone.")
+    ] = False,
+    output: OutputOption = Path("best.yaml"),
+    name: Annotated[str | None, typer.Option(help="Name of the run in .autotune/.")] = None,
+    seed: Annotated[int, typer.Option(help="Seeds the sampler.")] = 0,
+) -> None:
+    """Search the fastest config of a training program, unmodified."""
+    from autotune import api
+    from autotune.console import Console
+
+    console = Console()
+    with _errors(console):
+        result = api.search(
+            program,
+            args=args or [],
+            space=space,
+            budget=budget,
+            tune=_names(tune) if tune is not None else None,
+            fix=_settings(fix or [], "--fix"),
+            values={k: _list(v) for k, v in _pairs(values or [], "--values")},
+            lr_rule=lr_rule,
+            keep_global_batch=keep_global_batch,
+            name=name,
+            output=output,
+            seed=seed,
+            console=console,
+        )
+        _show(console, result, output)
+
+
+@app.command()
+def resume(
+    run: Annotated[
+        str | None, typer.Argument(help="Name or path of a run; the latest by default.")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="New total budget; by default the search's own.")
+    ] = None,
+    output: OutputOption = Path("best.yaml"),
+) -> None:
+    """Go on with a search that was stopped or killed."""
+    from autotune import api
+    from autotune.console import Console
+
+    console = Console()
+    with _errors(console):
+        result = api.resume(run, budget=budget, output=output, console=console)
+        _show(console, result, output)
+
+
+@app.command(context_settings=PROGRAM_LAST)
+def run(
+    best: Annotated[Path, typer.Argument(help="The best.yaml of a search.", show_default=False)],
+    program: ProgramArgument,
+    args: ArgsArgument = None,
+) -> None:
+    """Train with the best config: no measuring, nothing redirected."""
+    from autotune import bestfile, hardware
+    from autotune.console import Console
+    from autotune.knobs import registry
+    from autotune.program import parse_program, python_plan
+
+    console = Console()
+    with _errors(console):
+        file = bestfile.read(best)
+        subject = parse_program(program, args or [])
+        for doubt in file.doubts(hardware.detect(), subject.fingerprint):
+            console.warn(doubt)
+        plan = python_plan("autotune.inside.run", str(best), program, *(args or []), cwd=".")
+        for knob, value in file.setting.changes().items():
+            plan = registry()[knob].launch(value, plan)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # The program takes this process's place: its signals, terminal and exit code are its own.
+        os.execve(plan.argv[0], plan.argv, {**os.environ, **plan.env, "AUTOTUNE_RUN": "1"})  # noqa: S606
+
+
+@app.command()
+def knobs() -> None:
+    """List the knobs."""
+    from rich.console import Console as RichConsole
+    from rich.table import Table
+
+    from autotune.knobs import registry
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("knob", "changes", "what it sets"):
+        table.add_column(column)
+    for knob in registry().values():
+        table.add_row(knob.name, knob.scope, knob.summary)
+    RichConsole().print(table)
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"autotune {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+def option_names(command: str) -> set[str]:
+    """Return the options of a subcommand, as they are typed."""
+    group = typer.main.get_command(app)
+    found = group.commands[command].params  # type: ignore[attr-defined]
+    return {name for parameter in found for name in parameter.opts if name.startswith("-")}
+
+
+class _errors:  # noqa: N801 - reads as a statement
+    """Turns the errors of the house into a message and an exit code."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        self._console.end()
+        match error:
+            case ProgramError():
+                self._console.error(str(error), error.program_traceback)
+                raise typer.Exit(2)
+            case AutotuneError():
+                self._console.error(str(error))
+                raise typer.Exit(2)
+            case KeyboardInterrupt():
+                self._console.error("Interrupted. 'autotune resume' goes on from here.")
+                raise typer.Exit(130)
+
+
+def _show(console: Console, result: SearchResult, output: Path) -> None:
+    program = result.head.program
+    commands = [f"autotune run {output} {program}"]
+    if result.changes:
+        commands.append(f'or as first line of the script: import autotune; autotune.apply("{output}")')
+    console.verdict(result, [str(output), str(result.run_dir)], commands if result.changes else [])
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _list(text: str) -> list[object]:
+    return [_scalar(part) for part in text.split(",")]
+
+
+def _settings(pairs: Sequence[str], option: str) -> dict[str, object]:
+    return {knob: _scalar(value) for knob, value in _pairs(pairs, option)}
+
+
+def _pairs(texts: Sequence[str], option: str) -> list[tuple[str, str]]:
+    pairs = []
+    for text in texts:
+        knob, equals, value = text.partition("=")
+        if not equals or not value:
+            raise UsageError(f"{option} takes knob=value, not '{text}'.")
+        pairs.append((knob.strip(), value))
+    return pairs
+
+
+def _scalar(text: str) -> object:
+    """Read a value as YAML would: numbers, booleans, names."""
+    import yaml
+
+    value: object = yaml.safe_load(text)
+    return value

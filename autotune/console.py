@@ -1,0 +1,251 @@
+"""Console: all that a person sees while a search runs, and its verdict.
+
+Talk goes to stderr, the verdict to stdout. On a terminal one line tells phase, budget left, config
+and best speedup so far; elsewhere plain lines appear as things happen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.console import Console as RichConsole
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from autotune.budget import Budget, format_duration
+from autotune.config import Config
+from autotune.diagnosis import Diagnosis
+from autotune.measurement import Interval, Memory
+from autotune.outcome import Outcome
+from autotune.record import Head, TrialRecord
+from autotune.space import ResolvedSpace
+from autotune.wire import Progress
+
+if TYPE_CHECKING:
+    from autotune.result import SearchResult
+
+
+@dataclass
+class _State:
+    """What the live line shows."""
+
+    budget: Budget | None = None
+    phase: str = "starting"
+    config: str = ""
+    samples_per_s: float | None = None
+    best: Interval | None = None
+
+    def __rich__(self) -> Text:
+        left = f"{format_duration(self.budget.left_s)} left" if self.budget else ""
+        rate = f"{self.samples_per_s:,.0f} samples/s" if self.samples_per_s else ""
+        best = f"best {self.best.estimate:.2f}x" if self.best else ""
+        parts = [p for p in (self.phase, left, best, rate, self.config) if p]
+        return Text(" · ".join(parts), style="dim", no_wrap=True, overflow="ellipsis")
+
+
+class Console:
+    """Shows a search; ``quiet`` shows nothing until the verdict."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._talk = RichConsole(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
+        self._out = RichConsole(highlight=False, soft_wrap=True)
+        self._state = _State()
+        self._live: Live | None = None
+
+    def begin(self, head: Head, run: str, budget: Budget) -> None:
+        """Introduce the search."""
+        hardware = head.hardware
+        gpus = ", ".join(g.name for g in hardware.gpus) or "no GPU"
+        self._state.budget = budget
+        self._say(f"[bold]autotune[/] {_plain(head.program)} · {hardware.cpu_quota} cores, {gpus}")
+        self._say(
+            f"  run {_plain(run)}, budget {format_duration(budget.total_s)}; Ctrl-C ends it early "
+            "with the best so far"
+        )
+        for doubt in hardware.doubts:
+            self.warn(doubt)
+        if self._talk.is_terminal and not self._talk.quiet:
+            self._live = Live(self._state, console=self._talk, refresh_per_second=4, transient=True)
+            self._live.start()
+
+    def end(self) -> None:
+        """Take the live line away."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def phase(self, name: str) -> None:
+        """Say which part of the search begins."""
+        self._state.phase, self._state.config, self._state.samples_per_s = name, "", None
+        self._say(f"[bold]{name}[/]")
+
+    def resumed(self, records: Sequence[TrialRecord]) -> None:
+        """Say what an earlier sitting left."""
+        self._say(f"[bold]resumed[/] with {len(records)} trials")
+
+    def diagnosed(self, diagnosis: Diagnosis, space: ResolvedSpace) -> None:
+        """Say where the baseline's time goes, and what is searched."""
+        self._say(f"  {diagnosis.verdict}: {diagnosis.evidence}")
+        for knob, domain in space.domains.items():
+            values = ", ".join(map(str, domain.values))
+            self._say(f"  [dim]{knob}: {values} (now {space.baseline[knob]})[/]")
+        for knob, reason in space.refused.items():
+            self._say(f"  [dim]{knob} is not searched: {_plain(reason)}[/]")
+
+    def trying(self, config: Config, why: str, space: ResolvedSpace) -> None:
+        """Show the config that is measured now."""
+        self._state.config = f"{_changes(config, space)}  ({why})"
+        self._state.samples_per_s = None
+
+    def progress(self, progress: Progress) -> None:
+        """Show a block."""
+        self._state.samples_per_s = progress.samples_per_s
+
+    def trial(self, number: int, record: TrialRecord, space: ResolvedSpace) -> None:
+        """Say how a trial ended."""
+        changes = _changes(record.config, space)
+        if record.measurement is None or record.speedup is None:
+            reason = record.ending.reason if record.ending else ""
+            self._say(f"  {number:3d}  {record.outcome}: {_plain(reason)}  [dim]{changes}[/]")
+            return
+        rate = record.measurement.throughput
+        if number == 0:
+            self._say(f"    0  {rate.estimate:,.0f} samples/s as written {_bounds(rate)}")
+            return
+        best = self._state.best
+        is_best = best is None or record.speedup.estimate > best.estimate
+        if is_best:
+            self._state.best = record.speedup
+        style = "bold green" if is_best and record.speedup.low > 1 else "default"
+        self._say(
+            f"  {number:3d}  [{style}]{record.speedup.estimate:.2f}x[/] {_bounds(record.speedup)}  "
+            f"{rate.estimate:,.0f} samples/s  {changes}  [dim]{record.cost_s:.1f}s[/]"
+        )
+
+    def confirming(self, candidate: TrialRecord, space: ResolvedSpace) -> None:
+        """Say what is confirmed."""
+        self.phase("confirming")
+        self._state.config = _changes(candidate.config, space)
+        self._say(
+            f"  baseline against {_changes(candidate.config, space)}, in fresh processes, in turn"
+        )
+
+    def stopping(self, requests: int) -> None:
+        """Answer Ctrl-C."""
+        self.warn(
+            "Ending the search; the best so far is being confirmed. Ctrl-C again skips that."
+            if requests == 1
+            else "Skipping the confirmation."
+        )
+
+    def note(self, text: str) -> None:
+        """Say something."""
+        self._say(f"  {_plain(text)}")
+
+    def warn(self, text: str) -> None:
+        """Say something that the user should not miss."""
+        self._say(f"[yellow]{_plain(text)}[/]")
+
+    def verdict(self, result: SearchResult, files: Iterable[str], commands: Iterable[str]) -> None:
+        """Print the verdict."""
+        from autotune.result import Finding
+
+        self.end()
+        out = self._out.print
+        out()
+        match result.finding:
+            case Finding.FASTER:
+                out(
+                    f"[bold green]{result.speedup.estimate:.2f}x faster[/] "
+                    f"{_bounds(result.speedup)}, confirmed in fresh processes"
+                )
+            case Finding.NO_GAIN:
+                out("[bold]No significant gain:[/] your program's own config is kept.")
+                if result.candidate_speedup is not None:
+                    speedup = result.candidate_speedup
+                    out(
+                        f"  The best candidate came out at {speedup.estimate:.2f}x "
+                        f"{_bounds(speedup)} in fresh processes."
+                    )
+            case Finding.UNCONFIRMED:
+                out(
+                    f"[bold yellow]Not confirmed[/] ({_plain(result.reason)}): your program's own "
+                    "config is kept."
+                )
+                if result.candidate_speedup is not None and result.candidate is not None:
+                    changes = result.candidate.changes_from(result.baseline)
+                    listed = " ".join(f"{k}={v}" for k, v in changes.items())
+                    out(
+                        f"  Measured live, {listed} gave {result.candidate_speedup.estimate:.2f}x "
+                        f"{_bounds(result.candidate_speedup)}."
+                    )
+                out(f"  autotune resume {result.run_dir.name} goes on from here.")
+        out(_before_after(result))
+        if result.changes:
+            out("Changed:")
+            for knob, value in result.changes.items():
+                out(f"  {knob}: {result.baseline[knob]} → {value}")
+            out(f"Learning: {_plain(result.learning_note)}")
+        for untried in result.untried:
+            out(f"[dim]Not tried for lack of time: {untried} (a longer --budget reaches it).[/]")
+        ok = sum(r.outcome is Outcome.OK for r in result.records)
+        out(
+            f"[dim]{ok} of {len(result.records)} trials measured in {result.processes} processes, "
+            f"{format_duration(result.seconds)}; {', '.join(map(_plain, files))}[/]"
+        )
+        for command in commands:
+            out(f"  {_plain(command)}")
+
+    def error(self, message: str, program_traceback: str = "") -> None:
+        """Show an error, the program's own traceback first."""
+        self.end()
+        if program_traceback:
+            self._talk.print(Text(program_traceback.rstrip()))
+        self._talk.print(Text("autotune: ", style="bold red") + Text(message))
+
+    def _say(self, markup: str) -> None:
+        self._talk.print(markup)
+
+
+def _plain(value: object) -> str:
+    """Text of the user's: brackets in it are no markup."""
+    return str(value).replace("[", r"\[")
+
+
+def _bounds(interval: Interval) -> str:
+    digits = 2 if interval.estimate < 100 else 0
+    return rf"\[{interval.low:,.{digits}f}, {interval.high:,.{digits}f}]"
+
+
+def _changes(config: Config, space: ResolvedSpace) -> str:
+    changes = config.changes_from(space.baseline)
+    return " ".join(f"{knob}={value}" for knob, value in changes.items()) or "baseline"
+
+
+def _before_after(result: SearchResult) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 2))
+    for column in ("", "before", "after"):
+        table.add_column(column, justify="left" if not column else "right")
+    before, after = result.throughput
+    table.add_row("samples/s", _rate(before), _rate(after))
+    for label, name in (
+        ("host memory", "host_bytes"),
+        ("GPU memory reserved", "device_reserved_bytes"),
+        ("GPU memory in use", "device_used_bytes"),
+    ):
+        if getattr(result.memory[0], name) is not None:
+            table.add_row(label, *(_size(memory, name) for memory in result.memory))
+    return table
+
+
+def _rate(interval: Interval) -> str:
+    digits = 1 if interval.estimate < 100 else 0
+    return rf"{interval.estimate:,.{digits}f} {_bounds(interval)}"
+
+
+def _size(memory: Memory, name: str) -> str:
+    size = getattr(memory, name)
+    return "unknown" if size is None else f"{size / 2**30:.2f} GiB"

@@ -1,0 +1,127 @@
+"""Diagnosis: where the baseline's time goes, and which moves follow from it; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from autotune.config import KnobValue
+from autotune.hardware import Hardware
+from autotune.measurement import Measurement
+from autotune.profile import Profile
+from autotune.space import ResolvedSpace
+
+# Waiting above this share of the step makes loading the first suspect, below the lower one it cannot
+# gain more than the noise of a measurement.
+INPUT_BOUND_SHARE = 0.25
+WAIT_IS_NOISE_SHARE = 0.03
+
+
+class Verdict(StrEnum):
+    """Where the time goes."""
+
+    INPUT_BOUND = "input-bound"
+    MIXED = "loading and computing share the time"
+    COMPUTE_BOUND = "compute-bound"
+
+
+@dataclass(frozen=True)
+class Move:
+    """Knobs that are changed together, and why."""
+
+    changes: Mapping[str, KnobValue]
+    why: str
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The verdict with its evidence, and the moves to try first, most promising first."""
+
+    verdict: Verdict
+    evidence: str
+    moves: tuple[Move, ...]
+
+
+def diagnose(
+    profile: Profile, baseline: Measurement, space: ResolvedSpace, hardware: Hardware
+) -> Diagnosis:
+    """Return where the baseline's time goes and what to try."""
+    share = baseline.wait_share
+    if not profile.loaders or share < WAIT_IS_NOISE_SHARE:
+        verdict = Verdict.COMPUTE_BOUND
+    elif share >= INPUT_BOUND_SHARE:
+        verdict = Verdict.INPUT_BOUND
+    else:
+        verdict = Verdict.MIXED
+    evidence = (
+        f"the program waits for data {share:.0%} of the time"
+        if profile.loaders
+        else "the program draws its batches itself, without a DataLoader"
+    )
+    loading = [*_loading_moves(profile, space, hardware)]
+    compute = [*_compute_moves(space)]
+    batch = [*_batch_moves(space)]
+    ordered = (
+        [*loading, *compute, *batch]
+        if verdict is Verdict.INPUT_BOUND
+        else [*compute, *batch, *loading]
+    )
+    return Diagnosis(verdict, evidence, tuple(_within(space, ordered)))
+
+
+def _loading_moves(profile: Profile, space: ResolvedSpace, hardware: Hardware) -> Iterator[Move]:
+    """Workers and compute threads share the cores of a small machine: they move together."""
+    if "num_workers" not in space.domains:
+        return
+    pins = {"pin_memory": True} if "pin_memory" in space.domains else {}
+    cores = hardware.cpu_quota
+    workers = [int(n) for n in space.domains["num_workers"].values if 0 < int(n) <= cores]
+    favoured = [n for n in dict.fromkeys((max(workers, default=0), max(1, cores // 2))) if n in workers]
+    for count in favoured:
+        if profile.device == "cpu" and "num_threads" in space.domains:
+            threads = max(1, cores - count)
+            yield Move(
+                {"num_workers": count, "num_threads": threads},
+                f"{count} workers load while {threads} of {cores} cores compute",
+            )
+        yield Move({"num_workers": count, **pins}, f"{count} workers load beside the step")
+
+
+def _compute_moves(space: ResolvedSpace) -> Iterator[Move]:
+    if "precision" in space.domains:
+        yield Move({"precision": "bf16"}, "bf16 halves memory traffic and uses faster units")
+    for flag, why in (
+        ("channels_last", "convolution kernels prefer NHWC"),
+        ("cudnn_benchmark", "cuDNN may know a faster algorithm for these shapes"),
+        ("pin_memory", "copies to the device are faster from pinned memory"),
+    ):
+        if flag in space.domains and not space.baseline[flag]:
+            yield Move({flag: True}, why)
+    if "channels_last" in space.domains and "precision" in space.domains:
+        yield Move(
+            {"channels_last": True, "precision": "bf16"}, "NHWC pays most in reduced precision"
+        )
+    if "num_threads" in space.domains:
+        for threads in reversed(space.domains["num_threads"].values):
+            if threads != space.baseline["num_threads"]:
+                yield Move({"num_threads": threads}, "more threads are not always faster")
+
+
+def _batch_moves(space: ResolvedSpace) -> Iterator[Move]:
+    if "batch_size" not in space.domains:
+        return
+    own = space.baseline["batch_size"]
+    larger = [v for v in space.domains["batch_size"].values if v > own]  # type: ignore[operator]
+    for value in dict.fromkeys([*larger[1:2], *larger[-1:], *larger[:1]]):
+        yield Move({"batch_size": value}, "larger batches spread the cost of each step")
+
+
+def _within(space: ResolvedSpace, moves: list[Move]) -> Iterator[Move]:
+    """Keep the moves whose values the space offers."""
+    for move in moves:
+        if all(
+            knob in space.domains and value in space.domains[knob].values
+            for knob, value in move.changes.items()
+        ):
+            yield move

@@ -1,0 +1,236 @@
+"""Objective: what a config is worth, measured live on the open rig or on a new one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import Self
+
+from autotune.config import Config
+from autotune.hardware import Hardware
+from autotune.measurement import Interval, Measurement
+from autotune.outcome import Ending, Outcome
+from autotune.program import Program
+from autotune.record import TrialRecord
+from autotune.rig import GiveUp, OnProgress, Rig
+from autotune.setting import Setting
+from autotune.space import ResolvedSpace
+from autotune.stats import live_ratio
+from autotune.wire import Ready, WindowPlan
+
+# A fresh process on a 2-core machine was seen to run at half its steady speed for its first 3-5 s;
+# a switch in a running program settles within about a second.
+FRESH_WINDOW = WindowPlan(
+    warmup_min_s=3.0, warmup_max_s=20.0, window_min_s=2.0, window_max_s=5.0, half_width=0.015
+)
+LIVE_WINDOW = WindowPlan(warmup_min_s=0.5, warmup_max_s=6.0, window_min_s=0.6, window_max_s=3.0)
+REFERENCE_AGE_S = 20.0
+START_SILENCE_S = 900.0  # imports, data preparation and compilation may take minutes
+LEAST_SILENCE_S = 60.0
+SILENCE_STEPS = 30
+CLEARLY_WORSE = 0.85  # of the incumbent's throughput: the window is not measured to its end
+
+
+class Objective:
+    """Owns the open rig.
+
+    Args:
+        program: The program.
+        directory: The run directory; each rig gets a folder in it.
+        hardware: Facts of this machine.
+        on_progress: Called at each block of a running measurement.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        directory: Path,
+        hardware: Hardware,
+        on_progress: OnProgress = lambda _: None,
+    ) -> None:
+        self._program = program
+        self._directory = directory
+        self._hardware = hardware
+        self._on_progress = on_progress
+        self._rig: Rig | None = None
+        self._on_rig: Config | None = None
+        self._space: ResolvedSpace | None = None
+        self._base: Setting | None = None
+        self._reference: Interval | None = None
+        self._reference_at = 0.0
+        self._reference_rig = -1
+        self._silence_s = START_SILENCE_S
+        self.rigs = len(list((directory / "rigs").glob("*")))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def observe(self, give_up: GiveUp) -> Ready | Ending:
+        """Start the untouched program and return what its first steps revealed."""
+        return self._open(None, give_up)
+
+    def set_up(self, space: ResolvedSpace, base: Setting, step_s: float | None = None) -> None:
+        """Say what can be measured; *base* is the baseline's setting."""
+        self._space, self._base = space, base
+        self._on_rig = base.config if self._rig is not None else None
+        if step_s is not None:
+            self._silence_s = max(LEAST_SILENCE_S, SILENCE_STEPS * step_s)
+
+    def baseline(self, give_up: GiveUp) -> TrialRecord:
+        """Measure the baseline on the rig that observed it: trial 0."""
+        began = monotonic()
+        measurement = self._measure(self._base_config, FRESH_WINDOW, give_up)
+        if isinstance(measurement, Measurement):
+            self._remember_reference(measurement)
+            self._silence_s = max(LEAST_SILENCE_S, SILENCE_STEPS * measurement.step_s)
+        return self._record(self._base_config, "the program as written", measurement, began)
+
+    def __call__(
+        self, config: Config, why: str, give_up: GiveUp, incumbent: float | None
+    ) -> TrialRecord:
+        """Measure a config; a program that comes to its end in between is started again once.
+
+        Args:
+            config: A canonical config without conflicts.
+            why: Why it is tried.
+            give_up: Asked many times a second; an Ending from it ends the trial.
+            incumbent: Best speedup so far, to stop early on a config that is clearly worse.
+        """
+        began = monotonic()
+        result = self._attempt(config, give_up, incumbent)
+        if isinstance(result, Ending) and result.outcome is Outcome.RAN_OUT:
+            result = self._attempt(config, give_up, incumbent)
+        return self._record(config, why, result, began)
+
+    def fresh(self, config: Config, give_up: GiveUp) -> Measurement | Ending:
+        """Measure a config in a process of its own, started under it."""
+        self.close()
+        opened = self._open(self._setting(config), give_up)
+        if isinstance(opened, Ending):
+            return opened
+        self._on_rig = config
+        try:
+            return self._measure(config, FRESH_WINDOW, give_up, START_SILENCE_S)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the open rig, if any."""
+        if self._rig is not None:
+            self._rig.close()
+        self._rig = self._on_rig = None
+
+    @property
+    def _base_config(self) -> Config:
+        assert self._base is not None, "set_up() comes first"
+        return self._base.config
+
+    def _setting(self, config: Config) -> Setting:
+        assert self._base is not None, "set_up() comes first"
+        return replace(self._base, config=config)
+
+    def _attempt(
+        self, config: Config, give_up: GiveUp, incumbent: float | None
+    ) -> Measurement | Ending:
+        if self._reference is None and (ending := self._refresh_reference(give_up)):
+            return ending
+        if ending := self._ready_for(config, give_up):
+            return ending
+        if self._reference_is_stale and (ending := self._refresh_reference(give_up)):
+            return ending
+        assert self._reference is not None, "a reference was measured above"
+        floor = CLEARLY_WORSE * incumbent * self._reference.estimate if incumbent else None
+        return self._measure(config, replace(LIVE_WINDOW, give_up_below=floor), give_up)
+
+    @property
+    def _reference_is_stale(self) -> bool:
+        """The baseline can be measured on this rig, and its last measurement is old or elsewhere."""
+        assert self._space is not None, "set_up() comes first"
+        assert self._on_rig is not None, "a rig is open"
+        if self._space.needs_restart(self._on_rig, self._base_config):
+            return False
+        is_old = monotonic() - self._reference_at > REFERENCE_AGE_S
+        return is_old or self._reference_rig != self.rigs
+
+    def _refresh_reference(self, give_up: GiveUp) -> Ending | None:
+        if ending := self._ready_for(self._base_config, give_up):
+            return ending
+        is_fresh_rig = self._reference_rig != self.rigs
+        plan = FRESH_WINDOW if is_fresh_rig else LIVE_WINDOW
+        measurement = self._measure(self._base_config, plan, give_up)
+        if isinstance(measurement, Ending):
+            return measurement
+        self._remember_reference(measurement)
+        return None
+
+    def _remember_reference(self, measurement: Measurement) -> None:
+        self._reference = measurement.throughput
+        self._reference_at = monotonic()
+        self._reference_rig = self.rigs
+
+    def _ready_for(self, config: Config, give_up: GiveUp) -> Ending | None:
+        """Make sure that a rig is open on which the config can be measured live."""
+        assert self._space is not None, "set_up() comes first"
+        if self._on_rig is not None and not self._space.needs_restart(self._on_rig, config):
+            return None
+        self.close()
+        opened = self._open(self._setting(config), give_up)
+        if isinstance(opened, Ending):
+            return opened
+        self._on_rig = config
+        return None
+
+    def _open(self, setting: Setting | None, give_up: GiveUp) -> Ready | Ending:
+        self.rigs += 1
+        self._rig = Rig(
+            self._program,
+            self._directory / "rigs" / f"{self.rigs:03d}",
+            self._directory / "compile-cache",
+            [gpu.uuid for gpu in self._hardware.gpus],
+        )
+        opened = self._rig.open(setting, give_up, START_SILENCE_S)
+        if isinstance(opened, Ending):
+            self.close()
+        return opened
+
+    def _measure(
+        self, config: Config, plan: WindowPlan, give_up: GiveUp, silence_s: float | None = None
+    ) -> Measurement | Ending:
+        assert self._rig is not None, "a rig is open"
+        compiles = config.get("compile", "off") != "off"
+        silence_s = START_SILENCE_S if compiles else silence_s or self._silence_s
+        result = self._rig.measure(
+            self._setting(config), plan, give_up, silence_s, self._on_progress
+        )
+        if isinstance(result, Ending):
+            self.close()
+        else:
+            self._on_rig = config
+        return result
+
+    def _record(
+        self, config: Config, why: str, result: Measurement | Ending, began: float
+    ) -> TrialRecord:
+        is_measured = isinstance(result, Measurement)
+        return TrialRecord(
+            config=config,
+            why=why,
+            measurement=result if is_measured else None,
+            ending=None if is_measured else result,
+            reference=self._reference,
+            speedup=live_ratio(result.throughput, self._reference)
+            if is_measured and self._reference
+            else None,
+            rig=self.rigs,
+            cost_s=monotonic() - began,
+        )

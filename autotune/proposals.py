@@ -1,0 +1,150 @@
+"""Which config is tried next: moves from the diagnosis, their combinations, then the sampler."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from optuna.trial import Trial
+
+from autotune.config import Config, KnobValue
+from autotune.diagnosis import Diagnosis
+from autotune.outcome import Outcome
+from autotune.record import TrialRecord
+from autotune.space import ResolvedSpace
+from autotune.study import Study
+
+PATIENCE = 12  # sampled trials without a better one, after which the search has converged
+BETTER = 1.01
+REPEATS_ALLOWED = 5
+SAME_SPEED = 0.98
+ENDED_BY_US = {Outcome.INTERRUPTED, Outcome.OUT_OF_TIME}
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A config to measure, the trial it is recorded in, and why it is tried."""
+
+    trial: Trial
+    config: Config
+    why: str
+
+
+class Proposals:
+    """Reads the study anew for each proposal, so a resumed search goes on where it stood."""
+
+    def __init__(self, study: Study, space: ResolvedSpace, diagnosis: Diagnosis, seed: int) -> None:
+        self._study = study
+        self._space = space
+        self._diagnosis = diagnosis
+        self._rng = random.Random(seed)
+
+    def __iter__(self) -> Iterator[Proposal]:
+        """Yield until every way to a better config has been tried; the caller may stop earlier."""
+        space = self._space
+        yield from self._new(space.start, "the fixed values alone")
+        for move in self._diagnosis.moves:
+            yield from self._new(space.start.replace(**move.changes), move.why)
+        for changes in combinations(self._known(), space):
+            yield from self._new(space.start.replace(**changes), "the moves that helped, together")
+        yield from self._sampled()
+        for changes in restarts(space):
+            best = self._incumbent()
+            yield from self._new(best.replace(**changes), "worth a fresh process at the best so far")
+            if self._incumbent() != best:
+                yield from self._sampled()
+
+    def _known(self) -> dict[Config, TrialRecord]:
+        records = self._study.records
+        return {r.config: r for r in records if r.outcome not in ENDED_BY_US}
+
+    def _incumbent(self) -> Config:
+        ranking = ranked(list(self._known().values()), self._space)
+        return ranking[0].config if ranking else self._space.start
+
+    def _new(self, config: Config, why: str) -> Iterator[Proposal]:
+        config = self._space.canonical(config)
+        if config not in self._known() and not self._space.conflicts(config):
+            yield Proposal(self._study.ask_for(config, self._space), config, why)
+
+    def _sampled(self) -> Iterator[Proposal]:
+        best, idle, repeats = self._best_speedup(), 0, 0
+        while idle < PATIENCE:
+            trial, config = self._study.propose(self._space, self._incumbent())
+            known = self._known()
+            if config in known:
+                self._study.tell_again(trial, known[config])
+                repeats += 1
+                if repeats <= REPEATS_ALLOWED:
+                    continue
+                unseen = [c for c in self._space.configs(self._incumbent()) if c not in known]
+                if not unseen:
+                    return
+                config = self._rng.choice(unseen)
+                trial = self._study.ask_for(config, self._space)
+            repeats = 0
+            yield Proposal(trial, config, "proposed by the sampler")
+            now = self._best_speedup()
+            best, idle = (now, 0) if now > best * BETTER else (best, idle + 1)
+
+    def _best_speedup(self) -> float:
+        return max((r.speedup.estimate for r in self._known().values() if r.speedup), default=1.0)
+
+
+def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRecord]:
+    """Return the measured records that may win, best first.
+
+    Among those as fast as the best, within the noise of a live measurement, the one that changes
+    least comes first: a knob without effect does not belong into a best config.
+    """
+    able = [
+        r
+        for r in records
+        if r.speedup is not None
+        and r.config != space.baseline
+        and all(r.config[n] == v for n, v in space.fixed.items())
+    ]
+    if not able:
+        return []
+    fastest = max(r.speedup.estimate for r in able if r.speedup)
+
+    def order(record: TrialRecord) -> tuple[bool, int, float]:
+        assert record.speedup is not None, "only measured records are ranked"
+        is_level = record.speedup.estimate >= SAME_SPEED * fastest
+        changes = len(record.config.changes_from(space.baseline))
+        return (not is_level, changes if is_level else 0, -record.speedup.estimate)
+
+    return sorted(able, key=order)
+
+
+def combinations(
+    known: Mapping[Config, TrialRecord], space: ResolvedSpace
+) -> Iterator[dict[str, KnobValue]]:
+    """Yield the helpful moves put together: the best two, three, … and all of them.
+
+    Where two moves set the same knob, the faster one decides.
+    """
+    helpful = [
+        r for r in ranked(list(known.values()), space) if r.speedup and r.speedup.low > 1.0
+    ]
+    helpful.sort(key=lambda r: -r.speedup.estimate if r.speedup else 0.0)
+    together: dict[str, KnobValue] = {}
+    for count, record in enumerate(helpful, start=1):
+        added = {
+            n: v
+            for n, v in record.config.changes_from(space.baseline).items()
+            if n not in together
+        }
+        together.update(added)
+        if added and count > 1:
+            yield dict(together)
+
+
+def restarts(space: ResolvedSpace) -> Iterator[dict[str, KnobValue]]:
+    """Yield each value of each restart knob besides the baseline's."""
+    for knob in space.domains:
+        if knob in space.restart:
+            for value in space.domains[knob].values:
+                if value != space.baseline[knob]:
+                    yield {knob: value}

@@ -1,0 +1,111 @@
+"""What a run remembers of each trial and each confirmation process; stored in the study as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from autotune.config import Config
+from autotune.hardware import Hardware
+from autotune.lr import LrRule
+from autotune.measurement import Interval, Measurement
+from autotune.outcome import Ending, Outcome
+from autotune.profile import Profile
+from autotune.program import Program
+from autotune.space import SearchSpace
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What the user asked for besides program and space.
+
+    Attributes:
+        budget_s: Wall time for the whole search, confirmation included.
+        lr_rule: The rule that the user chose, None to follow the optimizer's family.
+        seed: Seeds the sampler.
+    """
+
+    budget_s: float
+    lr_rule: LrRule | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a run is about; written once when it starts."""
+
+    program: Program
+    space: SearchSpace
+    options: SearchOptions
+    hardware: Hardware
+    created: str
+    format: int = FORMAT
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """One config measured on a rig, or why it was not.
+
+    Attributes:
+        why: Why this config was tried.
+        reference: Throughput of the baseline measured near in time.
+        speedup: Over that reference; None without a measurement.
+        rig: Number of the rig it was measured on, None when no rig was needed.
+        cost_s: Wall time it took, starting a rig included.
+    """
+
+    config: Config
+    why: str
+    measurement: Measurement | None
+    ending: Ending | None
+    reference: Interval | None
+    speedup: Interval | None
+    rig: int | None
+    cost_s: float
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the trial ended."""
+        return self.ending.outcome if self.ending is not None else Outcome.OK
+
+
+class Side(StrEnum):
+    """Which config a confirmation process ran."""
+
+    BASELINE = "baseline"
+    WINNER = "winner"
+
+
+@dataclass(frozen=True)
+class ProcessRecord:
+    """One fresh process of the confirmation."""
+
+    side: Side
+    config: Config
+    measurement: Measurement
+    cost_s: float
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The living process that works on a run; ids alone are reused, so its start time counts too."""
+
+    host: str
+    pid: int
+    started: float
+
+
+@dataclass(frozen=True)
+class BaselineFacts:
+    """What the untouched program gave: written once, after the first rig's first steps.
+
+    Attributes:
+        startup_s: Seconds from the rig's start to its first steps.
+        cost_s: Seconds that starting and measuring one fresh process takes.
+    """
+
+    profile: Profile
+    startup_s: float
+    cost_s: float

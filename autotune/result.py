@@ -1,0 +1,235 @@
+"""SearchResult: what a search found, as a pure function of its record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from statistics import fmean
+from typing import assert_never
+
+from autotune import bestfile
+from autotune.bestfile import BestFile
+from autotune.config import Config, KnobValue
+from autotune.confirm import Confirmation
+from autotune.lr import LrRule, lr_factor
+from autotune.measurement import Interval, Measurement, Memory
+from autotune.record import Head, TrialRecord
+from autotune.setting import Setting
+
+ADVISE_WARMUP_ABOVE = 4
+
+
+class Finding(StrEnum):
+    """How a search came out."""
+
+    FASTER = "faster"
+    NO_GAIN = "no significant gain"
+    UNCONFIRMED = "not confirmed"
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search found.
+
+    Attributes:
+        finding: Faster, no significant gain (the program's own config stays best), or stopped
+            before the claim was confirmed.
+        best: The config to use; the baseline unless a faster one was confirmed.
+        baseline: The program's own config.
+        candidate: The config that the confirmation was about, None when nothing looked faster.
+        speedup: Of ``best`` over ``baseline``, from fresh processes, with its 95 % interval.
+        candidate_speedup: Of ``candidate``: confirmed, or live when there was no confirmation.
+        throughput: Samples/s of ``baseline`` and ``best``.
+        memory: Peaks of ``baseline`` and ``best``.
+        losses: Last loss of the baseline's and the best's windows.
+        reason: Why there is no confirmation, empty when there is one.
+        untried: Values of restart knobs that there was no time for.
+    """
+
+    finding: Finding
+    best: Config
+    baseline: Config
+    candidate: Config | None
+    speedup: Interval
+    candidate_speedup: Interval | None
+    throughput: tuple[Interval, Interval]
+    memory: tuple[Memory, Memory]
+    losses: tuple[float | None, float | None]
+    reason: str
+    untried: tuple[str, ...]
+    records: tuple[TrialRecord, ...]
+    head: Head
+    setting: Setting
+    seconds: float
+    processes: int
+    run_dir: Path
+
+    @property
+    def trials(self) -> list[dict[str, object]]:
+        """One flat row per trial, ready for ``pandas.DataFrame(result.trials)``."""
+        return [dict(_row(number, record)) for number, record in enumerate(self.records)]
+
+    @property
+    def changes(self) -> Mapping[str, KnobValue]:
+        """The knobs in which ``best`` differs from the baseline."""
+        return self.best.changes_from(self.baseline)
+
+    @property
+    def lr_factor(self) -> float:
+        """Factor on the learning rate that ``best`` implies."""
+        before, after = self.baseline.get("batch_size"), self.best.get("batch_size")
+        if before is None or after is None or "batch_size" in self.setting.own_knobs:
+            return 1.0
+        return lr_factor(self.setting.lr_rule, int(before), int(after))
+
+    @property
+    def learning_note(self) -> str:
+        """What the best config means for learning, as sentences for the user."""
+        before, after = self.baseline.get("batch_size"), self.best.get("batch_size")
+        if before is None or before == after:
+            return "The batch and the learning rate are the program's own."
+        if "batch_size" in self.setting.own_knobs:
+            return f"The batch goes from {before} to {after}; the program sets its own learning rate."
+        match self.setting.lr_rule:
+            case LrRule.NONE:
+                rate = "the learning rate stays"
+            case LrRule.LINEAR | LrRule.SQRT:
+                rate = f"the learning rate is multiplied by {self.lr_factor:.3g} ({self.setting.lr_rule} rule)"
+            case _:
+                assert_never(self.setting.lr_rule)
+        note = f"The batch goes from {before} to {after} and {rate}: check the final accuracy once."
+        if int(after or 0) > ADVISE_WARMUP_ABOVE * int(before):
+            note += " A few epochs of learning-rate warm-up are advisable at this factor."
+        return f"{note} --keep-global-batch searches without this change."
+
+    def save(self, path: str | Path) -> Path:
+        """Write best.yaml to *path* and return it."""
+        path = Path(path)
+        self.best_file().write(path)
+        return path
+
+    def best_file(self) -> BestFile:
+        """Return the content of best.yaml."""
+        hardware = self.head.hardware
+        sides = ("baseline", "best")
+        batch = (self.baseline.get("batch_size"), self.best.get("batch_size"))
+        return BestFile(
+            program=bestfile.ProgramSection(
+                command=str(self.head.program),
+                fingerprint=self.head.program.fingerprint,
+                device=self.setting.device,
+                loader=self.setting.loader,
+                own_knobs=self.setting.own_knobs,
+            ),
+            config=dict(self.best),
+            baseline=dict(self.baseline),
+            speedup=bestfile.SpeedupSection(
+                estimate=round(self.speedup.estimate, 4),
+                low=round(self.speedup.low, 4),
+                high=round(self.speedup.high, 4),
+            ),
+            throughput=bestfile.ThroughputSection(
+                baseline=round(self.throughput[0].estimate, 2),
+                best=round(self.throughput[1].estimate, 2),
+            ),
+            memory=bestfile.MemorySection(baseline=self.memory[0], best=self.memory[1]),
+            learning=bestfile.LearningSection(
+                lr_rule=self.setting.lr_rule,
+                lr_factor=round(self.lr_factor, 6),
+                batch_size=dict(zip(sides, batch, strict=True)),
+                loss=dict(zip(sides, self.losses, strict=True)),
+                note=self.learning_note,
+            ),
+            hardware=hardware,
+            versions=dict(hardware.versions),
+            search=bestfile.SearchSection(
+                trials=len(self.records),
+                seconds=round(self.seconds, 1),
+                verdict=self.finding,
+                confirmed=self.finding is Finding.FASTER,
+                processes=self.processes,
+                date=self.head.created,
+            ),
+        )
+
+
+def conclude(
+    *,
+    head: Head,
+    setting: Setting,
+    records: Sequence[TrialRecord],
+    candidate: TrialRecord | None,
+    confirmation: Confirmation | None,
+    reason: str,
+    untried: Sequence[str],
+    seconds: float,
+    processes: int,
+    run_dir: Path,
+) -> SearchResult:
+    """Return the result; only a confirmation whose whole interval lies above 1 changes the config."""
+    first = records[0].measurement
+    assert first is not None, "a search has a measured baseline"
+    baseline = setting.baseline
+    is_faster = confirmation is not None and confirmation.is_faster
+    base_side = confirmation.baseline if confirmation else (first,)
+    best_side = confirmation.winner if confirmation and is_faster else base_side
+    if confirmation is None and candidate is not None and reason:
+        finding = Finding.UNCONFIRMED
+    else:
+        finding = Finding.FASTER if is_faster else Finding.NO_GAIN
+    base_rate = confirmation.throughput[0] if confirmation else first.throughput
+    best_rate = confirmation.throughput[1] if confirmation and is_faster else base_rate
+    return SearchResult(
+        finding=finding,
+        best=candidate.config if candidate is not None and is_faster else baseline,
+        baseline=baseline,
+        candidate=candidate.config if candidate is not None else None,
+        speedup=confirmation.speedup if confirmation and is_faster else Interval(1.0, 1.0, 1.0),
+        candidate_speedup=(
+            confirmation.speedup if confirmation else candidate.speedup if candidate else None
+        ),
+        throughput=(base_rate, best_rate),
+        memory=(_peak(base_side), _peak(best_side)),
+        losses=(_last_loss(base_side), _last_loss(best_side)),
+        reason=reason,
+        untried=tuple(untried),
+        records=tuple(records),
+        head=head,
+        setting=setting,
+        seconds=seconds,
+        processes=processes,
+        run_dir=run_dir,
+    )
+
+
+def _peak(side: Sequence[Measurement]) -> Memory:
+    def most(name: str) -> int | None:
+        values = [v for v in (getattr(m.memory, name) for m in side) if v is not None]
+        return max(values, default=None)
+
+    return Memory(**{name: most(name) for name in Memory.__dataclass_fields__})
+
+
+def _last_loss(side: Sequence[Measurement]) -> float | None:
+    last = [loss for m in side for loss in m.losses[-1:] if loss is not None]
+    return round(fmean(last), 6) if last else None
+
+
+def _row(number: int, record: TrialRecord) -> Iterator[tuple[str, object]]:
+    measurement, speedup = record.measurement, record.speedup
+    yield "trial", number
+    yield from record.config.items()
+    yield "outcome", str(record.outcome)
+    yield "samples_per_s", measurement.throughput.estimate if measurement else None
+    yield "speedup", speedup.estimate if speedup else None
+    yield "speedup_low", speedup.low if speedup else None
+    yield "speedup_high", speedup.high if speedup else None
+    yield "wait_share", measurement.wait_share if measurement else None
+    yield "host_bytes", measurement.memory.host_bytes if measurement else None
+    yield "device_bytes", measurement.memory.device_reserved_bytes if measurement else None
+    yield "cost_s", record.cost_s
+    yield "rig", record.rig
+    yield "why", record.why
+    yield "reason", record.ending.reason if record.ending else ""

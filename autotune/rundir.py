@@ -1,0 +1,105 @@
+"""Run directories: ``.autotune/<name>/`` below the current directory; one holds one search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.errors import RunDirectoryError, did_you_mean
+from autotune.program import Program
+from autotune.record import Head
+from autotune.study import Study
+
+HOME = ".autotune"
+STUDY_NAME = "autotune"
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """One run's directory."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Its name, by which ``resume`` finds it."""
+        return self.path.name
+
+    @property
+    def storage(self) -> str:
+        """Optuna's URL of the study in it."""
+        return f"sqlite:///{self.path / 'study.db'}"
+
+    def create_study(self, head: Head) -> Study:
+        """Begin the record."""
+        return Study.create(self.storage, STUDY_NAME, head)
+
+    def load_study(self) -> Study:
+        """Open the record of an earlier search."""
+        return Study.load(self.storage, STUDY_NAME)
+
+
+def new(name: str | None, program_name: str, base: Path | None = None) -> RunDir:
+    """Return a new, empty run directory.
+
+    Without a name it is called after the program, with a number when that is taken: an earlier
+    search is never overwritten.
+
+    Raises:
+        RunDirectoryError: when *name* is taken.
+    """
+    home = (base or Path.cwd()) / HOME
+    path = home / (name or program_name)
+    number = 2
+    while name is None and path.exists():
+        path = home / f"{program_name}-{number}"
+        number += 1
+    if path.exists():
+        raise RunDirectoryError(_taken(RunDir(path)))
+    path.mkdir(parents=True)
+    (home / ".gitignore").write_text("*\n", encoding="utf-8")
+    return RunDir(path)
+
+
+def find(name: str | None, base: Path | None = None) -> RunDir:
+    """Return an existing run by name or path; without one, the run that was worked on last.
+
+    Raises:
+        RunDirectoryError: when there is none.
+    """
+    home = (base or Path.cwd()) / HOME
+    runs = sorted(home.glob("*/study.db"), key=lambda p: p.stat().st_mtime)
+    if name is None:
+        if not runs:
+            raise RunDirectoryError(
+                f"There is no run in {home}. 'autotune search PROGRAM' starts one."
+            )
+        return RunDir(runs[-1].parent)
+    for path in (home / name, Path(name).resolve()):
+        if (path / "study.db").is_file():
+            return RunDir(path)
+    names = [p.parent.name for p in runs]
+    raise RunDirectoryError(
+        f"There is no run '{name}' in {home}.{did_you_mean(name, names)} "
+        f"Runs here: {', '.join(names) or 'none'}."
+    )
+
+
+def check_program(run: RunDir, head: Head, program: Program) -> None:
+    """Raise a RunDirectoryError when a run belongs to another program than the one named."""
+    if not head.program.is_same_as(program):
+        raise RunDirectoryError(
+            f"The run '{run.name}' is of another program: {head.program}, not {program}. "
+            "Leave the program out to resume it, or start a new search."
+        )
+
+
+def _taken(run: RunDir) -> str:
+    try:
+        owner = f" It is a search of: {run.load_study().head.program}."
+    except RunDirectoryError:
+        owner = ""
+    return (
+        f"The run directory '{run.path}' exists.{owner} Continue it with "
+        f"'autotune resume {run.name}', or choose another --name."
+    )
