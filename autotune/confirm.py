@@ -1,21 +1,42 @@
-"""Confirmation: baseline and winner in fresh processes, in alternation; the only source of a claim."""
+"""Confirmation: baseline and winner in fresh processes, in alternation; the only source of a claim.
+
+A round starts one fresh process of each. Both warm up, then their windows alternate A B B A …, the
+other process standing still meanwhile: whatever the machine does over seconds meets both alike. Where
+the two do not fit into memory together, each window gets a process of its own instead.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from time import monotonic
 
 from autotune.config import Config
-from autotune.measurement import Interval, Measurement
-from autotune.objective import Objective
+from autotune.hardware import Hardware
+from autotune.measurement import Interval, Measurement, Memory
+from autotune.objective import START_SILENCE_S
 from autotune.outcome import Ending
-from autotune.record import ProcessRecord, Side
-from autotune.rig import GiveUp
-from autotune.stats import process_mean, process_ratio
+from autotune.record import Side, WindowRecord
+from autotune.rig import GiveUp, Rig
+from autotune.rigs import Rigs
+from autotune.setting import Setting
+from autotune.stats import paired_ratio
 from autotune.study import Study
+from autotune.wire import WindowPlan
 
-NARROW_PCT = 5.0  # half-width of the speedup at which no further process is worth its time
+# A fresh process on a 2-core machine was seen to run at half its steady speed for its first 3-5 s.
+WARM_UP = WindowPlan(
+    warmup_min_s=3.0, warmup_max_s=20.0, window_min_s=0.0, window_max_s=0.5, half_width=1.0
+)
+WINDOW = WindowPlan(
+    warmup_min_s=0.4, warmup_max_s=3.0, window_min_s=0.8, window_max_s=1.5, half_width=0.01
+)
+ALTERNATION = (Side.BASELINE, Side.WINNER, Side.WINNER, Side.BASELINE) * 2
+LEAST_ROUNDS = 2
+MOST_ROUNDS = 6
+NARROW_PCT = 5.0  # half-width of the speedup at which no further round is worth its time
+SHARE_OF_MEMORY = 0.85  # of RAM or of a GPU, that both processes together may use
 
 
 @dataclass(frozen=True)
@@ -25,6 +46,7 @@ class Confirmation:
     speedup: Interval
     baseline: tuple[Measurement, ...]
     winner: tuple[Measurement, ...]
+    rounds: int
 
     @property
     def is_faster(self) -> bool:
@@ -33,78 +55,121 @@ class Confirmation:
 
     @property
     def is_decided(self) -> bool:
-        """More processes would not change what is said."""
+        """More rounds would not change what is said."""
         excludes_one = self.speedup.low > 1.0 or self.speedup.high < 1.0
-        return excludes_one and self.speedup.half_width_pct <= NARROW_PCT
-
-    @property
-    def throughput(self) -> tuple[Interval, Interval]:
-        """Samples/s of the baseline and of the winner."""
-        return (
-            process_mean([m.throughput for m in self.baseline]),
-            process_mean([m.throughput for m in self.winner]),
-        )
+        is_narrow = self.speedup.half_width_pct <= NARROW_PCT
+        return self.rounds >= LEAST_ROUNDS and (excludes_one or is_narrow)
 
 
-def next_side(done: Sequence[ProcessRecord]) -> Side:
-    """Return whose turn it is: A B B A A B B A …, in which a linear drift cancels by fours."""
-    winners = sum(p.side is Side.WINNER for p in done)
-    baselines = len(done) - winners
-    if winners != baselines:
-        return Side.WINNER if winners < baselines else Side.BASELINE
-    return done[-1].side if done else Side.BASELINE
+@dataclass(frozen=True)
+class Contest:
+    """The two configs, and where and how they are run."""
+
+    rigs: Rigs
+    base: Setting
+    winner: Config
+    give_up: GiveUp
+    fit_together: bool
+
+    def setting(self, side: Side) -> Setting:
+        """Return the setting of a side."""
+        return self.base if side is Side.BASELINE else replace(self.base, config=self.winner)
 
 
 def confirm(
-    study: Study,
-    objective: Objective,
-    baseline: Config,
-    winner: Config,
-    give_up: GiveUp,
-    has_time_for: Callable[[float], bool],
+    study: Study, contest: Contest, has_time_for: Callable[[float], bool]
 ) -> Confirmation | Ending:
-    """Measure both configs in fresh processes until the speedup is decided or time is up.
+    """Run rounds until the speedup is decided or time is up.
 
-    Processes of an earlier, interrupted confirmation of the same winner count.
+    Rounds of an earlier, interrupted confirmation of the same winner count.
 
     Args:
-        study: Where each process is recorded.
-        objective: Starts and measures processes.
-        baseline: The program's own config.
-        winner: The candidate.
-        give_up: Ends the confirmation at once when it gives an Ending.
+        study: Where each round is recorded.
+        contest: What is run.
         has_time_for: Tells whether the budget holds this many seconds more.
 
     Returns:
         The confirmation, or why there is none: the ending of the process that failed.
     """
-    done = [p for p in study.confirmation if p.config in (baseline, winner)]
+    rounds = [r for r in study.confirmation if _winner_of(r) == contest.winner]
     while True:
-        confirmation = read(done, winner)
-        if confirmation is not None and len(done) % 2 == 0:
-            pair_s = 2 * sum(p.cost_s for p in done) / len(done)
-            if confirmation.is_decided or not has_time_for(pair_s):
-                return confirmation
-        side = next_side(done)
-        config = baseline if side is Side.BASELINE else winner
-        began = monotonic()
-        result = objective.fresh(config, give_up)
-        if isinstance(result, Ending):
-            return confirmation or result
-        process = ProcessRecord(side, config, result, monotonic() - began)
-        study.add_confirmation(process)
-        done.append(process)
+        confirmation = read(rounds)
+        if confirmation is not None and (
+            confirmation.is_decided
+            or len(rounds) >= MOST_ROUNDS
+            or not has_time_for(max(sum(w.cost_s for w in r) for r in rounds))
+        ):
+            return confirmation
+        outcome = _round(contest)
+        if isinstance(outcome, Ending):
+            return confirmation or outcome
+        study.add_confirmation(outcome)
+        rounds.append(outcome)
 
 
-def read(processes: Sequence[ProcessRecord], winner: Config) -> Confirmation | None:
-    """Return what processes say of a winner, None below two on each side."""
-    sides: dict[Side, list[Measurement]] = {Side.BASELINE: [], Side.WINNER: []}
-    for process in processes:
-        if process.side is Side.BASELINE or process.config == winner:
-            sides[process.side].append(process.measurement)
-    if min(map(len, sides.values())) < 2:
+def read(rounds: Sequence[Sequence[WindowRecord]]) -> Confirmation | None:
+    """Return what rounds say, None without one. Neighbours in the alternation are compared."""
+    if not rounds:
         return None
-    speedup = process_ratio(
-        [m.throughput for m in sides[Side.WINNER]], [m.throughput for m in sides[Side.BASELINE]]
+    ratios = [
+        [_pair_ratio(first, second) for first, second in zip(r[::2], r[1::2], strict=True)]
+        for r in rounds
+    ]
+    windows = [w for r in rounds for w in r]
+    return Confirmation(
+        paired_ratio(ratios),
+        tuple(w.measurement for w in windows if w.side is Side.BASELINE),
+        tuple(w.measurement for w in windows if w.side is Side.WINNER),
+        len(rounds),
     )
-    return Confirmation(speedup, tuple(sides[Side.BASELINE]), tuple(sides[Side.WINNER]))
+
+
+def fit_together(baseline: Memory, winner: Memory, hardware: Hardware) -> bool:
+    """Tell whether both processes fit into RAM and GPU memory at once, by what each used alone."""
+    gpu_bytes = sum(gpu.memory_bytes for gpu in hardware.gpus)
+    limits = (
+        (baseline.host_bytes, winner.host_bytes, hardware.memory_bytes),
+        (baseline.device_used_bytes, winner.device_used_bytes, gpu_bytes),
+    )
+    return all(
+        (one or 0) + (other or 0) <= SHARE_OF_MEMORY * limit for one, other, limit in limits
+    )
+
+
+def _round(contest: Contest) -> list[WindowRecord] | Ending:
+    windows: list[WindowRecord] = []
+    kept: dict[Side, Rig] = {}
+    with ExitStack() as rigs:
+        for side in ALTERNATION if contest.fit_together else ALTERNATION[:4]:
+            began = monotonic()
+            setting = contest.setting(side)
+            if side not in kept:
+                rig = rigs.enter_context(contest.rigs.new())
+                if ending := _warm_up(rig, setting, contest.give_up):
+                    return ending
+                kept[side] = rig
+            result = kept[side].measure(setting, WINDOW, contest.give_up, START_SILENCE_S)
+            if isinstance(result, Ending):
+                return result
+            if not contest.fit_together:
+                kept.pop(side).close()
+            windows.append(WindowRecord(side, setting.config, result, monotonic() - began))
+    return windows
+
+
+def _warm_up(rig: Rig, setting: Setting, give_up: GiveUp) -> Ending | None:
+    """Start a fresh process under its setting and run it in; what it measures is not used."""
+    opened = rig.open(setting, give_up, START_SILENCE_S)
+    if isinstance(opened, Ending):
+        return opened
+    warm = rig.measure(setting, WARM_UP, give_up, START_SILENCE_S)
+    return warm if isinstance(warm, Ending) else None
+
+
+def _pair_ratio(one: WindowRecord, other: WindowRecord) -> float:
+    winner, baseline = (one, other) if one.side is Side.WINNER else (other, one)
+    return winner.measurement.throughput.estimate / baseline.measurement.throughput.estimate
+
+
+def _winner_of(windows: Sequence[WindowRecord]) -> Config:
+    return next(w.config for w in windows if w.side is Side.WINNER)

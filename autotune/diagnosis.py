@@ -26,10 +26,19 @@ class Verdict(StrEnum):
     COMPUTE_BOUND = "compute-bound"
 
 
+class Family(StrEnum):
+    """Which part of the step a move works on."""
+
+    LOADING = "loading"
+    COMPUTE = "compute"
+    BATCH = "batch"
+
+
 @dataclass(frozen=True)
 class Move:
     """Knobs that are changed together, and why."""
 
+    family: Family
     changes: Mapping[str, KnobValue]
     why: str
 
@@ -82,30 +91,32 @@ def _loading_moves(profile: Profile, space: ResolvedSpace, hardware: Hardware) -
         if profile.device == "cpu" and "num_threads" in space.domains:
             threads = max(1, cores - count)
             yield Move(
+                Family.LOADING,
                 {"num_workers": count, "num_threads": threads},
                 f"{count} workers load while {threads} of {cores} cores compute",
             )
-        yield Move({"num_workers": count, **pins}, f"{count} workers load beside the step")
+        yield Move(Family.LOADING, {"num_workers": count, **pins}, f"{count} workers load beside the step")
 
 
 def _compute_moves(space: ResolvedSpace) -> Iterator[Move]:
     if "precision" in space.domains:
-        yield Move({"precision": "bf16"}, "bf16 halves memory traffic and uses faster units")
+        yield Move(Family.COMPUTE, {"precision": "bf16"}, "bf16 halves memory traffic and uses faster units")
     for flag, why in (
         ("channels_last", "convolution kernels prefer NHWC"),
         ("cudnn_benchmark", "cuDNN may know a faster algorithm for these shapes"),
         ("pin_memory", "copies to the device are faster from pinned memory"),
     ):
         if flag in space.domains and not space.baseline[flag]:
-            yield Move({flag: True}, why)
+            yield Move(Family.COMPUTE, {flag: True}, why)
     if "channels_last" in space.domains and "precision" in space.domains:
         yield Move(
+            Family.COMPUTE,
             {"channels_last": True, "precision": "bf16"}, "NHWC pays most in reduced precision"
         )
     if "num_threads" in space.domains:
         for threads in reversed(space.domains["num_threads"].values):
             if threads != space.baseline["num_threads"]:
-                yield Move({"num_threads": threads}, "more threads are not always faster")
+                yield Move(Family.COMPUTE, {"num_threads": threads}, "more threads are not always faster")
 
 
 def _batch_moves(space: ResolvedSpace) -> Iterator[Move]:
@@ -114,7 +125,7 @@ def _batch_moves(space: ResolvedSpace) -> Iterator[Move]:
     own = space.baseline["batch_size"]
     larger = [v for v in space.domains["batch_size"].values if v > own]  # type: ignore[operator]
     for value in dict.fromkeys([*larger[1:2], *larger[-1:], *larger[:1]]):
-        yield Move({"batch_size": value}, "larger batches spread the cost of each step")
+        yield Move(Family.BATCH, {"batch_size": value}, "larger batches spread the cost of each step")
 
 
 def _within(space: ResolvedSpace, moves: list[Move]) -> Iterator[Move]:

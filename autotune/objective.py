@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from time import monotonic
-from types import TracebackType
 from typing import Self
 
 from autotune.config import Config
-from autotune.hardware import Hardware
 from autotune.measurement import Interval, Measurement
 from autotune.outcome import Ending, Outcome
-from autotune.program import Program
 from autotune.record import TrialRecord
-from autotune.rig import GiveUp, OnProgress, Rig
+from autotune.rig import GiveUp, Rig
+from autotune.rigs import Rigs
 from autotune.setting import Setting
 from autotune.space import ResolvedSpace
 from autotune.stats import live_ratio
@@ -26,7 +23,7 @@ FRESH_WINDOW = WindowPlan(
     warmup_min_s=3.0, warmup_max_s=20.0, window_min_s=2.0, window_max_s=5.0, half_width=0.015
 )
 LIVE_WINDOW = WindowPlan(warmup_min_s=0.5, warmup_max_s=6.0, window_min_s=0.6, window_max_s=3.0)
-REFERENCE_AGE_S = 20.0
+REFERENCE_AGE_S = 12.0
 START_SILENCE_S = 900.0  # imports, data preparation and compilation may take minutes
 LEAST_SILENCE_S = 60.0
 SILENCE_STEPS = 30
@@ -34,26 +31,10 @@ CLEARLY_WORSE = 0.85  # of the incumbent's throughput: the window is not measure
 
 
 class Objective:
-    """Owns the open rig.
+    """Owns the open rig on which configs are measured one after another."""
 
-    Args:
-        program: The program.
-        directory: The run directory; each rig gets a folder in it.
-        hardware: Facts of this machine.
-        on_progress: Called at each block of a running measurement.
-    """
-
-    def __init__(
-        self,
-        program: Program,
-        directory: Path,
-        hardware: Hardware,
-        on_progress: OnProgress = lambda _: None,
-    ) -> None:
-        self._program = program
-        self._directory = directory
-        self._hardware = hardware
-        self._on_progress = on_progress
+    def __init__(self, rigs: Rigs) -> None:
+        self._rigs = rigs
         self._rig: Rig | None = None
         self._on_rig: Config | None = None
         self._space: ResolvedSpace | None = None
@@ -62,17 +43,11 @@ class Objective:
         self._reference_at = 0.0
         self._reference_rig = -1
         self._silence_s = START_SILENCE_S
-        self.rigs = len(list((directory / "rigs").glob("*")))
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def observe(self, give_up: GiveUp) -> Ready | Ending:
@@ -112,18 +87,6 @@ class Objective:
             result = self._attempt(config, give_up, incumbent)
         return self._record(config, why, result, began)
 
-    def fresh(self, config: Config, give_up: GiveUp) -> Measurement | Ending:
-        """Measure a config in a process of its own, started under it."""
-        self.close()
-        opened = self._open(self._setting(config), give_up)
-        if isinstance(opened, Ending):
-            return opened
-        self._on_rig = config
-        try:
-            return self._measure(config, FRESH_WINDOW, give_up, START_SILENCE_S)
-        finally:
-            self.close()
-
     def close(self) -> None:
         """Close the open rig, if any."""
         if self._rig is not None:
@@ -160,12 +123,12 @@ class Objective:
         if self._space.needs_restart(self._on_rig, self._base_config):
             return False
         is_old = monotonic() - self._reference_at > REFERENCE_AGE_S
-        return is_old or self._reference_rig != self.rigs
+        return is_old or self._reference_rig != self._rigs.started
 
     def _refresh_reference(self, give_up: GiveUp) -> Ending | None:
         if ending := self._ready_for(self._base_config, give_up):
             return ending
-        is_fresh_rig = self._reference_rig != self.rigs
+        is_fresh_rig = self._reference_rig != self._rigs.started
         plan = FRESH_WINDOW if is_fresh_rig else LIVE_WINDOW
         measurement = self._measure(self._base_config, plan, give_up)
         if isinstance(measurement, Ending):
@@ -176,7 +139,7 @@ class Objective:
     def _remember_reference(self, measurement: Measurement) -> None:
         self._reference = measurement.throughput
         self._reference_at = monotonic()
-        self._reference_rig = self.rigs
+        self._reference_rig = self._rigs.started
 
     def _ready_for(self, config: Config, give_up: GiveUp) -> Ending | None:
         """Make sure that a rig is open on which the config can be measured live."""
@@ -191,27 +154,19 @@ class Objective:
         return None
 
     def _open(self, setting: Setting | None, give_up: GiveUp) -> Ready | Ending:
-        self.rigs += 1
-        self._rig = Rig(
-            self._program,
-            self._directory / "rigs" / f"{self.rigs:03d}",
-            self._directory / "compile-cache",
-            [gpu.uuid for gpu in self._hardware.gpus],
-        )
+        self._rig = self._rigs.new()
         opened = self._rig.open(setting, give_up, START_SILENCE_S)
         if isinstance(opened, Ending):
             self.close()
         return opened
 
     def _measure(
-        self, config: Config, plan: WindowPlan, give_up: GiveUp, silence_s: float | None = None
+        self, config: Config, plan: WindowPlan, give_up: GiveUp
     ) -> Measurement | Ending:
         assert self._rig is not None, "a rig is open"
         compiles = config.get("compile", "off") != "off"
-        silence_s = START_SILENCE_S if compiles else silence_s or self._silence_s
-        result = self._rig.measure(
-            self._setting(config), plan, give_up, silence_s, self._on_progress
-        )
+        silence_s = START_SILENCE_S if compiles else self._silence_s
+        result = self._rig.measure(self._setting(config), plan, give_up, silence_s)
         if isinstance(result, Ending):
             self.close()
         else:
@@ -231,6 +186,6 @@ class Objective:
             speedup=live_ratio(result.throughput, self._reference)
             if is_measured and self._reference
             else None,
-            rig=self.rigs,
+            rig=self._rigs.started,
             cost_s=monotonic() - began,
         )

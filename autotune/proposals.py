@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from optuna.trial import Trial
 
 from autotune.config import Config, KnobValue
-from autotune.diagnosis import Diagnosis
+from autotune.diagnosis import Diagnosis, Family, Move
 from autotune.outcome import Outcome
 from autotune.record import TrialRecord
 from autotune.space import ResolvedSpace
@@ -32,13 +33,29 @@ class Proposal:
 
 
 class Proposals:
-    """Reads the study anew for each proposal, so a resumed search goes on where it stood."""
+    """Reads the study anew for each proposal, so a resumed search goes on where it stood.
 
-    def __init__(self, study: Study, space: ResolvedSpace, diagnosis: Diagnosis, seed: int) -> None:
+    Args:
+        study: The record so far.
+        space: What may be proposed.
+        diagnosis: Gives the first moves.
+        seed: For choices that the sampler does not make.
+        has_time_for_restart: Tells whether a fresh process is still worth starting.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        space: ResolvedSpace,
+        diagnosis: Diagnosis,
+        seed: int,
+        has_time_for_restart: Callable[[], bool],
+    ) -> None:
         self._study = study
         self._space = space
         self._diagnosis = diagnosis
         self._rng = random.Random(seed)
+        self._has_time_for_restart = has_time_for_restart
 
     def __iter__(self) -> Iterator[Proposal]:
         """Yield until every way to a better config has been tried; the caller may stop earlier."""
@@ -46,10 +63,12 @@ class Proposals:
         yield from self._new(space.start, "the fixed values alone")
         for move in self._diagnosis.moves:
             yield from self._new(space.start.replace(**move.changes), move.why)
-        for changes in combinations(self._known(), space):
-            yield from self._new(space.start.replace(**changes), "the moves that helped, together")
+        for changes in combinations(self._diagnosis.moves, self._known(), space):
+            yield from self._new(space.start.replace(**changes), "the best moves together")
         yield from self._sampled()
         for changes in restarts(space):
+            if not self._has_time_for_restart():
+                return
             best = self._incumbent()
             yield from self._new(best.replace(**changes), "worth a fresh process at the best so far")
             if self._incumbent() != best:
@@ -119,26 +138,27 @@ def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRe
 
 
 def combinations(
-    known: Mapping[Config, TrialRecord], space: ResolvedSpace
+    moves: Sequence[Move], known: Mapping[Config, TrialRecord], space: ResolvedSpace
 ) -> Iterator[dict[str, KnobValue]]:
-    """Yield the helpful moves put together: the best two, three, … and all of them.
+    """Yield the best moves of the families put together, all families first, then pairs.
 
-    Where two moves set the same knob, the faster one decides.
+    A family's best move is taken even where it gained nothing alone: workers that fight with compute
+    threads for cores may pay once the step itself is cheaper.
     """
-    helpful = [
-        r for r in ranked(list(known.values()), space) if r.speedup and r.speedup.low > 1.0
-    ]
-    helpful.sort(key=lambda r: -r.speedup.estimate if r.speedup else 0.0)
-    together: dict[str, KnobValue] = {}
-    for count, record in enumerate(helpful, start=1):
-        added = {
-            n: v
-            for n, v in record.config.changes_from(space.baseline).items()
-            if n not in together
-        }
-        together.update(added)
-        if added and count > 1:
-            yield dict(together)
+    best: dict[Family, Mapping[str, KnobValue]] = {}
+    for family in Family:
+        tried = [
+            (record.speedup.estimate, place, move.changes)
+            for place, move in enumerate(moves)
+            if move.family is family
+            and (record := known.get(space.canonical(space.start.replace(**move.changes))))
+            and record.speedup
+        ]
+        if tried:
+            best[family] = max(tried, key=lambda entry: (entry[0], -entry[1]))[2]
+    for count in range(len(best), 1, -1):
+        for families in itertools.combinations(best, count):
+            yield {knob: value for family in families for knob, value in best[family].items()}
 
 
 def restarts(space: ResolvedSpace) -> Iterator[dict[str, KnobValue]]:

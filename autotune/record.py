@@ -72,15 +72,15 @@ class TrialRecord:
 
 
 class Side(StrEnum):
-    """Which config a confirmation process ran."""
+    """Which config a process of the confirmation runs."""
 
     BASELINE = "baseline"
     WINNER = "winner"
 
 
 @dataclass(frozen=True)
-class ProcessRecord:
-    """One fresh process of the confirmation."""
+class WindowRecord:
+    """One window of the confirmation; ``cost_s`` includes starting its process, if it did."""
 
     side: Side
     config: Config
@@ -102,10 +102,8 @@ class BaselineFacts:
     """What the untouched program gave: written once, after the first rig's first steps.
 
     Attributes:
-        startup_s: Seconds from the rig's start to its first steps.
-        cost_s: Seconds that starting and measuring one fresh process takes.
+        startup_s: Seconds from the rig's start to the end of its first, observed steps.
     """
 
     profile: Profile
     startup_s: float
-    cost_s: float

@@ -17,6 +17,7 @@ from autotune.lr import LrRule, lr_factor
 from autotune.measurement import Interval, Measurement, Memory
 from autotune.record import Head, TrialRecord
 from autotune.setting import Setting
+from autotune.stats import spread
 
 ADVISE_WARMUP_ABOVE = 4
 
@@ -41,7 +42,7 @@ class SearchResult:
         candidate: The config that the confirmation was about, None when nothing looked faster.
         speedup: Of ``best`` over ``baseline``, from fresh processes, with its 95 % interval.
         candidate_speedup: Of ``candidate``: confirmed, or live when there was no confirmation.
-        throughput: Samples/s of ``baseline`` and ``best``.
+        throughput: Samples/s of ``baseline`` and ``best``: median and range of the windows.
         memory: Peaks of ``baseline`` and ``best``.
         losses: Last loss of the baseline's and the best's windows.
         reason: Why there is no confirmation, empty when there is one.
@@ -179,8 +180,8 @@ def conclude(
         finding = Finding.UNCONFIRMED
     else:
         finding = Finding.FASTER if is_faster else Finding.NO_GAIN
-    base_rate = confirmation.throughput[0] if confirmation else first.throughput
-    best_rate = confirmation.throughput[1] if confirmation and is_faster else base_rate
+    base_rate = spread([m.throughput for m in base_side])
+    best_rate = spread([m.throughput for m in best_side])
     return SearchResult(
         finding=finding,
         best=candidate.config if candidate is not None and is_faster else baseline,

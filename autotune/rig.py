@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import assert_never
+from typing import Self, assert_never
 
 from autotune import failures, processes
 from autotune.errors import RigError
@@ -62,15 +62,22 @@ class Rig:
         directory: Where the log and the shadow files of this rig go.
         cache_dir: Where torch.compile keeps its cache between the rigs of a run.
         gpu_uuids: The GPUs whose memory use is sampled.
+        on_progress: Called at each block of a running measurement.
     """
 
     def __init__(
-        self, program: Program, directory: Path, cache_dir: Path, gpu_uuids: Sequence[str] = ()
+        self,
+        program: Program,
+        directory: Path,
+        cache_dir: Path,
+        gpu_uuids: Sequence[str] = (),
+        on_progress: OnProgress = lambda _: None,
     ) -> None:
         self._program = program
         self._directory = directory
         self._cache_dir = cache_dir
         self._gpu_uuids = tuple(gpu_uuids)
+        self._on_progress = on_progress
         self._scratch = Path(tempfile.mkdtemp(prefix="autotune-"))
         self._process: subprocess.Popen[bytes] | None = None
         self._link: Link | None = None
@@ -78,10 +85,11 @@ class Rig:
         self._ended: Ended | None = None
         self.log = directory / "log.txt"
 
-    @property
-    def is_open(self) -> bool:
-        """The program stands at a border and can measure."""
-        return self._link is not None and self._ended is None
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def open(self, setting: Setting | None, give_up: GiveUp, silence_s: float) -> Ready | Ending:
         """Start the program, untouched or under a setting, and wait until it trains."""
@@ -111,7 +119,6 @@ class Rig:
         plan: WindowPlan,
         give_up: GiveUp,
         silence_s: float,
-        on_progress: OnProgress = lambda _: None,
     ) -> Measurement | Ending:
         """Switch the program to a setting and measure it.
 
@@ -124,7 +131,7 @@ class Rig:
             self._link.send(Measure(setting, plan))
         except LinkClosed:
             return self._post_mortem()
-        answer = self._await(give_up, silence_s, on_progress)
+        answer = self._await(give_up, silence_s)
         match answer:
             case Measured(measurement):
                 memory = measurement.memory
@@ -188,9 +195,7 @@ class Rig:
                 if ending := give_up():
                     return ending
 
-    def _await(
-        self, give_up: GiveUp, silence_s: float, on_progress: OnProgress = lambda _: None
-    ) -> Ready | Measured | NotFinite | Ending:
+    def _await(self, give_up: GiveUp, silence_s: float) -> Ready | Measured | NotFinite | Ending:
         """Wait for an answer, sampling probes; end on death, silence, or the caller's wish."""
         assert self._link is not None, "an answer needs an open rig"
         heard = sampled = monotonic()
@@ -203,7 +208,7 @@ class Rig:
             match message:
                 case Progress():
                     heard = now
-                    on_progress(message)
+                    self._on_progress(message)
                 case Ready() | Measured() | NotFinite():
                     return message
                 case Ended():

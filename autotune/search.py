@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from autotune import diagnosis as diagnoses
 from autotune.budget import Budget, format_duration
-from autotune.confirm import Confirmation, confirm
+from autotune.confirm import Confirmation, Contest, confirm, fit_together
 from autotune.console import Console
 from autotune.diagnosis import Diagnosis
 from autotune.errors import BudgetError, ProgramError
@@ -18,15 +18,18 @@ from autotune.profile import Profile
 from autotune.proposals import Proposals, ranked, restarts
 from autotune.record import BaselineFacts, Head, TrialRecord
 from autotune.result import SearchResult, conclude
+from autotune.rigs import Rigs
 from autotune.rundir import RunDir
 from autotune.setting import Setting
 from autotune.space import ResolvedSpace
 from autotune.stop import Stop
 from autotune.study import Study
 
-CONFIRMATION_PROCESSES = 4
+ROUND_WINDOWS_S = 28.0  # two warm-ups and eight windows, as planned in confirm.py, with switching
+MOST_FOR_CONFIRMATION = 0.5  # of the budget
 CANDIDATES = 2  # how many configs may fail in a fresh process before the baseline is kept
 TRIALS_WORTH_S = 10.0  # a search that could not measure this long would not search
+RESTART_WORTH_S = 25.0  # besides two starts: compiling a small model took 15-40 s on 2 cores
 OVERDRAFT = 0.15  # of the budget, to let a running confirmation end
 
 
@@ -41,12 +44,13 @@ def search(run: RunDir, study: Study, budget_s: float, console: Console) -> Sear
     """
     study.take_lease()
     budget = Budget(budget_s, study.spent_s)
+    rigs = Rigs(study.head.program, run.path, study.head.hardware, console.progress)
     try:
         with (
             Stop(console.stopping) as stop,
-            Objective(study.head.program, run.path, study.head.hardware, console.progress) as bench,
+            Objective(rigs) as objective,
         ):
-            session = _Session(run, study, budget, stop, console, bench)
+            session = _Session(run, study, budget, stop, console, rigs, objective)
             console.begin(study.head, run.name, budget)
             profile, baseline, space = session.measure_baseline()
             diagnosis = diagnoses.diagnose(profile, baseline, space, study.head.hardware)
@@ -68,6 +72,7 @@ class _Session:
     budget: Budget
     stop: Stop
     console: Console
+    rigs: Rigs
     objective: Objective
 
     def measure_baseline(self) -> tuple[Profile, Measurement, ResolvedSpace]:
@@ -92,16 +97,19 @@ class _Session:
         if record.measurement is None:
             assert record.ending is not None, "a trial without measurement has an ending"
             raise program_error(head, record.ending)
-        process_s = ready.startup_s + record.cost_s
-        self.study.facts = BaselineFacts(ready.profile, ready.startup_s, process_s)
+        self.study.facts = BaselineFacts(ready.profile, ready.startup_s)
         self.console.trial(0, record, space)
-        self._check_budget(process_s)
+        self._check_budget()
         return ready.profile, record.measurement, space
 
     def explore(self, space: ResolvedSpace, diagnosis: Diagnosis) -> None:
         """Measure proposed configs until the time for the confirmation comes."""
         self.console.phase("searching")
-        proposals = iter(Proposals(self.study, space, diagnosis, self.study.head.options.seed))
+        proposals = iter(
+            Proposals(
+                self.study, space, diagnosis, self.study.head.options.seed, self._may_restart
+            )
+        )
         while not self._time_to_confirm():
             proposal = next(proposals, None)
             if proposal is None:
@@ -123,18 +131,12 @@ class _Session:
         self, space: ResolvedSpace
     ) -> tuple[TrialRecord | None, Confirmation | None, str]:
         """Run baseline and winner in fresh processes; a winner that fails there gives way once."""
+        self.objective.close()
         winners = [r for r in ranked(self.study.records, space) if _looks_faster(r)]
         reason = ""
         for candidate in winners[:CANDIDATES]:
             self.console.confirming(candidate, space)
-            outcome = confirm(
-                self.study,
-                self.objective,
-                space.baseline,
-                candidate.config,
-                self._until_overdrawn,
-                lambda seconds: self.stop.requests == 0 and self.budget.left_s > seconds,
-            )
+            outcome = confirm(self.study, self._contest(candidate, space), self._has_time_for)
             if isinstance(outcome, Confirmation):
                 return candidate, outcome, ""
             reason = outcome.reason
@@ -169,9 +171,30 @@ class _Session:
             reason=reason,
             untried=untried,
             seconds=self.budget.spent_s,
-            processes=self.objective.rigs,
+            processes=self.rigs.started,
             run_dir=self.run.path,
         )
+
+    def _contest(self, candidate: TrialRecord, space: ResolvedSpace) -> Contest:
+        head, facts, first = self.study.head, self.study.facts, self.study.records[0].measurement
+        assert facts is not None, "the baseline was measured"
+        assert first is not None, "the baseline was measured"
+        assert candidate.measurement is not None, "a candidate was measured"
+        return Contest(
+            self.rigs,
+            setting_for(head, facts.profile, space),
+            candidate.config,
+            self._until_overdrawn,
+            fit_together(first.memory, candidate.measurement.memory, head.hardware),
+        )
+
+    def _may_restart(self) -> bool:
+        facts = self.study.facts
+        worth_s = RESTART_WORTH_S + 2 * facts.startup_s if facts is not None else 0.0
+        return self.budget.left_s - self._reserve_s() > worth_s
+
+    def _has_time_for(self, seconds: float) -> bool:
+        return self.stop.requests == 0 and self.budget.left_s > seconds
 
     def _best(self, space: ResolvedSpace) -> TrialRecord | None:
         return next(iter(ranked(self.study.records, space)), None)
@@ -192,20 +215,26 @@ class _Session:
         if self.stop.requests > 1:
             return Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C")
         if self.budget.left_s < -OVERDRAFT * self.budget.total_s:
-            return Ending(Outcome.OUT_OF_TIME, "the budget was used up before four processes ran")
+            return Ending(Outcome.OUT_OF_TIME, "the budget ended before the first round did")
         return None
 
     def _reserve_s(self) -> float:
-        facts = self.study.facts
-        return CONFIRMATION_PROCESSES * facts.cost_s if facts is not None else 0.0
+        """Two rounds of confirmation; in a budget too small for that, one."""
+        round_s = self._round_s()
+        return 2 * round_s if 2 * round_s <= MOST_FOR_CONFIRMATION * self.budget.total_s else round_s
 
-    def _check_budget(self, process_s: float) -> None:
-        needed_s = self.budget.spent_s + CONFIRMATION_PROCESSES * process_s + TRIALS_WORTH_S
+    def _round_s(self) -> float:
+        """What a round of the confirmation takes at least: two starts, then windows in turn."""
+        facts = self.study.facts
+        return ROUND_WINDOWS_S + 2 * facts.startup_s if facts is not None else 0.0
+
+    def _check_budget(self) -> None:
+        needed_s = self.budget.spent_s + self._round_s() + TRIALS_WORTH_S
         if self.budget.total_s < needed_s:
             raise BudgetError(
                 f"A budget of {format_duration(self.budget.total_s)} is too short: the baseline "
-                f"took {format_duration(self.budget.spent_s)}, and confirming a winner takes four "
-                f"processes of {format_duration(process_s)}. Give at least --budget "
+                f"took {format_duration(self.budget.spent_s)}, and confirming a winner takes "
+                f"{format_duration(self._round_s())} more. Give at least --budget "
                 f"{round(needed_s)}s; the baseline is kept: autotune resume {self.run.name} "
                 f"--budget {round(needed_s)}s"
             )

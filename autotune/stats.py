@@ -1,4 +1,4 @@
-"""The arithmetic behind every claim: robust centres, intervals, and the comparison of processes.
+"""The arithmetic behind every claim: robust centres, intervals, and comparisons.
 
 All functions are pure; intervals are two-sided 95 % intervals.
 """
@@ -136,40 +136,28 @@ def live_ratio(candidate: Interval, reference: Interval) -> Interval:
     )
 
 
-def process_ratio(winner: Sequence[Interval], baseline: Sequence[Interval]) -> Interval:
-    """Return the speedup of *winner* over *baseline* from one interval per fresh process each.
+def paired_ratio(rounds: Sequence[Sequence[float]]) -> Interval:
+    """Return the speedup from the ratios of neighbouring windows, grouped by round.
 
-    Welch's t interval on the logarithms. The variance of each side is the larger of the spread
-    between its processes and the mean variance within them, so that processes that agree by luck do
-    not narrow the claim.
+    Student's t interval on the logarithms. Each round has its own processes, so the variance of the
+    mean is the larger of what the spread of single pairs and what the spread of whole rounds implies.
 
     Raises:
-        ValueError: with fewer than two processes on a side: one process has no spread.
+        ValueError: with fewer than two pairs: one has no spread.
     """
-    if len(winner) < 2 or len(baseline) < 2:
-        raise ValueError("a ratio of processes needs at least two processes on each side")
-    sides = [_side(winner), _side(baseline)]
-    log_ratio = sides[0][0] - sides[1][0]
-    errors = [variance / n for _, variance, n in sides]
-    total = sum(errors)
-    if total == 0:
-        return Interval(math.exp(log_ratio), math.exp(log_ratio), math.exp(log_ratio))
-    freedom = total**2 / sum(
-        error**2 / (n - 1) for error, (_, _, n) in zip(errors, sides, strict=True)
-    )
-    half = t_quantile(freedom) * math.sqrt(total)
-    return Interval(math.exp(log_ratio), math.exp(log_ratio - half), math.exp(log_ratio + half))
+    logs = [[math.log(ratio) for ratio in pairs] for pairs in rounds]
+    pooled = [x for pairs in logs for x in pairs]
+    if len(pooled) < 2:
+        raise ValueError("a paired ratio needs at least two pairs of windows")
+    centre = statistics.fmean(pooled)
+    variance = statistics.variance(pooled) / len(pooled)
+    if len(logs) > 1:
+        variance = max(variance, statistics.variance(map(statistics.fmean, logs)) / len(logs))
+    half = t_quantile(len(pooled) - 1) * math.sqrt(variance)
+    return Interval(math.exp(centre), math.exp(centre - half), math.exp(centre + half))
 
 
-def process_mean(processes: Sequence[Interval]) -> Interval:
-    """Return the geometric mean over fresh processes; its interval spans theirs."""
-    centre = math.exp(statistics.fmean(math.log(p.estimate) for p in processes))
-    return Interval(
-        centre, min(centre, *(p.low for p in processes)), max(centre, *(p.high for p in processes))
-    )
-
-
-def _side(processes: Sequence[Interval]) -> tuple[float, float, int]:
-    logs = [math.log(p.estimate) for p in processes]
-    within = statistics.fmean((math.log(p.high / p.low) / (2 * T_975_NORMAL)) ** 2 for p in processes)
-    return statistics.fmean(logs), max(statistics.variance(logs), within), len(processes)
+def spread(windows: Sequence[Interval]) -> Interval:
+    """Return the median of several windows with their range: what the machine made of one config."""
+    estimates = [w.estimate for w in windows]
+    return Interval(statistics.median(estimates), min(estimates), max(estimates))

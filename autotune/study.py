@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from autotune.config import Config
 from autotune.errors import RunDirectoryError
 from autotune.outcome import Outcome
-from autotune.record import FORMAT, BaselineFacts, Head, Lease, ProcessRecord, TrialRecord
+from autotune.record import FORMAT, BaselineFacts, Head, Lease, WindowRecord, TrialRecord
 from autotune.sampler import distributions, holding, make_sampler
 from autotune.space import ResolvedSpace
 
@@ -92,14 +92,14 @@ class Study:
         self._study.set_user_attr("spent_s", seconds)
 
     @property
-    def confirmation(self) -> list[ProcessRecord]:
-        """The fresh processes of the confirmation, in order."""
-        return _read(list[ProcessRecord], self._study.user_attrs.get("confirmation", []))
+    def confirmation(self) -> list[list[WindowRecord]]:
+        """The rounds of the confirmation, in order."""
+        return _read(list[list[WindowRecord]], self._study.user_attrs.get("confirmation", []))
 
-    def add_confirmation(self, process: ProcessRecord) -> None:
-        """Record one more process of the confirmation."""
-        processes = [*self.confirmation, process]
-        self._study.set_user_attr("confirmation", _dump(list[ProcessRecord], processes))
+    def add_confirmation(self, windows: list[WindowRecord]) -> None:
+        """Record one more round of the confirmation."""
+        rounds = [*self.confirmation, windows]
+        self._study.set_user_attr("confirmation", _dump(list[list[WindowRecord]], rounds))
 
     @property
     def records(self) -> list[TrialRecord]:

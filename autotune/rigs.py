@@ -1,0 +1,41 @@
+"""Rigs: makes the rigs of one run, each with a numbered folder, and counts the processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.hardware import Hardware
+from autotune.program import Program
+from autotune.rig import OnProgress, Rig
+
+
+@dataclass
+class Rigs:
+    """Makes rigs.
+
+    Attributes:
+        directory: The run directory.
+        on_progress: Called at each block of a running measurement.
+        started: How many rigs were made in this run, earlier sittings included.
+    """
+
+    program: Program
+    directory: Path
+    hardware: Hardware
+    on_progress: OnProgress = lambda _: None
+    started: int = 0
+
+    def __post_init__(self) -> None:
+        self.started = len(list((self.directory / "rigs").glob("*")))
+
+    def new(self) -> Rig:
+        """Return a rig that is not open yet."""
+        self.started += 1
+        return Rig(
+            self.program,
+            self.directory / "rigs" / f"{self.started:03d}",
+            self.directory / "compile-cache",
+            [gpu.uuid for gpu in self.hardware.gpus],
+            self.on_progress,
+        )
