@@ -16,8 +16,8 @@ from autotune.lr import LrRule
 from autotune.program import Program, parse_program, program_of
 from autotune.record import Head, SearchOptions
 from autotune.result import SearchResult
-from autotune.search import search as run_search
 from autotune.space import SearchSpace
+from autotune.workflow import search as run_search
 
 
 def search(

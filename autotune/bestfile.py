@@ -86,7 +86,7 @@ class SearchSection(_Section):
 class BestFile(_Section):
     """A whole best.yaml."""
 
-    version: Literal[1] = VERSION
+    version: Literal[1] = 1
     program: ProgramSection
     config: dict[str, KnobValue]
     baseline: dict[str, KnobValue]

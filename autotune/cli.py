@@ -70,7 +70,7 @@ def search(
     from autotune.console import Console
 
     console = Console()
-    with _errors(console):
+    with _errors(console, args or []):
         result = api.search(
             program,
             args=args or [],
@@ -166,18 +166,17 @@ def main() -> None:
     app()
 
 
-def option_names(command: str) -> set[str]:
-    """Return the options of a subcommand, as they are typed."""
-    group = typer.main.get_command(app)
-    found = group.commands[command].params  # type: ignore[attr-defined]
-    return {name for parameter in found for name in parameter.opts if name.startswith("-")}
-
-
 class _errors:  # noqa: N801 - reads as a statement
-    """Turns the errors of the house into a message and an exit code."""
+    """Turns the errors of the house into a message and an exit code.
 
-    def __init__(self, console: Console) -> None:
+    Args:
+        console: Where the message goes.
+        program_args: What the program got, among which options of ours may have strayed.
+    """
+
+    def __init__(self, console: Console, program_args: Sequence[str] = ()) -> None:
         self._console = console
+        self._program_args = program_args
 
     def __enter__(self) -> None:
         return None
@@ -186,7 +185,7 @@ class _errors:  # noqa: N801 - reads as a statement
         self._console.end()
         match error:
             case ProgramError():
-                self._console.error(str(error), error.program_traceback)
+                self._console.error(str(error) + self._strayed(), error.program_traceback)
                 raise typer.Exit(2)
             case AutotuneError():
                 self._console.error(str(error))
@@ -195,12 +194,24 @@ class _errors:  # noqa: N801 - reads as a statement
                 self._console.error("Interrupted. 'autotune resume' goes on from here.")
                 raise typer.Exit(130)
 
+    def _strayed(self) -> str:
+        known = _option_names("search")
+        strayed = [a for a in self._program_args if a.partition("=")[0] in known]
+        if not strayed:
+            return ""
+        return (
+            f"\n{' '.join(strayed)} stood after the program and went to it. If that was meant for "
+            "autotune: its options come before the program."
+        )
+
 
 def _show(console: Console, result: SearchResult, output: Path) -> None:
     program = result.head.program
     commands = [f"autotune run {output} {program}"]
     if result.changes:
-        commands.append(f'or as first line of the script: import autotune; autotune.apply("{output}")')
+        commands.append(
+            f'or as first line of the script: import autotune; autotune.apply("{output}")'
+        )
     console.verdict(result, [str(output), str(result.run_dir)], commands if result.changes else [])
 
 
@@ -232,3 +243,10 @@ def _scalar(text: str) -> object:
 
     value: object = yaml.safe_load(text)
     return value
+
+
+def _option_names(command: str) -> set[str]:
+    """Return the options of a subcommand, as they are typed."""
+    group = typer.main.get_command(app)
+    found = group.commands[command].params  # type: ignore[attr-defined]
+    return {name for parameter in found for name in parameter.opts if name.startswith("-")}

@@ -48,7 +48,5 @@ class Config(Mapping[str, KnobValue]):
     def changes_from(self, other: Config) -> dict[str, KnobValue]:
         """Return the knobs whose value differs from the one in *other*, with the value here."""
         return {
-            knob: value
-            for knob, value in self.items()
-            if knob not in other or other[knob] != value
+            knob: value for knob, value in self.items() if knob not in other or other[knob] != value
         }

@@ -1,8 +1,8 @@
-"""Confirmation: baseline and winner in fresh processes, in alternation; the only source of a claim.
+"""Confirmation: baseline and winner in fresh processes, in turn; the only source of a claim.
 
-A round starts one fresh process of each. Both warm up, then their windows alternate A B B A …, the
-other process standing still meanwhile: whatever the machine does over seconds meets both alike. Where
-the two do not fit into memory together, each window gets a process of its own instead.
+A round starts one fresh process of each. Both warm up, then their windows alternate A B B A …,
+the other process standing still meanwhile: whatever the machine does over seconds meets both alike.
+Where the two do not fit into memory together, each window gets a process of its own instead.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from time import monotonic
 
+from autotune.baseline import Baseline
 from autotune.config import Config
 from autotune.hardware import Hardware
 from autotune.measurement import Interval, Measurement, Memory
 from autotune.objective import START_SILENCE_S
-from autotune.outcome import Ending
-from autotune.record import Side, WindowRecord
+from autotune.outcome import ENDED_BY_US, Ending
+from autotune.proposals import ranked
+from autotune.record import Side, TrialRecord, WindowRecord
 from autotune.rig import GiveUp, Rig
 from autotune.rigs import Rigs
+from autotune.session import Session
 from autotune.setting import Setting
 from autotune.stats import paired_ratio
 from autotune.study import Study
@@ -35,6 +38,7 @@ WINDOW = WindowPlan(
 ALTERNATION = (Side.BASELINE, Side.WINNER, Side.WINNER, Side.BASELINE) * 2
 LEAST_ROUNDS = 2
 MOST_ROUNDS = 6
+CANDIDATES = 2  # how many configs may fail in a fresh process before the baseline is kept
 NARROW_PCT = 5.0  # half-width of the speedup at which no further round is worth its time
 SHARE_OF_MEMORY = 0.85  # of RAM or of a GPU, that both processes together may use
 
@@ -74,6 +78,40 @@ class Contest:
     def setting(self, side: Side) -> Setting:
         """Return the setting of a side."""
         return self.base if side is Side.BASELINE else replace(self.base, config=self.winner)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How the confirmation came out.
+
+    Attributes:
+        candidate: The config that looked best, None when none looked faster than the baseline.
+        confirmation: What fresh processes say of it, None when they could not be run.
+        reason: Why there is no confirmation of a candidate.
+    """
+
+    candidate: TrialRecord | None
+    confirmation: Confirmation | None = None
+    reason: str = ""
+
+
+def confirm_best(session: Session, baseline: Baseline) -> Verdict:
+    """Confirm the best config; one that fails in a fresh process gives way to the next."""
+    session.objective.close()
+    records = session.study.records
+    verdict = Verdict(None)
+    for candidate in filter(_looks_faster, ranked(records, baseline.space)[:CANDIDATES]):
+        session.console.confirming(candidate, baseline.space)
+        outcome = confirm(
+            session.study, _contest(session, baseline, candidate), session.has_time_for
+        )
+        if isinstance(outcome, Confirmation):
+            return Verdict(candidate, outcome)
+        verdict = Verdict(candidate, reason=outcome.reason)
+        if outcome.outcome in ENDED_BY_US:
+            break
+        session.console.warn(f"The best config failed in a fresh process: {outcome.reason}")
+    return verdict
 
 
 def confirm(
@@ -131,9 +169,26 @@ def fit_together(baseline: Memory, winner: Memory, hardware: Hardware) -> bool:
         (baseline.host_bytes, winner.host_bytes, hardware.memory_bytes),
         (baseline.device_used_bytes, winner.device_used_bytes, gpu_bytes),
     )
-    return all(
-        (one or 0) + (other or 0) <= SHARE_OF_MEMORY * limit for one, other, limit in limits
+    return all((one or 0) + (other or 0) <= SHARE_OF_MEMORY * limit for one, other, limit in limits)
+
+
+def _contest(session: Session, baseline: Baseline, candidate: TrialRecord) -> Contest:
+    assert candidate.measurement is not None, "only a measured config is a candidate"
+    return Contest(
+        session.rigs,
+        baseline.setting,
+        candidate.config,
+        session.until_overdrawn,
+        fit_together(
+            baseline.measurement.memory,
+            candidate.measurement.memory,
+            session.study.head.hardware,
+        ),
     )
+
+
+def _looks_faster(record: TrialRecord) -> bool:
+    return record.speedup is not None and record.speedup.low > 1.0
 
 
 def _round(contest: Contest) -> list[WindowRecord] | Ending:

@@ -12,8 +12,8 @@ from autotune.measurement import Measurement
 from autotune.profile import Profile
 from autotune.space import ResolvedSpace
 
-# Waiting above this share of the step makes loading the first suspect, below the lower one it cannot
-# gain more than the noise of a measurement.
+# Waiting above this share of the step makes loading the first suspect; below the lower one it
+# cannot gain more than the noise of a measurement.
 INPUT_BOUND_SHARE = 0.25
 WAIT_IS_NOISE_SHARE = 0.03
 
@@ -86,7 +86,9 @@ def _loading_moves(profile: Profile, space: ResolvedSpace, hardware: Hardware) -
     pins = {"pin_memory": True} if "pin_memory" in space.domains else {}
     cores = hardware.cpu_quota
     workers = [int(n) for n in space.domains["num_workers"].values if 0 < int(n) <= cores]
-    favoured = [n for n in dict.fromkeys((max(workers, default=0), max(1, cores // 2))) if n in workers]
+    favoured = [
+        n for n in dict.fromkeys((max(workers, default=0), max(1, cores // 2))) if n in workers
+    ]
     for count in favoured:
         if profile.device == "cpu" and "num_threads" in space.domains:
             threads = max(1, cores - count)
@@ -95,12 +97,18 @@ def _loading_moves(profile: Profile, space: ResolvedSpace, hardware: Hardware) -
                 {"num_workers": count, "num_threads": threads},
                 f"{count} workers load while {threads} of {cores} cores compute",
             )
-        yield Move(Family.LOADING, {"num_workers": count, **pins}, f"{count} workers load beside the step")
+        yield Move(
+            Family.LOADING, {"num_workers": count, **pins}, f"{count} workers load beside the step"
+        )
 
 
 def _compute_moves(space: ResolvedSpace) -> Iterator[Move]:
     if "precision" in space.domains:
-        yield Move(Family.COMPUTE, {"precision": "bf16"}, "bf16 halves memory traffic and uses faster units")
+        yield Move(
+            Family.COMPUTE,
+            {"precision": "bf16"},
+            "bf16 halves memory traffic and uses faster units",
+        )
     for flag, why in (
         ("channels_last", "convolution kernels prefer NHWC"),
         ("cudnn_benchmark", "cuDNN may know a faster algorithm for these shapes"),
@@ -111,12 +119,15 @@ def _compute_moves(space: ResolvedSpace) -> Iterator[Move]:
     if "channels_last" in space.domains and "precision" in space.domains:
         yield Move(
             Family.COMPUTE,
-            {"channels_last": True, "precision": "bf16"}, "NHWC pays most in reduced precision"
+            {"channels_last": True, "precision": "bf16"},
+            "NHWC pays most in reduced precision",
         )
     if "num_threads" in space.domains:
         for threads in reversed(space.domains["num_threads"].values):
             if threads != space.baseline["num_threads"]:
-                yield Move(Family.COMPUTE, {"num_threads": threads}, "more threads are not always faster")
+                yield Move(
+                    Family.COMPUTE, {"num_threads": threads}, "more threads are not always faster"
+                )
 
 
 def _batch_moves(space: ResolvedSpace) -> Iterator[Move]:
@@ -125,7 +136,9 @@ def _batch_moves(space: ResolvedSpace) -> Iterator[Move]:
     own = space.baseline["batch_size"]
     larger = [v for v in space.domains["batch_size"].values if v > own]  # type: ignore[operator]
     for value in dict.fromkeys([*larger[1:2], *larger[-1:], *larger[:1]]):
-        yield Move(Family.BATCH, {"batch_size": value}, "larger batches spread the cost of each step")
+        yield Move(
+            Family.BATCH, {"batch_size": value}, "larger batches spread the cost of each step"
+        )
 
 
 def _within(space: ResolvedSpace, moves: list[Move]) -> Iterator[Move]:

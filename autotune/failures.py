@@ -1,7 +1,7 @@
 """How a rig ended: its exception, exit code and log become an Outcome and one line for the user.
 
-Covered: every spelling of out-of-memory that PyTorch, CUDA, HIP and Python use; kills by the kernel;
-shared memory; the program's own exceptions. Not covered: a program that catches its own
+Covered: every spelling of out-of-memory that PyTorch, CUDA, HIP and Python use; kills by the
+kernel; shared memory; the program's own exceptions. Not covered: a program that catches its own
 out-of-memory error and goes on.
 """
 
@@ -13,8 +13,8 @@ import signal
 from autotune.outcome import Ending, Outcome
 from autotune.wire import Ended
 
-# Spellings: torch.OutOfMemoryError and c10's messages; CUDA and HIP runtime errors; cuBLAS and cuDNN
-# handle creation; c10's CPU allocator; Python's own.
+# Spellings: torch.OutOfMemoryError and c10's messages; CUDA and HIP runtime errors; cuBLAS and
+# cuDNN handle creation; c10's CPU allocator; Python's own.
 DEVICE_MEMORY = re.compile(
     r"OutOfMemoryError|(CUDA|HIP)( error:)? out of memory|CUBLAS_STATUS_ALLOC_FAILED"
     r"|CUDNN_STATUS_ALLOC_FAILED|hipErrorOutOfMemory|MPS backend out of memory"
@@ -29,7 +29,10 @@ SHARED_MEMORY = re.compile(
 )
 LOADER_WORKER_KILLED = re.compile(r"DataLoader worker .* killed by signal: Killed")
 
-SHM_MEND = "Fewer workers need less; in a container, start it with a larger --shm-size."
+SHM_MEND = (
+    "shared memory (/dev/shm) is too small. Fewer workers need less; in a container, start it "
+    "with a larger --shm-size"
+)
 
 
 def from_exception(ended: Ended) -> Ending:
@@ -39,10 +42,14 @@ def from_exception(ended: Ended) -> Ending:
         return Ending(Outcome.RAN_OUT, f"the program ended after {ended.steps} steps")
     first = text.splitlines()[0][:300]
     for pattern, outcome, line in (
-        (SHARED_MEMORY, Outcome.SHARED_MEMORY, f"/dev/shm is too small. {SHM_MEND}"),
+        (SHARED_MEMORY, Outcome.SHARED_MEMORY, SHM_MEND),
         (DEVICE_MEMORY, Outcome.OUT_OF_MEMORY, "the device ran out of memory"),
         (HOST_MEMORY, Outcome.HOST_OUT_OF_MEMORY, "the host ran out of memory"),
-        (LOADER_WORKER_KILLED, Outcome.HOST_OUT_OF_MEMORY, "a loader worker was killed: host memory"),
+        (
+            LOADER_WORKER_KILLED,
+            Outcome.HOST_OUT_OF_MEMORY,
+            "a loader worker was killed: host memory",
+        ),
     ):
         if pattern.search(text):
             return Ending(outcome, line, ended.traceback)
@@ -62,6 +69,6 @@ def from_exit_code(code: int, log_tail: str) -> Ending:
                 log_tail,
             )
         case signal.SIGBUS:
-            return Ending(Outcome.SHARED_MEMORY, f"/dev/shm is too small ({name}). {SHM_MEND}", log_tail)
+            return Ending(Outcome.SHARED_MEMORY, f"{name}: {SHM_MEND}", log_tail)
         case _:
             return Ending(Outcome.CRASHED, f"the process died of {name}", log_tail)

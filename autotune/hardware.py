@@ -108,7 +108,10 @@ def _cgroup_cpus(cgroup: Path) -> float | None:
     match _read_words(cgroup / "cpu.max"):
         case [quota, period] if quota != "max":
             return int(quota) / int(period)
-    match _read_words(cgroup / "cpu/cpu.cfs_quota_us"), _read_words(cgroup / "cpu/cpu.cfs_period_us"):
+    match (
+        _read_words(cgroup / "cpu/cpu.cfs_quota_us"),
+        _read_words(cgroup / "cpu/cpu.cfs_period_us"),
+    ):
         case [quota], [period] if int(quota) > 0:
             return int(quota) / int(period)
     return None

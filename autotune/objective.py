@@ -117,7 +117,7 @@ class Objective:
 
     @property
     def _reference_is_stale(self) -> bool:
-        """The baseline can be measured on this rig, and its last measurement is old or elsewhere."""
+        """The baseline can be measured on this rig, and was last measured elsewhere or long ago."""
         assert self._space is not None, "set_up() comes first"
         assert self._on_rig is not None, "a rig is open"
         if self._space.needs_restart(self._on_rig, self._base_config):
@@ -160,9 +160,7 @@ class Objective:
             self.close()
         return opened
 
-    def _measure(
-        self, config: Config, plan: WindowPlan, give_up: GiveUp
-    ) -> Measurement | Ending:
+    def _measure(self, config: Config, plan: WindowPlan, give_up: GiveUp) -> Measurement | Ending:
         assert self._rig is not None, "a rig is open"
         compiles = config.get("compile", "off") != "off"
         silence_s = START_SILENCE_S if compiles else self._silence_s
@@ -176,16 +174,16 @@ class Objective:
     def _record(
         self, config: Config, why: str, result: Measurement | Ending, began: float
     ) -> TrialRecord:
-        is_measured = isinstance(result, Measurement)
+        speedup = None
+        if isinstance(result, Measurement) and self._reference is not None:
+            speedup = live_ratio(result.throughput, self._reference)
         return TrialRecord(
             config=config,
             why=why,
-            measurement=result if is_measured else None,
-            ending=None if is_measured else result,
+            measurement=result if isinstance(result, Measurement) else None,
+            ending=result if isinstance(result, Ending) else None,
             reference=self._reference,
-            speedup=live_ratio(result.throughput, self._reference)
-            if is_measured and self._reference
-            else None,
+            speedup=speedup,
             rig=self._rigs.started,
             cost_s=monotonic() - began,
         )

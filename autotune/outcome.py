@@ -23,6 +23,10 @@ class Outcome(StrEnum):
     INTERRUPTED = "interrupted"
 
 
+ENDED_BY_US = frozenset({Outcome.INTERRUPTED, Outcome.OUT_OF_TIME})
+"""Outcomes that say nothing about the config: the user or the budget ended the trial."""
+
+
 @dataclass(frozen=True)
 class Ending:
     """Why there is no measurement: the outcome, one line for the user, the program's traceback."""

@@ -111,9 +111,7 @@ def parse_program(text: str, args: Sequence[str] = (), cwd: Path | None = None) 
     return Program(kind, str(path), function, tuple(args), str(cwd), fingerprint, name)
 
 
-def program_of(
-    function: Callable[..., Any], args: Sequence[str], pickle_dir: Path
-) -> Program:
+def program_of(function: Callable[..., Any], args: Sequence[str], pickle_dir: Path) -> Program:
     """Return the program that calls *function*.
 
     A function that a fresh process can import is named; one from a script's ``__main__``, a

@@ -7,20 +7,17 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from optuna.trial import Trial
-
 from autotune.config import Config, KnobValue
 from autotune.diagnosis import Diagnosis, Family, Move
-from autotune.outcome import Outcome
+from autotune.outcome import ENDED_BY_US
 from autotune.record import TrialRecord
 from autotune.space import ResolvedSpace
-from autotune.study import Study
+from autotune.study import Study, Trial
 
 PATIENCE = 12  # sampled trials without a better one, after which the search has converged
 BETTER = 1.01
 REPEATS_ALLOWED = 5
 SAME_SPEED = 0.98
-ENDED_BY_US = {Outcome.INTERRUPTED, Outcome.OUT_OF_TIME}
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,9 @@ class Proposals:
             if not self._has_time_for_restart():
                 return
             best = self._incumbent()
-            yield from self._new(best.replace(**changes), "worth a fresh process at the best so far")
+            yield from self._new(
+                best.replace(**changes), "worth a fresh process at the best so far"
+            )
             if self._incumbent() != best:
                 yield from self._sampled()
 
@@ -142,8 +141,8 @@ def combinations(
 ) -> Iterator[dict[str, KnobValue]]:
     """Yield the best moves of the families put together, all families first, then pairs.
 
-    A family's best move is taken even where it gained nothing alone: workers that fight with compute
-    threads for cores may pay once the step itself is cheaper.
+    A family's best move is taken even where it gained nothing alone: workers that fight with
+    compute threads for cores may pay once the step itself is cheaper.
     """
     best: dict[Family, Mapping[str, KnobValue]] = {}
     for family in Family:

@@ -90,7 +90,7 @@ class WindowRecord:
 
 @dataclass(frozen=True)
 class Lease:
-    """The living process that works on a run; ids alone are reused, so its start time counts too."""
+    """The living process that works on a run; ids are reused, so its start time counts too."""
 
     host: str
     pid: int

@@ -10,13 +10,17 @@ from statistics import fmean
 from typing import assert_never
 
 from autotune import bestfile
+from autotune.baseline import Baseline
 from autotune.bestfile import BestFile
 from autotune.config import Config, KnobValue
-from autotune.confirm import Confirmation
+from autotune.confirm import Verdict
 from autotune.lr import LrRule, lr_factor
 from autotune.measurement import Interval, Measurement, Memory
+from autotune.proposals import restarts
 from autotune.record import Head, TrialRecord
+from autotune.session import Session
 from autotune.setting import Setting
+from autotune.space import ResolvedSpace
 from autotune.stats import spread
 
 ADVISE_WARMUP_ABOVE = 4
@@ -92,12 +96,15 @@ class SearchResult:
         if before is None or before == after:
             return "The batch and the learning rate are the program's own."
         if "batch_size" in self.setting.own_knobs:
-            return f"The batch goes from {before} to {after}; the program sets its own learning rate."
+            return (
+                f"The batch goes from {before} to {after}; the program sets its own learning rate."
+            )
         match self.setting.lr_rule:
             case LrRule.NONE:
                 rate = "the learning rate stays"
             case LrRule.LINEAR | LrRule.SQRT:
-                rate = f"the learning rate is multiplied by {self.lr_factor:.3g} ({self.setting.lr_rule} rule)"
+                factor = f"{self.lr_factor:.3g} ({self.setting.lr_rule} rule)"
+                rate = f"the learning rate is multiplied by {factor}"
             case _:
                 assert_never(self.setting.lr_rule)
         note = f"The batch goes from {before} to {after} and {rate}: check the final accuracy once."
@@ -156,53 +163,53 @@ class SearchResult:
         )
 
 
-def conclude(
-    *,
-    head: Head,
-    setting: Setting,
-    records: Sequence[TrialRecord],
-    candidate: TrialRecord | None,
-    confirmation: Confirmation | None,
-    reason: str,
-    untried: Sequence[str],
-    seconds: float,
-    processes: int,
-    run_dir: Path,
-) -> SearchResult:
-    """Return the result; only a confirmation whose whole interval lies above 1 changes the config."""
-    first = records[0].measurement
-    assert first is not None, "a search has a measured baseline"
-    baseline = setting.baseline
+def conclude(session: Session, baseline: Baseline, verdict: Verdict) -> SearchResult:
+    """Return the result; only a confirmed interval that lies above 1 changes the config."""
+    confirmation, candidate = verdict.confirmation, verdict.candidate
+    base_side = confirmation.baseline if confirmation else (baseline.measurement,)
     is_faster = confirmation is not None and confirmation.is_faster
-    base_side = confirmation.baseline if confirmation else (first,)
     best_side = confirmation.winner if confirmation and is_faster else base_side
-    if confirmation is None and candidate is not None and reason:
-        finding = Finding.UNCONFIRMED
-    else:
-        finding = Finding.FASTER if is_faster else Finding.NO_GAIN
-    base_rate = spread([m.throughput for m in base_side])
-    best_rate = spread([m.throughput for m in best_side])
+    own = Interval(1.0, 1.0, 1.0)  # the program against itself
+    records = session.study.records
     return SearchResult(
-        finding=finding,
-        best=candidate.config if candidate is not None and is_faster else baseline,
-        baseline=baseline,
+        finding=_finding(verdict),
+        best=candidate.config if candidate is not None and is_faster else baseline.space.baseline,
+        baseline=baseline.space.baseline,
         candidate=candidate.config if candidate is not None else None,
-        speedup=confirmation.speedup if confirmation and is_faster else Interval(1.0, 1.0, 1.0),
+        speedup=confirmation.speedup if confirmation and is_faster else own,
         candidate_speedup=(
             confirmation.speedup if confirmation else candidate.speedup if candidate else None
         ),
-        throughput=(base_rate, best_rate),
+        throughput=(
+            spread([m.throughput for m in base_side]),
+            spread([m.throughput for m in best_side]),
+        ),
         memory=(_peak(base_side), _peak(best_side)),
         losses=(_last_loss(base_side), _last_loss(best_side)),
-        reason=reason,
-        untried=tuple(untried),
+        reason=verdict.reason,
+        untried=tuple(_untried(baseline.space, records)),
         records=tuple(records),
-        head=head,
-        setting=setting,
-        seconds=seconds,
-        processes=processes,
-        run_dir=run_dir,
+        head=session.study.head,
+        setting=baseline.setting,
+        seconds=session.budget.spent_s,
+        processes=session.rigs.started,
+        run_dir=session.run.path,
     )
+
+
+def _finding(verdict: Verdict) -> Finding:
+    if verdict.confirmation is None:
+        return Finding.NO_GAIN if verdict.candidate is None else Finding.UNCONFIRMED
+    return Finding.FASTER if verdict.confirmation.is_faster else Finding.NO_GAIN
+
+
+def _untried(space: ResolvedSpace, records: Sequence[TrialRecord]) -> Iterator[str]:
+    """Yield the values of restart knobs under which nothing was measured."""
+    tried = [r.config for r in records if r.measurement is not None]
+    for changes in restarts(space):
+        for knob, value in changes.items():
+            if all(config[knob] != value for config in tried):
+                yield f"{knob}={value}"
 
 
 def _peak(side: Sequence[Measurement]) -> Memory:

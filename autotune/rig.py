@@ -16,7 +16,7 @@ from typing import Self, assert_never
 from autotune import failures, processes
 from autotune.errors import RigError
 from autotune.knobs import registry
-from autotune.measurement import Measurement
+from autotune.measurement import Measurement, Memory
 from autotune.outcome import Ending, Outcome
 from autotune.probes.base import Probe
 from autotune.probes.host import HostMemory
@@ -85,6 +85,11 @@ class Rig:
         self._ended: Ended | None = None
         self.log = directory / "log.txt"
 
+    @property
+    def pid(self) -> int | None:
+        """Process id, None before ``open()``."""
+        return self._process.pid if self._process is not None else None
+
     def __enter__(self) -> Self:
         return self
 
@@ -134,11 +139,7 @@ class Rig:
         answer = self._await(give_up, silence_s)
         match answer:
             case Measured(measurement):
-                memory = measurement.memory
-                for probe in self._probes:
-                    probe.sample()
-                    memory = probe.read(memory)
-                return replace(measurement, memory=memory)
+                return replace(measurement, memory=self._read_probes(measurement.memory))
             case NotFinite():
                 return Ending(Outcome.NOT_FINITE, "the loss became NaN or infinite")
             case Ending():
@@ -214,18 +215,28 @@ class Rig:
                 case Ended():
                     self._ended = message
                     return failures.from_exception(message)
-                case None if now - heard > silence_s:
-                    return Ending(Outcome.HUNG, f"no step for {silence_s:.0f} s", self.log_tail())
                 case None:
-                    pass
+                    if now - heard > silence_s:
+                        reason = f"no step for {silence_s:.0f} s"
+                        return Ending(Outcome.HUNG, reason, self.log_tail())
                 case _:
                     raise RigError(f"unexpected message {message!r}")
             if now - sampled >= SAMPLE_EVERY_S:
                 sampled = now
-                for probe in self._probes:
-                    probe.sample()
+                self._sample()
             if ending := give_up():
                 return ending
+
+    def _sample(self) -> None:
+        for probe in self._probes:
+            probe.sample()
+
+    def _read_probes(self, memory: Memory) -> Memory:
+        """Add the parent's own readings; the program stands still with what it holds."""
+        self._sample()
+        for probe in self._probes:
+            memory = probe.read(memory)
+        return memory
 
     def _has_died(self) -> bool:
         return self._process is not None and self._process.poll() is not None

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 
 import optuna
-from optuna.distributions import CategoricalDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler, PartialFixedSampler, TPESampler
 
 from autotune.config import KnobValue
@@ -38,6 +38,6 @@ def holding(sampler: BaseSampler, fixed: Mapping[str, KnobValue]) -> BaseSampler
         return PartialFixedSampler(dict(fixed), sampler)
 
 
-def distributions(space: ResolvedSpace) -> dict[str, CategoricalDistribution]:
+def distributions(space: ResolvedSpace) -> dict[str, BaseDistribution]:
     """Return Optuna's view of the space: every free knob, by its values."""
     return {n: CategoricalDistribution(d.values) for n, d in space.domains.items()}

@@ -81,7 +81,9 @@ class SearchSpace:
             UsageError: when the user has named that knob.
         """
         if knob in self.demanded:
-            raise UsageError(f"'{knob}' is both asked for and to be left as it is. Drop one of the two.")
+            raise UsageError(
+                f"'{knob}' is both asked for and to be left as it is. Drop one of the two."
+            )
         return replace(
             self,
             knobs={k: v for k, v in self.knobs.items() if k != knob},
@@ -122,9 +124,7 @@ class SearchSpace:
             fixed={n: v for n, v in self.fixed.items() if n in baseline},
             baseline=Config(baseline),
             refused=refused,
-            restart=frozenset(
-                n for n in baseline if registry()[n].scope is Scope.RESTART
-            )
+            restart=frozenset(n for n in baseline if registry()[n].scope is Scope.RESTART)
             | (frozenset(profile.config_reads) & baseline.keys()),
         )
 

@@ -17,7 +17,7 @@ AUTO = "auto"
 
 
 def shipped_dir() -> Path:
-    """Return the directory of the shipped spaces: in the wheel, or beside the package in a clone."""
+    """Return where the shipped spaces are: in the wheel, or beside the package in a clone."""
     inside = Path(__file__).parent / "search_spaces"
     return inside if inside.is_dir() else Path(__file__).parent.parent / "search_spaces"
 
@@ -61,7 +61,7 @@ def _parse(file: yamlfile.YamlFile) -> SearchSpace:
             except ValueError as error:
                 faults.append(f"{file.where(section, str(name))}: {error}")
             else:
-                accept[str(name)] = value  # type: ignore[index, assignment]
+                accept[str(name)] = value  # type: ignore[assignment]
     if faults:
         raise FileFormatError("\n".join(faults))
     return SearchSpace(file.path.stem, {k: v for k, v in knobs.items() if k not in fixed}, fixed)

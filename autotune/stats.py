@@ -15,7 +15,8 @@ from autotune.measurement import Block, Interval
 
 RESAMPLES = 400
 
-# Two-sided 95 % quantiles of Student's t by degrees of freedom (NIST/SEMATECH e-Handbook, 1.3.6.7.2)
+# Two-sided 95 % quantiles of Student's t by degrees of freedom
+# (NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2)
 T_975 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
@@ -82,9 +83,9 @@ def throughput(blocks: Sequence[Block], edge: EpochEdge | None, *, seed: int = 0
 
     The centre is the median of the blocks, so a disturbed block does not move it. Starts of the
     training loader (an epoch's end: workers end and start, buffers are empty) are rare and dear, so
-    a median would hide them: what a block with a start takes longer than its samples need is counted
-    apart and spread over the samples of an epoch. When no block saw a start, *edge* tells what the
-    last one cost; when most blocks did, they are the ordinary case and nothing is spread.
+    a median would hide them: what a block with a start takes longer than its samples need is
+    counted apart and spread over the samples of an epoch. When no block saw a start, *edge* tells
+    what the last one cost; when most blocks did, they are the ordinary case and nothing is spread.
 
     Raises:
         ValueError: when there is no block.
@@ -131,16 +132,14 @@ def live_ratio(candidate: Interval, reference: Interval) -> Interval:
     above = math.hypot(
         math.log(candidate.high / candidate.estimate), math.log(reference.estimate / reference.low)
     )
-    return Interval(
-        math.exp(log_ratio), math.exp(log_ratio - below), math.exp(log_ratio + above)
-    )
+    return Interval(math.exp(log_ratio), math.exp(log_ratio - below), math.exp(log_ratio + above))
 
 
 def paired_ratio(rounds: Sequence[Sequence[float]]) -> Interval:
     """Return the speedup from the ratios of neighbouring windows, grouped by round.
 
-    Student's t interval on the logarithms. Each round has its own processes, so the variance of the
-    mean is the larger of what the spread of single pairs and what the spread of whole rounds implies.
+    Student's t interval on the logarithms. Each round has its own processes, so the variance of
+    the mean is the larger of what single pairs and what whole rounds imply by their spread.
 
     Raises:
         ValueError: with fewer than two pairs: one has no spread.
@@ -158,6 +157,6 @@ def paired_ratio(rounds: Sequence[Sequence[float]]) -> Interval:
 
 
 def spread(windows: Sequence[Interval]) -> Interval:
-    """Return the median of several windows with their range: what the machine made of one config."""
+    """Return the median of several windows with their range."""
     estimates = [w.estimate for w in windows]
     return Interval(statistics.median(estimates), min(estimates), max(estimates))

@@ -13,15 +13,18 @@ from typing import Any, TypeVar
 
 import optuna
 import psutil
-from optuna.trial import Trial, TrialState
+from optuna.trial import Trial
+from optuna.trial import TrialState
 from pydantic import TypeAdapter
 
 from autotune.config import Config
 from autotune.errors import RunDirectoryError
 from autotune.outcome import Outcome
-from autotune.record import FORMAT, BaselineFacts, Head, Lease, WindowRecord, TrialRecord
+from autotune.record import FORMAT, BaselineFacts, Head, Lease, TrialRecord, WindowRecord
 from autotune.sampler import distributions, holding, make_sampler
 from autotune.space import ResolvedSpace
+
+__all__ = ["Study", "Trial"]
 
 Value = TypeVar("Value")
 MEMORY_OUTCOMES = {Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY, Outcome.SHARED_MEMORY}
@@ -162,7 +165,6 @@ class Study:
 
     def tell_again(self, trial: Trial, record: TrialRecord) -> None:
         """Close a trial whose config was measured before; it is not recorded a second time."""
-        trial.set_user_attr("measured_before", True)
         if record.speedup is None:
             self._study.tell(trial, state=TrialState.FAIL)
         else:
@@ -178,7 +180,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _read(kind: type[Value], raw: Any) -> Value:
-    value: Value = _adapter(kind).validate_python(raw)
+    value: Value = _adapter(kind).validate_python(raw)  # type: ignore[arg-type]
     return value
 
 

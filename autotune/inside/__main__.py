@@ -36,18 +36,14 @@ def main(socket_path: str) -> int:
         return 1
 
 
-def _run(
-    link: Link, commands: queue.SimpleQueue[ToRig], start: Start, started: float
-) -> int:
+def _run(link: Link, commands: queue.SimpleQueue[ToRig], start: Start, started: float) -> int:
     from autotune.inside.driver import Driver  # imports torch: the parent's end is watched by now
 
     driver = Driver(link, commands, start, started, _quit)
     seams = driver.seams
     seams.install()
     program = start.program
-    seams.redirect_files(
-        Path(start.shadow_dir), [Path(program.cwd), Path(program.target).parent]
-    )
+    seams.redirect_files(Path(start.shadow_dir), [Path(program.cwd), Path(program.target).parent])
     config = launch.RecordedConfig(start.setting.config if start.setting else {})
     driver.config_reads = config.reads
     if start.setting is None:

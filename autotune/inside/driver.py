@@ -20,7 +20,6 @@ from autotune.inside.observe import Observer
 from autotune.inside.seams import Seams
 from autotune.measurement import Memory
 from autotune.probes.torch_memory import TorchMemory
-from autotune.setting import Setting
 from autotune.wire import Close, Link, Measure, Measured, NotFinite, Progress, Ready, Start, ToRig
 
 

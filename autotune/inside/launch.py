@@ -66,7 +66,7 @@ def run(program: Program, config: RecordedConfig) -> None:
 
 
 def _run_script(path: Path) -> None:
-    """Execute a file as ``__main__``, with its directory first on sys.path, as ``python FILE`` does.
+    """Execute a file as ``__main__``, its directory first on sys.path, as ``python FILE`` does.
 
     The module stays in sys.modules: workers started by spawn import the script by its name.
     """

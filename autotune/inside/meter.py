@@ -12,7 +12,9 @@ from autotune.measurement import Block, Measurement, Memory
 from autotune.stats import EpochEdge, is_steady, relative_half_width, throughput
 from autotune.wire import WindowPlan
 
-BLOCK_S = 0.1  # shorter blocks are dominated by timer and scheduler noise (seen on a 2-core machine)
+BLOCK_S = (
+    0.1  # shorter blocks are dominated by timer and scheduler noise (seen on a 2-core machine)
+)
 STEADY = 0.05
 LEAST_BLOCKS = 5
 LEAST_BLOCKS_TO_CUT = 3
@@ -39,13 +41,29 @@ class Flow:
 
 @dataclass
 class _Running:
-    """The block being timed."""
+    """The block being timed, in stretches between disturbances.
 
-    began: float
+    Attributes:
+        resumed: When the present stretch began.
+        mark: When its last step ended.
+        starts: Starts of the loader when it began.
+    """
+
+    resumed: float
+    mark: float
     starts: int
+    seconds: float = 0.0
     samples: int = 0
     steps: int = 0
     wait_s: float = 0.0
+    edges: int = 0
+
+    def skip(self, now: float, starts: int) -> None:
+        """Leave out what happened since the last step."""
+        self.seconds += self.mark - self.resumed
+        self.edges += max(0, starts - self.starts)
+        self.resumed = self.mark = now
+        self.starts = starts
 
 
 @dataclass
@@ -84,21 +102,22 @@ class Meter:
         return bool(self._stop_reason)
 
     def disturb(self) -> None:
-        """Drop the block being timed: the program did something besides training in it."""
+        """Leave the present step out: the program does something besides training in it."""
         self._disturbed = True
 
     def step(self, samples: int, wait_s: float) -> bool:
         """Count a finished step; return whether it closed a block."""
         self._steps += 1
+        run = self._run
         if self._disturbed:
             self._disturbed = False
             self.sync()
-            self._run = self._new_block()
+            run.skip(perf_counter(), self.flow().starts)
             return False
-        run = self._run
         run.samples += samples
         run.wait_s += wait_s
         run.steps += 1
+        run.mark = perf_counter()
         if run.steps < self._block_steps:
             return False
         self.sync()
@@ -135,13 +154,15 @@ class Meter:
         )
 
     def _new_block(self) -> _Running:
-        return _Running(perf_counter(), self.flow().starts)
+        now = perf_counter()
+        return _Running(now, now, self.flow().starts)
 
     def _close_block(self, now: float) -> None:
         run = self._run
-        edges = self.flow().starts - run.starts
-        seconds = now - run.began
-        self.blocks.append(Block(run.samples, run.steps, seconds, run.wait_s, edges))
+        run.mark = now
+        run.skip(now, self.flow().starts)
+        seconds = run.seconds
+        self.blocks.append(Block(run.samples, run.steps, seconds, run.wait_s, run.edges))
         self.losses.append(self.read_loss())
         if self.phase == "warm-up":
             self._block_steps = self._steps_for(seconds / run.steps)

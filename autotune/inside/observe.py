@@ -104,9 +104,7 @@ def _optimizer_facts(optimizer: Optimizer) -> OptimizerFacts:
 
 
 def _lies_channels_last(weight: torch.Tensor) -> bool:
-    return (
-        weight.is_contiguous(memory_format=torch.channels_last) and not weight.is_contiguous()
-    )
+    return weight.is_contiguous(memory_format=torch.channels_last) and not weight.is_contiguous()
 
 
 def _dynamo_ran() -> bool:

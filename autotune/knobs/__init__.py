@@ -45,7 +45,9 @@ def registry() -> Mapping[str, Knob]:
     for entry in entry_points(group="autotune.knobs"):
         knob_class = entry.load()
         if not (isinstance(knob_class, type) and issubclass(knob_class, Knob)):
-            raise UsageError(f"The entry point '{entry.value}' of autotune.knobs is not a Knob class.")
+            raise UsageError(
+                f"The entry point '{entry.value}' of autotune.knobs is not a Knob class."
+            )
         if knob_class.name in knobs:
             raise UsageError(
                 f"The knob '{knob_class.name}' of '{entry.value}' exists already. Rename it."

@@ -13,8 +13,8 @@ from autotune.profile import Profile
 if TYPE_CHECKING:
     from autotune.inside.seams import Seams
 
-# Growth beyond 8x leaves the range in which scaled learning rates are known to hold for most models
-# (Shallue et al. 2019, "Measuring the Effects of Data Parallelism", section 4.1); ask for it by value.
+# Growth beyond 8x leaves the range in which scaled learning rates hold for most models (Shallue et
+# al. 2019, "Measuring the Effects of Data Parallelism", section 4.1); --values asks for more.
 FACTORS = (1, 2, 4, 8)
 LEAST_STEPS_PER_EPOCH = 4
 

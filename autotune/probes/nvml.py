@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 from autotune.measurement import Memory
 from autotune.probes.base import Probe
@@ -20,9 +22,7 @@ class NvmlMemory(Probe):
     def __init__(self, uuids: tuple[str, ...], nvml: ModuleType | None = None) -> None:
         self._uuids = uuids
         self._peak_bytes: int | None = None
-        if nvml is None:
-            import pynvml as nvml
-        self._nvml = nvml
+        self._nvml: Any = nvml or importlib.import_module("pynvml")
         self._alive = bool(uuids) and self._init()
 
     def reset(self) -> None:

@@ -22,7 +22,7 @@ class AutocastSeam:
         seam = self
 
         def enter(context: torch.autocast) -> Any:
-            result = original(context)
+            result = original(context)  # type: ignore[no-untyped-call]
             if torch.is_autocast_enabled(context.device):
                 seam.own_dtype = str(context.fast_dtype).removeprefix("torch.")
             return result

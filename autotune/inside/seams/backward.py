@@ -24,7 +24,7 @@ class BackwardSeam:
 
         def backward(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
             listener.loss_seen(tensor)
-            original(tensor, *args, **kwargs)
+            original(tensor, *args, **kwargs)  # type: ignore[no-untyped-call]
 
         self._patches.replace(torch.Tensor, "backward", backward)
 

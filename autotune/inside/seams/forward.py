@@ -28,9 +28,9 @@ class Root:
 class ForwardSeam:
     """Acts around the program's outermost module calls.
 
-    At first ``nn.Module.__call__`` is wrapped, to see which modules the program calls; a nested call
-    costs one comparison then. ``narrow()`` leaves only the classes of those modules wrapped, so that
-    nested modules, and what torch.compile traces of them, are PyTorch's own again.
+    At first ``nn.Module.__call__`` is wrapped, to see which modules the program calls; a nested
+    call costs one comparison then. ``narrow()`` leaves only the classes of those modules wrapped,
+    so that nested modules, and what torch.compile traces of them, are PyTorch's own again.
 
     Args:
         listener: Told about every call; may be None.
@@ -101,13 +101,13 @@ class ForwardSeam:
         seam = self
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if seam._depth or torch.compiler.is_compiling():  # noqa: SLF001
+            if seam._depth or torch.compiler.is_compiling():
                 return original(module, *args, **kwargs)
-            seam._depth = 1  # noqa: SLF001
+            seam._depth = 1
             try:
-                return seam._outermost(module, original, args, kwargs)  # noqa: SLF001
+                return seam._outermost(module, original, args, kwargs)
             finally:
-                seam._depth = 0  # noqa: SLF001
+                seam._depth = 0
 
         self._patches.replace(cls, "__call__", call)
 

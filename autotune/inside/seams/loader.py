@@ -72,7 +72,7 @@ class LoaderSeam:
 
         def init(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
             original_init(loader, *args, **kwargs)
-            seam._built(loader)  # noqa: SLF001
+            seam._built(loader)
 
         self._patches.replace(DataLoader, "__init__", init)
         if self._listener is None:

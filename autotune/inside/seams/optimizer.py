@@ -57,13 +57,13 @@ class OptimizerSeam:
 
         def add_param_group(optimizer: Optimizer, param_group: dict[str, Any]) -> None:
             original(optimizer, param_group)
-            seam._optimizers.add(optimizer)  # noqa: SLF001
-            if seam._factor != 1.0:  # noqa: SLF001
-                _scale(optimizer.param_groups[-1], seam._factor)  # noqa: SLF001
+            seam._optimizers.add(optimizer)
+            if seam._factor != 1.0:
+                _scale(optimizer.param_groups[-1], seam._factor)
 
         self._patches.replace(Optimizer, "add_param_group", add_param_group)
         self._hook = register_optimizer_step_post_hook(
-            lambda optimizer, _args, _kwargs: seam._stepped(optimizer)  # noqa: SLF001
+            lambda optimizer, _args, _kwargs: seam._stepped(optimizer)
         )
 
     def stop_listening(self) -> None:

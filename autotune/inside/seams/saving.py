@@ -1,9 +1,9 @@
 """The seam at files: what a trial writes goes to a shadow directory, the user's files stay.
 
-Covered: ``torch.save`` anywhere; ``open`` for writing, ``Path.write_text`` and the like on files that
-exist already below the program's directory; ``logging.FileHandler``; TensorBoard's ``SummaryWriter``.
-Not covered: files written by other libraries' own C code, and deletions. New files are made where the
-program makes them, as in any run of it.
+Covered: ``torch.save`` anywhere; ``open`` for writing, ``Path.write_text`` and the like on files
+that exist already below the program's directory; ``logging.FileHandler``; TensorBoard's
+``SummaryWriter``. Not covered: files written by other libraries' own C code, and deletions. New
+files are made where the program makes them, as in any run of it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SavingSeam:
 
         def guarded_open(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
             if isinstance(file, (str, os.PathLike)):
-                file = seam._path_for(os.fspath(file), mode)  # noqa: SLF001
+                file = seam._path_for(os.fspath(file), mode)
             return original(file, mode, *args, **kwargs)
 
         for module in (builtins, io):  # pathlib opens by io.open
@@ -99,7 +99,7 @@ class SavingSeam:
 
         def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
             if isinstance(f, (str, os.PathLike)):
-                f = seam._shadow_of(os.path.realpath(os.fspath(f)))  # noqa: SLF001
+                f = seam._shadow_of(os.path.realpath(os.fspath(f)))
             original(obj, f, *args, **kwargs)
 
         self._patches.replace(torch, "save", save)
@@ -110,7 +110,7 @@ class SavingSeam:
 
         def init(handler: logging.FileHandler, filename: Any, *args: Any, **kwargs: Any) -> None:
             real = os.path.realpath(os.fspath(filename))
-            original(handler, seam._shadow_of(real), *args, **kwargs)  # noqa: SLF001
+            original(handler, seam._shadow_of(real), *args, **kwargs)
 
         self._patches.replace(logging.FileHandler, "__init__", init)
 
@@ -120,7 +120,7 @@ class SavingSeam:
 
         def init(writer: Any, log_dir: Any = None, *args: Any, **kwargs: Any) -> None:
             name = os.path.basename(os.fspath(log_dir)) if log_dir else "runs"  # noqa: PTH119
-            original(writer, str(seam._shadow_dir / "tensorboard" / name), *args, **kwargs)  # noqa: SLF001
+            original(writer, str(seam._shadow_dir / "tensorboard" / name), *args, **kwargs)
 
         self._patches.replace(module.SummaryWriter, "__init__", init)
 
@@ -134,7 +134,10 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         self._busy = False
 
     def find_spec(
-        self, fullname: str, path: Any = None, target: ModuleType | None = None  # noqa: ARG002
+        self,
+        fullname: str,
+        path: Any = None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         """Wrap the loader of the one module waited for; leave all others to the next finder."""
         if fullname != self._name or self._busy:

@@ -1,0 +1,39 @@
+# Two commands set everything up on a new machine with Python 3.11 or later:
+#   make demo   install with the examples, search a real training script, train with the result
+#   make test   install for development, run the whole suite
+PYTHON ?= python3
+BIN := .venv/bin
+DEMO := examples/digits_cnn/train.py
+
+.PHONY: demo test quick lint clean
+
+demo: .venv/examples
+	$(BIN)/autotune search --budget 3m $(DEMO)
+	$(BIN)/autotune run best.yaml $(DEMO) --epochs 10 --out .autotune/digits_cnn.pt
+
+test: .venv/dev
+	$(BIN)/python -m pytest
+
+quick: .venv/dev
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv .autotune .mypy_cache .pytest_cache .ruff_cache build dist
+
+.venv/pip:
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	touch $@
+
+.venv/examples: .venv/pip pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[examples]"
+	touch $@
+
+.venv/dev: .venv/pip pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch $@

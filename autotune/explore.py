@@ -1,0 +1,37 @@
+"""Exploration: proposed configs are measured until the time for the confirmation comes."""
+
+from __future__ import annotations
+
+from autotune.diagnosis import Diagnosis
+from autotune.proposals import Proposals, ranked
+from autotune.session import Session
+from autotune.space import ResolvedSpace
+
+
+def explore(session: Session, space: ResolvedSpace, diagnosis: Diagnosis) -> None:
+    """Measure configs and record each; a trial may fail, the search goes on."""
+    study, console = session.study, session.console
+    console.phase("searching")
+    proposals = iter(
+        Proposals(study, space, diagnosis, study.head.options.seed, session.may_restart)
+    )
+    while not session.until_confirmation():
+        proposal = next(proposals, None)
+        if proposal is None:
+            console.note("Nothing better is in sight: the search ends early.")
+            break
+        console.trying(proposal.config, proposal.why, space)
+        record = session.objective(
+            proposal.config,
+            proposal.why,
+            session.until_confirmation,
+            _best_speedup(session, space),
+        )
+        study.tell(proposal.trial, record)
+        study.spent_s = session.budget.spent_s
+        console.trial(len(study.records) - 1, record, space)
+
+
+def _best_speedup(session: Session, space: ResolvedSpace) -> float | None:
+    best = next(iter(ranked(session.study.records, space)), None)
+    return best.speedup.estimate if best is not None and best.speedup is not None else None

@@ -1,0 +1,101 @@
+"""Session: one sitting on a run; what its steps share, and how they divide the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from autotune.budget import Budget
+from autotune.console import Console
+from autotune.objective import Objective
+from autotune.outcome import Ending, Outcome
+from autotune.rigs import Rigs
+from autotune.rundir import RunDir
+from autotune.stop import Stop
+from autotune.study import Study
+
+ROUND_WINDOWS_S = 28.0  # two warm-ups and eight windows, as planned in confirm.py, with switching
+MOST_FOR_CONFIRMATION = 0.5  # of the budget
+RESTART_WORTH_S = 25.0  # besides two starts: compiling a small model took 15-40 s on 2 cores
+OVERDRAFT = 0.15  # of the budget, to let a running confirmation end
+
+
+@dataclass
+class Session:
+    """What the steps of a search share.
+
+    The methods that return an Ending are asked many times a second while a rig is at work; an
+    Ending ends that work.
+    """
+
+    run: RunDir
+    study: Study
+    budget: Budget
+    stop: Stop
+    console: Console
+    rigs: Rigs
+    objective: Objective
+
+    @property
+    def round_s(self) -> float:
+        """What a round of the confirmation takes at least: two starts, then windows in turn."""
+        facts = self.study.facts
+        return ROUND_WINDOWS_S + 2 * facts.startup_s if facts is not None else 0.0
+
+    @property
+    def reserve_s(self) -> float:
+        """What is kept for the confirmation: two rounds, or one in a budget too small for that."""
+        two = 2 * self.round_s
+        return two if two <= MOST_FOR_CONFIRMATION * self.budget.total_s else self.round_s
+
+    def until_stopped(self) -> Ending | None:
+        """Go on until the user stops it."""
+        if self.stop.requests:
+            return Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C")
+        return None
+
+    def until_confirmation(self) -> Ending | None:
+        """Go on until only the time for the confirmation is left."""
+        if ending := self.until_stopped():
+            return ending
+        if self.budget.left_s < self.reserve_s:
+            return Ending(Outcome.OUT_OF_TIME, "the rest of the budget is for the confirmation")
+        return None
+
+    def until_overdrawn(self) -> Ending | None:
+        """Go on until the budget is clearly used up, or the user wants no confirmation either."""
+        if self.stop.requests > 1:
+            return Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C")
+        if self.budget.left_s < -OVERDRAFT * self.budget.total_s:
+            return Ending(Outcome.OUT_OF_TIME, "the budget ended before the first round did")
+        return None
+
+    def has_time_for(self, seconds: float) -> bool:
+        """Tell whether the budget holds this much more, and the user is not in a hurry."""
+        return self.stop.requests == 0 and self.budget.left_s > seconds
+
+    def may_restart(self) -> bool:
+        """Tell whether a config that needs a fresh process is still worth starting."""
+        facts = self.study.facts
+        worth_s = RESTART_WORTH_S + 2 * facts.startup_s if facts is not None else 0.0
+        return self.budget.left_s - self.reserve_s > worth_s
+
+
+@contextmanager
+def sitting(run: RunDir, study: Study, budget_s: float, console: Console) -> Iterator[Session]:
+    """Work on a run: take its lease, listen for Ctrl-C, and leave no rig and no lease behind.
+
+    Raises:
+        RunDirectoryError: when another process works on this run.
+    """
+    study.take_lease()
+    budget = Budget(budget_s, study.spent_s)
+    rigs = Rigs(study.head.program, run.path, study.head.hardware, console.progress)
+    try:
+        with Stop(console.stopping) as stop, Objective(rigs) as objective:
+            console.begin(study.head, run.name, budget)
+            yield Session(run, study, budget, stop, console, rigs, objective)
+    finally:
+        study.spent_s = budget.spent_s
+        study.release_lease()

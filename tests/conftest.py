@@ -1,0 +1,83 @@
+"""Every test must leave environment, processes, threads and scratch folders as it found them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import psutil
+import pytest
+
+# A scratch root of this run's own, so that another run beside it is not taken for a leak.
+os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="at-", dir="/tmp")
+tempfile.tempdir = None
+
+PROGRAMS = Path(__file__).parent / "programs"
+THREADS_OF_LIBRARIES = ("tqdm", "pin_memory", "QueueFeeder")
+VARIABLES_OF_LIBRARIES = {"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR"}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_leaks() -> Iterator[None]:
+    environment = dict(os.environ)
+    threads = set(threading.enumerate())
+    children = _children()
+    scratch = _scratch()
+    yield
+    assert _without_libraries(os.environ) == _without_libraries(environment)
+    leaked = [
+        thread.name
+        for thread in set(threading.enumerate()) - threads
+        if not thread.name.startswith(THREADS_OF_LIBRARIES)
+    ]
+    assert not leaked, f"threads left behind: {leaked}"
+    assert not _wait_for_none(lambda: _children() - children), "processes were left behind"
+    assert not _scratch() - scratch, "scratch folders were left behind"
+
+
+@pytest.fixture
+def programs() -> Path:
+    """The folder of tiny training programs."""
+    return PROGRAMS
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current directory whose name a shell would stumble over."""
+    place = tmp_path / 'it\'s a "place"'
+    place.mkdir()
+    monkeypatch.chdir(place)
+    return place
+
+
+def pytest_unconfigure() -> None:
+    """Take the scratch root away."""
+    shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
+
+
+def _without_libraries(environment: Mapping[str, str]) -> dict[str, str]:
+    return {n: v for n, v in environment.items() if n not in VARIABLES_OF_LIBRARIES}
+
+
+def _children() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+def _scratch() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("autotune-*"))
+
+
+def _wait_for_none(found: object, patience_s: float = 5.0) -> set[int]:
+    """Processes that were told to end may need a moment to be gone."""
+    assert callable(found)
+    until = time.monotonic() + patience_s
+    while left := set(found()):
+        if time.monotonic() > until:
+            return left
+        time.sleep(0.05)
+    return set()

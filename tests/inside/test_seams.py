@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import builtins
+import copy
+import io
+import logging
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from autotune.config import Config, KnobValue
+from autotune.inside.listener import Listener
+from autotune.inside.seams import STEPS_UNTIL_ROOTS_ARE_KNOWN, Seams
+from autotune.inside.seams.saving import SavingSeam
+from autotune.lr import LrRule
+from autotune.profile import LoaderFacts
+from autotune.setting import Setting
+
+PATCHED = (
+    (nn.Module, "__call__"),
+    (DataLoader, "__init__"),
+    (DataLoader, "__iter__"),
+    (torch.optim.Optimizer, "add_param_group"),
+    (torch.Tensor, "backward"),
+    (torch.autocast, "__enter__"),
+    (torch, "save"),
+    (builtins, "open"),
+    (io, "open"),
+    (logging.FileHandler, "__init__"),
+)
+FACTS = LoaderFacts(
+    dataset="TensorDataset",
+    dataset_len=100,
+    batch_size=10,
+    num_workers=0,
+    prefetch_factor=None,
+    pin_memory=False,
+    persistent_workers=False,
+    sampler="RandomSampler",
+    has_batch_sampler=False,
+    iterable=False,
+    drop_last=False,
+)
+BASELINE: dict[str, KnobValue] = {
+    "num_workers": 0,
+    "batch_size": 10,
+    "precision": "fp32",
+    "channels_last": False,
+    "num_threads": 2,
+    "compile": "off",
+}
+
+
+@contextmanager
+def running(rule: LrRule = LrRule.LINEAR, **changes: KnobValue) -> Iterator[Seams]:
+    """Seams as ``autotune run`` installs them."""
+    seams = Seams(listener=None, target=FACTS)
+    seams.apply(setting(rule, **changes))
+    seams.install()
+    try:
+        yield seams
+    finally:
+        seams.remove()
+
+
+def setting(rule: LrRule = LrRule.LINEAR, **changes: KnobValue) -> Setting:
+    return Setting(Config({**BASELINE, **changes}), Config(BASELINE), FACTS, rule, (), "cpu")
+
+
+def train_loader(batch_size: int = 10) -> DataLoader[tuple[torch.Tensor, ...]]:
+    return DataLoader(TensorDataset(torch.randn(100, 3, 8, 8)), batch_size, shuffle=True)
+
+
+def conv_net() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2))
+
+
+def is_nhwc(tensor: torch.Tensor) -> bool:
+    return tensor.is_contiguous(memory_format=torch.channels_last)
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+    output: torch.Tensor = model(torch.randn(4, 3, 8, 8))
+    optimizer.zero_grad()
+    output.sum().backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    return output
+
+
+def test_installed_seams_are_removed_without_a_trace(tmp_path: Path) -> None:
+    before = [vars(owner).get(name) for owner, name in PATCHED]
+    seams = Seams(Listener(), None)
+    seams.install()
+    seams.watch_autocast()
+    seams.redirect_files(tmp_path, [tmp_path])
+    during = [vars(owner).get(name) for owner, name in PATCHED]
+    assert all(a is not b for a, b in zip(before, during, strict=True))
+    model = conv_net()
+    for _ in range(STEPS_UNTIL_ROOTS_ARE_KNOWN):
+        step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    seams.remove()
+    assert [vars(owner).get(name) for owner, name in PATCHED] == before
+    assert "__call__" not in vars(nn.Sequential)
+
+
+def test_only_the_loader_that_trains_gets_the_tuned_options_and_its_length_is_true() -> None:
+    with running(batch_size=25, num_workers=1):
+        train = train_loader()
+        val = DataLoader(TensorDataset(torch.randn(40, 1)), batch_size=10)
+        assert (len(train), train.batch_size, train.num_workers) == (4, 25, 1)
+        assert (len(val), val.batch_size, val.num_workers) == (4, 10, 0)
+        assert [len(batch[0]) for batch in train] == [25] * 4
+
+
+def test_of_two_equal_loaders_the_one_in_the_same_place_is_tuned() -> None:
+    seams = Seams(listener=None, target=replace(FACTS, ordinal=1))
+    seams.apply(setting(batch_size=50))
+    seams.install()
+    try:
+        assert [train_loader().batch_size for _ in range(2)] == [10, 50]
+    finally:
+        seams.remove()
+
+
+def test_a_loader_that_is_no_longer_there_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with running(batch_size=25):
+        model = conv_net()
+        assert train_loader(batch_size=20).batch_size == 20
+        step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert "no DataLoader here is the one that was tuned" in caplog.text
+    assert "batch_size" in caplog.text
+
+
+def test_a_loader_subclass_keeps_what_it_overrides() -> None:
+    class Doubling(DataLoader[tuple[torch.Tensor, ...]]):
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            for (x,) in super().__iter__():
+                yield (torch.cat([x, x]),)
+
+    with running(batch_size=50):
+        loader = Doubling(TensorDataset(torch.randn(100, 1)), batch_size=10, shuffle=True)
+        assert [len(x) for (x,) in loader] == [100, 100]
+
+
+@pytest.mark.parametrize(
+    ("rule", "factor"), [(LrRule.LINEAR, 4.0), (LrRule.SQRT, 2.0), (LrRule.NONE, 1.0)]
+)
+def test_learning_rates_and_schedules_follow_the_batch(rule: LrRule, factor: float) -> None:
+    with running(rule, batch_size=40):
+        weight = nn.Parameter(torch.zeros(1))
+        other = nn.Parameter(torch.zeros(1))
+        groups = [{"params": [weight]}, {"params": [other], "lr": 0.5}]
+        optimizer = torch.optim.SGD(groups, lr=0.1)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 / (1 + epoch))
+    assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([0.1 * factor, 0.5 * factor])
+    optimizer.step()
+    schedule.step()
+    assert schedule.get_last_lr() == pytest.approx([0.05 * factor, 0.25 * factor])
+
+
+def test_learning_rates_follow_live_and_come_back() -> None:
+    with running() as seams:
+        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+        seams.apply(setting(batch_size=40), since=setting())
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.4)
+        seams.apply(setting(), since=setting(batch_size=40))
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
+
+
+def test_bf16_computes_in_bf16_and_hands_fp32_to_the_loss() -> None:
+    seen: list[torch.dtype] = []
+    with running(precision="bf16"):
+        model = conv_net()
+        model[0].register_forward_hook(lambda _m, _i, output: seen.append(output.dtype))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        outputs = [step(model, optimizer) for _ in range(STEPS_UNTIL_ROOTS_ARE_KNOWN + 1)]
+        assert not torch.is_autocast_enabled("cpu")
+    assert set(seen) == {torch.bfloat16}
+    assert {output.dtype for output in outputs} == {torch.float32}
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+
+def test_channels_last_reaches_weights_state_and_inputs_and_keeps_the_result() -> None:
+    torch.manual_seed(0)
+    model = conv_net()
+    x = torch.randn(4, 3, 8, 8)
+    expected = model(x)
+    seen: list[bool] = []
+    model[0].register_forward_pre_hook(lambda _m, args: seen.append(is_nhwc(args[0])))
+    seams = Seams(Listener(), None)
+    seams.install()
+    try:
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.0)
+        step(model, optimizer)
+        weight = next(model.parameters())
+        seams.apply(setting(channels_last=True), since=setting())
+        assert is_nhwc(weight)
+        assert is_nhwc(optimizer.state[weight]["exp_avg"])
+        torch.testing.assert_close(model(x), expected)
+        seams.apply(setting(), since=setting(channels_last=True))
+        assert weight.is_contiguous()
+    finally:
+        seams.remove()
+    assert seen == [False, True]
+
+
+def test_models_can_be_copied_and_pickled_under_the_seams() -> None:
+    with running(precision="bf16"):
+        model = conv_net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(STEPS_UNTIL_ROOTS_ARE_KNOWN + 1):
+            step(model, optimizer)
+        twin = copy.deepcopy(model)
+        frozen = pickle.dumps(model)
+    with torch.no_grad():
+        next(twin.parameters()).zero_()
+        x = torch.randn(1, 3, 8, 8)
+        assert not torch.equal(twin(x), model(x))
+        torch.testing.assert_close(pickle.loads(frozen)(x), model(x))
+
+
+def test_compile_reaches_the_model_without_changing_what_it_saves() -> None:
+    with running(compile="default"):
+        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        names = set(model.state_dict())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(STEPS_UNTIL_ROOTS_ARE_KNOWN):
+            model(torch.randn(2, 4)).sum().backward()
+            optimizer.step()
+        assert model._compiled_call_impl is not None
+        assert set(model.state_dict()) == names
+
+
+def test_threads_that_the_program_sets_itself_are_set_again_once_it_trains() -> None:
+    threads = torch.get_num_threads()
+    try:
+        with running(num_threads=1):
+            torch.set_num_threads(2)
+            model = conv_net()
+            step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+            assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_files_that_exist_are_shadowed_and_new_ones_are_made(tmp_path: Path) -> None:
+    home, shadows = tmp_path / "home", tmp_path / "shadows"
+    home.mkdir()
+    (home / "log").write_text("old\n")
+    seam = SavingSeam(shadows, [home])
+    seam.install()
+    try:
+        with (home / "log").open("a") as log:
+            log.write("new\n")
+        assert (home / "log").read_text() == "old\nnew\n"  # the program sees what it wrote
+        (home / "cache").write_text("made")
+        torch.save({"a": 1}, home / "model.pt")
+        handler = logging.FileHandler(home / "events.log")
+        handler.close()
+    finally:
+        seam.remove()
+    assert (home / "log").read_text() == "old\n"
+    assert (home / "cache").read_text() == "made"
+    assert sorted(p.name for p in home.iterdir()) == ["cache", "log"]
+    assert len(list(shadows.iterdir())) == 3

@@ -1,0 +1,160 @@
+"""The contract that every knob keeps, on every kind of machine and with every kind of program."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from autotune.config import Config, KnobValue
+from autotune.domain import Domain, NotOffered
+from autotune.hardware import Hardware
+from autotune.knobs import Knob, Scope, registry
+from autotune.profile import Profile
+from autotune.program import LaunchPlan
+from tests.made import MACHINES, make_loader, make_profile
+
+PROFILES = {
+    "conv net on the CPU": make_profile(),
+    "conv net on CUDA": make_profile(device="cuda"),
+    "net without convolutions on CUDA": make_profile(device="cuda", conv2d_layers=0),
+    "another device": make_profile(device="mps"),
+    "no loader": make_profile(loaders=()),
+    "two loaders": make_profile(loaders=(make_loader(), make_loader(ordinal=1))),
+    "workers of its own": make_profile(
+        loaders=(make_loader(num_workers=3, prefetch_factor=5, pin_memory=True),), device="cuda"
+    ),
+    "a batch sampler of its own": make_profile(
+        loaders=(make_loader(has_batch_sampler=True, batch_size=None),)
+    ),
+    "whole batches from the dataset": make_profile(loaders=(make_loader(batch_size=None),)),
+    "an iterable dataset": make_profile(loaders=(make_loader(iterable=True, dataset_len=None),)),
+    "a tiny dataset": make_profile(loaders=(make_loader(dataset_len=70),)),
+    "an odd batch": make_profile(loaders=(make_loader(batch_size=7, dataset_len=1001),)),
+    "autocast of its own": make_profile(device="cuda", own_autocast="float16"),
+    "compile of its own": make_profile(own_compile=True),
+    "channels_last and cudnn.benchmark of its own": make_profile(
+        device="cuda", channels_last=True, cudnn_benchmark=True
+    ),
+    "more threads than cores": make_profile(num_threads=64),
+}
+JUNK: tuple[Any, ...] = (
+    None, "", "junk", "64", -1, 0.5, 1e9, [], [1], {"a": 1}, (), b"off", object(), float("nan"),
+)  # fmt: skip
+ACRONYM = re.compile(r"^(DataLoader|[A-Z]{2,})\b")
+
+every_knob = pytest.mark.parametrize("knob", registry().values(), ids=registry().keys())
+every_machine = pytest.mark.parametrize("hardware", MACHINES.values(), ids=MACHINES.keys())
+
+
+def values_here(knob: Knob, hardware: Hardware, profile: Profile) -> tuple[KnobValue, ...]:
+    """Return all values that a search can give the knob here, the program's own among them."""
+    offer = knob.domain(hardware, profile)
+    if isinstance(offer, NotOffered):
+        return ()
+    return offer.including(knob.current(profile)).values
+
+
+def is_clause(reason: str) -> bool:
+    """Tell whether a reason can stand after a colon: no capital but an acronym's, no full stop."""
+    is_lower = not reason[:1].isupper() or bool(ACRONYM.match(reason))
+    return bool(reason.strip()) and reason == reason.strip() and is_lower and reason[-1] != "."
+
+
+def is_exactly(found: object, expected: object) -> bool:
+    """Tell whether two values are equal and of one type: True is not 1."""
+    return type(found) is type(expected) and found == expected
+
+
+@every_knob
+def test_a_knob_is_known_by_its_name_and_described_in_one_line(knob: Knob) -> None:
+    assert registry()[knob.name] is knob
+    assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", knob.name)
+    assert knob.summary.strip()
+    assert "\n" not in knob.summary
+    assert knob.summary.endswith(".")
+    assert isinstance(knob.scope, Scope)
+
+
+@every_knob
+def test_a_knob_of_names_lists_them(knob: Knob) -> None:
+    assert bool(knob.choices) is (knob.value_type is str)
+
+
+@every_knob
+@every_machine
+def test_a_knob_is_offered_with_values_or_refused_with_a_reason(
+    knob: Knob, hardware: Hardware
+) -> None:
+    for program, profile in PROFILES.items():
+        offer = knob.domain(hardware, profile)
+        if isinstance(offer, NotOffered):
+            assert is_clause(offer.reason), program
+        else:
+            assert isinstance(offer, Domain), program
+            assert all(type(v) is knob.value_type for v in offer.values), program
+
+
+@every_knob
+@every_machine
+def test_every_value_and_the_programs_own_are_read_back_as_themselves(
+    knob: Knob, hardware: Hardware
+) -> None:
+    for program, profile in PROFILES.items():
+        for value in values_here(knob, hardware, profile):
+            assert is_exactly(knob.parse(value), value), program
+
+
+@every_knob
+@every_machine
+def test_activity_and_conflicts_are_told_for_any_config(knob: Knob, hardware: Hardware) -> None:
+    for program, profile in PROFILES.items():
+        for config in neighbouring_configs(knob, hardware, profile):
+            assert isinstance(knob.is_active(config), bool), program
+            conflict = knob.conflict(config)
+            assert conflict is None or conflict.endswith("."), program
+
+
+@every_knob
+@every_machine
+def test_a_launch_plan_is_changed_by_copy(knob: Knob, hardware: Hardware) -> None:
+    plan = LaunchPlan(("python", "train.py"), "/somewhere", {"PATH": "/bin"})
+    before = LaunchPlan(plan.argv, plan.cwd, dict(plan.env))
+    for profile in PROFILES.values():
+        for value in values_here(knob, hardware, profile):
+            launched = knob.launch(value, plan)
+            assert launched.env.items() >= plan.env.items()
+            assert plan == before
+
+
+@every_knob
+def test_junk_is_refused_with_what_the_knob_takes(knob: Knob) -> None:
+    for junk in JUNK:
+        with pytest.raises(ValueError, match=r"^takes .*, not "):
+            knob.parse(junk)
+
+
+@every_knob
+def test_a_boolean_is_no_number_and_a_number_no_boolean(knob: Knob) -> None:
+    wrong: tuple[object, ...] = (0, 1) if knob.value_type is bool else (True, False)
+    for value in wrong:
+        if knob.value_type is str and {False: "off", True: "on"}[bool(value)] in knob.choices:
+            continue  # YAML 1.1 reads off and on as booleans
+        with pytest.raises(ValueError, match="takes"):
+            knob.parse(value)
+
+
+def neighbouring_configs(knob: Knob, hardware: Hardware, profile: Profile) -> Iterator[Config]:
+    """Yield the knob's values alone, and each beside every value of one other knob."""
+    for value in values_here(knob, hardware, profile):
+        yield Config({knob.name: value})
+        for other in registry().values():
+            for neighbour in values_here(other, hardware, profile):
+                yield Config({other.name: neighbour, knob.name: value})
+
+
+def test_the_registry_cannot_be_changed() -> None:
+    with pytest.raises(TypeError):
+        registry()["mine"] = next(iter(registry().values()))  # type: ignore[index]

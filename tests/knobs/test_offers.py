@@ -1,0 +1,213 @@
+"""What each knob offers where: the values worth trying, and why there are none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autotune.config import Config, KnobValue
+from autotune.domain import Domain, NotOffered
+from autotune.hardware import Hardware
+from autotune.knobs import Scope, registry
+from autotune.profile import Profile
+from tests.made import A100, H100, MACHINES, V100, make_hardware, make_loader, make_profile
+
+CUDA = make_profile(device="cuda")
+
+
+def values(knob: str, hardware: Hardware, profile: Profile) -> tuple[KnobValue, ...]:
+    offer = registry()[knob].domain(hardware, profile)
+    assert isinstance(offer, Domain), offer
+    return offer.values
+
+
+def reason(knob: str, hardware: Hardware, profile: Profile) -> str:
+    offer = registry()[knob].domain(hardware, profile)
+    assert isinstance(offer, NotOffered), offer
+    return offer.reason
+
+
+# --- precision ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gpus", [(A100,), (H100,), (A100, H100)])
+def test_bf16_is_offered_from_ampere_on(gpus: tuple[object, ...]) -> None:
+    assert values("precision", make_hardware(gpus=gpus), CUDA) == ("fp32", "bf16")
+
+
+@pytest.mark.parametrize("gpus", [(V100,), (A100, V100)])
+def test_bf16_is_not_offered_where_a_gpu_would_emulate_it(gpus: tuple[object, ...]) -> None:
+    assert "8.0" in reason("precision", make_hardware(gpus=gpus), CUDA)
+
+
+def test_bf16_on_the_cpu_needs_the_instructions_whatever_the_gpus_are() -> None:
+    assert values("precision", make_hardware(), make_profile()) == ("fp32", "bf16")
+    emulating = make_hardware(cpu_flags=(), gpus=(H100,))
+    assert "no bf16 instructions" in reason("precision", emulating, make_profile())
+
+
+def test_a_program_with_its_own_autocast_keeps_it() -> None:
+    profile = replace(CUDA, own_autocast="bfloat16")
+    assert "bfloat16" in reason("precision", MACHINES["H100"], profile)
+
+
+# --- batch size -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dataset_len", "expected"),
+    [
+        (60_000, (64, 128, 256, 512)),
+        (2048, (64, 128, 256, 512)),
+        (2047, (64, 128, 256)),
+        (1000, (64, 128)),
+        (512, (64, 128)),
+        (511, (64,)),
+        (100, (64,)),
+        (None, (64, 128, 256, 512)),
+    ],
+)
+def test_batch_sizes_stop_where_an_epoch_gets_short(
+    dataset_len: int | None, expected: tuple[int, ...]
+) -> None:
+    """An epoch keeps at least four steps; a dataset without a length sets no limit."""
+    profile = make_profile(loaders=(make_loader(dataset_len=dataset_len),))
+    assert values("batch_size", make_hardware(), profile) == expected
+
+
+@pytest.mark.parametrize(
+    ("loaders", "expected"),
+    [
+        ((), "without a DataLoader"),
+        ((make_loader(), make_loader(ordinal=1)), "2 loaders train together"),
+        ((make_loader(has_batch_sampler=True, batch_size=None),), "own batch sampler"),
+        ((make_loader(batch_size=None),), "batch_size=None"),
+    ],
+)
+def test_a_batch_that_is_not_one_loaders_own_is_left_alone(
+    loaders: tuple[object, ...], expected: str
+) -> None:
+    assert expected in reason("batch_size", make_hardware(), make_profile(loaders=loaders))
+
+
+# --- loading --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cores", "expected"),
+    [(1, (0, 1, 2)), (2, (0, 1, 2)), (4, (0, 1, 2, 4)), (8, (0, 1, 2, 4, 8, 12))],
+)
+def test_workers_go_up_to_one_and_a_half_times_the_cores(
+    cores: int, expected: tuple[int, ...]
+) -> None:
+    assert values("num_workers", make_hardware(cpu_quota=cores), make_profile()) == expected
+
+
+def test_a_large_machine_is_offered_no_more_than_32_workers() -> None:
+    assert max(values("num_workers", make_hardware(cpu_quota=256), make_profile())) == 32
+
+
+def test_prefetching_is_idle_without_workers() -> None:
+    knob = registry()["prefetch_factor"]
+    assert not knob.is_active(Config({"num_workers": 0, "prefetch_factor": 4}))
+    assert knob.is_active(Config({"num_workers": 2, "prefetch_factor": 4}))
+    assert knob.is_active(Config({"prefetch_factor": 4}))
+
+
+def test_without_workers_the_current_prefetching_is_what_workers_would_get() -> None:
+    assert registry()["prefetch_factor"].current(make_profile()) == 2
+    deep = make_profile(loaders=(make_loader(num_workers=2, prefetch_factor=6),))
+    assert registry()["prefetch_factor"].current(deep) == 6
+
+
+def test_pinned_memory_is_measured_both_ways_where_there_is_a_device_to_copy_to() -> None:
+    assert values("pin_memory", MACHINES["A100"], CUDA) == (False, True)
+    assert "on the CPU" in reason("pin_memory", MACHINES["A100"], make_profile())
+
+
+@pytest.mark.parametrize("knob", ["num_workers", "prefetch_factor", "pin_memory"])
+def test_a_program_without_a_loader_has_no_loader_knobs(knob: str) -> None:
+    profile = make_profile(device="cuda", loaders=())
+    assert "without a DataLoader" in reason(knob, MACHINES["A100"], profile)
+
+
+# --- compute --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cores", "expected"),
+    [(2, (1, 2)), (3, (1, 2, 3)), (8, (1, 3, 7, 8)), (16, (1, 3, 7, 15, 16))],
+)
+def test_threads_are_the_cores_one_less_and_halvings(cores: int, expected: tuple[int, ...]) -> None:
+    assert values("num_threads", make_hardware(cpu_quota=cores), make_profile()) == expected
+
+
+def test_threads_are_a_knob_of_the_cpu_only() -> None:
+    assert "cuda" in reason("num_threads", MACHINES["A100"], CUDA)
+    assert reason("num_threads", MACHINES["one core"], make_profile()) == "there is one core"
+
+
+def test_channels_last_needs_convolutions_on_any_device() -> None:
+    assert values("channels_last", make_hardware(), make_profile()) == (False, True)
+    assert values("channels_last", MACHINES["H100"], CUDA) == (False, True)
+    flat = make_profile(conv2d_layers=0)
+    assert "convolution" in reason("channels_last", make_hardware(), flat)
+
+
+def test_cudnn_benchmark_needs_convolutions_on_cuda() -> None:
+    assert values("cudnn_benchmark", MACHINES["V100"], CUDA) == (False, True)
+    assert "cpu" in reason("cudnn_benchmark", MACHINES["V100"], make_profile())
+    flat = replace(CUDA, conv2d_layers=0)
+    assert "convolution" in reason("cudnn_benchmark", MACHINES["V100"], flat)
+
+
+def test_compiling_for_the_cpu_needs_a_compiler() -> None:
+    bare = make_hardware(has_cxx_compiler=False, gpus=(A100,))
+    assert "g++" in reason("compile", bare, make_profile())
+    assert values("compile", bare, CUDA) == ("off", "default")
+
+
+def test_a_program_that_compiles_its_model_is_left_alone() -> None:
+    profile = make_profile(own_compile=True)
+    assert "compiles its model itself" in reason("compile", make_hardware(), profile)
+
+
+def test_only_compiling_needs_a_fresh_process() -> None:
+    restart = {name for name, knob in registry().items() if knob.scope is Scope.RESTART}
+    assert restart == {"compile"}
+
+
+# --- values as people write them ------------------------------------------------------------------
+
+
+def test_compile_off_in_yaml_is_a_boolean_and_means_off() -> None:
+    assert registry()["compile"].parse(False) == "off"
+
+
+@pytest.mark.parametrize("raw", [True, "on", "max-autotune", "Off", "default "])
+def test_other_compile_modes_are_refused_with_those_that_exist(raw: object) -> None:
+    with pytest.raises(ValueError, match="takes off or default, not"):
+        registry()["compile"].parse(raw)
+
+
+@pytest.mark.parametrize("raw", [False, "fp16", "bfloat16", 16])
+def test_other_precisions_are_refused_with_those_that_exist(raw: object) -> None:
+    with pytest.raises(ValueError, match="takes fp32 or bf16, not"):
+        registry()["precision"].parse(raw)
+
+
+@pytest.mark.parametrize("knob", ["batch_size", "num_threads", "prefetch_factor"])
+def test_zero_is_no_batch_no_thread_and_no_buffer(knob: str) -> None:
+    with pytest.raises(ValueError, match="takes a whole number from 1 on, not 0"):
+        registry()[knob].parse(0)
+
+
+def test_zero_workers_are_a_value() -> None:
+    assert registry()["num_workers"].parse(0) == 0
+
+
+@pytest.mark.parametrize("raw", ["true", "yes", 1, 0, None])
+def test_a_switch_takes_true_or_false_only(raw: object) -> None:
+    with pytest.raises(ValueError, match="takes true or false, not"):
+        registry()["pin_memory"].parse(raw)

@@ -1,0 +1,167 @@
+"""Builders of values for tests: one plausible value of each kind, and copies with changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autotune.config import Config, KnobValue
+from autotune.hardware import Gpu, Hardware
+from autotune.lr import LrRule
+from autotune.measurement import Block, Interval, Measurement
+from autotune.outcome import Ending
+from autotune.profile import LoaderFacts, OptimizerFacts, Profile
+from autotune.program import Program, ProgramKind
+from autotune.record import Head, SearchOptions, TrialRecord
+from autotune.setting import Setting
+from autotune.space import SearchSpace
+from autotune.study import Study
+
+GIB = 1 << 30
+V100 = Gpu("Tesla V100-SXM2-16GB", "GPU-00000000-0000-0000-0000-000000000070", 16 * GIB, (7, 0))
+A100 = Gpu("NVIDIA A100-SXM4-40GB", "GPU-00000000-0000-0000-0000-000000000080", 40 * GIB, (8, 0))
+H100 = Gpu("NVIDIA H100 80GB HBM3", "GPU-00000000-0000-0000-0000-000000000090", 80 * GIB, (9, 0))
+
+HARDWARE = Hardware(
+    cpu_name="AMD EPYC 7B13",
+    cpu_quota=2,
+    cpu_flags=("avx512_bf16",),
+    memory_bytes=16 * GIB,
+    shm_bytes=8 * GIB,
+    gpus=(),
+    has_cxx_compiler=True,
+    system="Linux 6.1",
+    versions={"python": "3.11.7", "torch": "2.11.0"},
+)
+
+LOADER = LoaderFacts(
+    dataset="TensorDataset",
+    dataset_len=60_000,
+    batch_size=64,
+    num_workers=0,
+    prefetch_factor=None,
+    pin_memory=False,
+    persistent_workers=False,
+    sampler="RandomSampler",
+    has_batch_sampler=False,
+    iterable=False,
+    drop_last=False,
+)
+
+PROFILE = Profile(
+    device="cpu",
+    loaders=(LOADER,),
+    optimizers=(OptimizerFacts("SGD", ("SGD", "Optimizer"), (0.1,)),),
+    root_modules=("Net",),
+    parameters=120_000,
+    conv2d_layers=2,
+    channels_last=False,
+    own_autocast=None,
+    own_compile=False,
+    num_threads=2,
+    cudnn_benchmark=False,
+    samples_per_step=64.0,
+    torch_version="2.11.0",
+)
+
+PROGRAM = Program(
+    kind=ProgramKind.SCRIPT,
+    target="/home/user/train.py",
+    function="",
+    args=("--epochs", "3"),
+    cwd="/home/user",
+    fingerprint="f" * 64,
+    name="train",
+)
+
+MACHINES = {
+    "one core": replace(HARDWARE, cpu_quota=1, cpu_flags=()),
+    "two cores": HARDWARE,
+    "V100": replace(HARDWARE, cpu_quota=8, gpus=(V100,)),
+    "A100": replace(HARDWARE, cpu_quota=12, gpus=(A100,)),
+    "H100": replace(HARDWARE, cpu_quota=16, gpus=(H100,)),
+    "two GPUs": replace(HARDWARE, cpu_quota=24, gpus=(A100, H100)),
+}
+
+
+def make_hardware(**changes: Any) -> Hardware:
+    """Return a two-core machine without a GPU, with changes."""
+    return replace(HARDWARE, **changes)
+
+
+def make_loader(**changes: Any) -> LoaderFacts:
+    """Return a loader of 60,000 samples in batches of 64 without workers, with changes."""
+    return replace(LOADER, **changes)
+
+
+def make_profile(**changes: Any) -> Profile:
+    """Return a small convolution net on the CPU with one such loader, with changes."""
+    return replace(PROFILE, **changes)
+
+
+def make_measurement(
+    samples_per_s: float = 1000.0,
+    *,
+    wait_share: float = 0.1,
+    spread_pct: float = 1.0,
+    **changes: Any,
+) -> Measurement:
+    """Return a window of ten blocks of 0.1 s at one rate, with changes."""
+    block = Block(round(samples_per_s / 10), 2, 0.1, 0.1 * wait_share)
+    interval = make_interval(samples_per_s, spread_pct)
+    return replace(Measurement(interval, (block,) * 10, 1.5, "steady", "narrow"), **changes)
+
+
+def make_interval(estimate: float, spread_pct: float = 1.0) -> Interval:
+    """Return an interval that reaches *spread_pct* percent to both sides."""
+    return Interval(estimate, estimate * (1 - spread_pct / 100), estimate * (1 + spread_pct / 100))
+
+
+def make_record(
+    config: Mapping[str, KnobValue], outcome: float | Ending = 1.0, why: str = "a test"
+) -> TrialRecord:
+    """Return the record of a config with this speedup over 1,000 samples/s, or with an ending."""
+    record = TrialRecord(Config(config), why, None, None, make_interval(1000.0), None, 1, 2.5)
+    if isinstance(outcome, Ending):
+        return replace(record, ending=outcome)
+    measurement = make_measurement(1000 * outcome)
+    return replace(record, measurement=measurement, speedup=make_interval(outcome))
+
+
+def make_space(
+    knobs: Sequence[str] | Mapping[str, tuple[KnobValue, ...] | None], **changes: Any
+) -> SearchSpace:
+    """Return a search space of these knobs; without values each offers what fits."""
+    values = knobs if isinstance(knobs, Mapping) else dict.fromkeys(knobs)
+    return replace(SearchSpace("test", values), **changes)
+
+
+def make_head(space: SearchSpace, **changes: Any) -> Head:
+    """Return the head of a three-minute search on the two-core machine, with changes."""
+    head = Head(PROGRAM, space, SearchOptions(180.0), HARDWARE, "2025-01-01T12:00:00+00:00")
+    return replace(head, **changes)
+
+
+def make_setting(config: Mapping[str, KnobValue], **changes: Any) -> Setting:
+    """Return a setting of a config over a baseline of batch size 64, with changes."""
+    setting = Setting(
+        config=Config(config),
+        baseline=Config({"batch_size": 64}),
+        loader=LOADER,
+        lr_rule=LrRule.LINEAR,
+        own_knobs=(),
+        device="cpu",
+    )
+    return replace(setting, **changes)
+
+
+def storage_in(directory: Path) -> str:
+    """Return the URL of an Optuna storage in a directory."""
+    return f"sqlite:///{directory / 'study.db'}"
+
+
+def make_study(directory: Path, space: SearchSpace) -> Study:
+    """Return a new study in a SQLite file in a directory."""
+    return Study.create(storage_in(directory), "autotune", make_head(space))

@@ -1,0 +1,3 @@
+"""Fails by itself."""
+
+raise RuntimeError("no such data set: imaginary")

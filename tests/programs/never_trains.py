@@ -1,0 +1,3 @@
+"""Ends well, without a step."""
+
+print("hello")

@@ -1,0 +1,113 @@
+"""What the tests of live rigs share: opening one on a tiny program, and configs for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autotune import bestfile, hardware
+from autotune.config import Config, KnobValue
+from autotune.lr import LrRule
+from autotune.measurement import Measurement, Memory
+from autotune.outcome import Ending
+from autotune.profile import LoaderFacts, Profile
+from autotune.program import parse_program
+from autotune.rig import Rig
+from autotune.setting import Setting
+from autotune.spacefile import load
+from autotune.wire import Ready, WindowPlan
+
+PROGRAMS = Path(__file__).parent / "programs"
+SHORT = WindowPlan(warmup_min_s=0.0, warmup_max_s=2.0, window_min_s=0.0, window_max_s=1.0)
+
+
+def never() -> Ending | None:
+    """Do not give up."""
+    return None
+
+
+@dataclass
+class OpenRig:
+    """A rig on which the untouched program stands at a border."""
+
+    rig: Rig
+    profile: Profile
+    base: Setting
+
+    def measure(
+        self, plan: WindowPlan = SHORT, silence_s: float = 60.0, **changes: KnobValue
+    ) -> Measurement | Ending:
+        """Measure the baseline with some knobs changed."""
+        setting = replace(self.base, config=self.base.baseline.replace(**changes))
+        return self.rig.measure(setting, plan, never, silence_s)
+
+    def measured(self, **changes: KnobValue) -> Measurement:
+        """Measure, and insist that it works."""
+        result = self.measure(**changes)
+        assert isinstance(result, Measurement), result
+        return result
+
+
+@contextmanager
+def open_rig(
+    directory: Path, program: str, *args: str, setting: Setting | None = None
+) -> Iterator[OpenRig]:
+    """Open a rig on one of the tiny programs; *program* may name a function after a colon."""
+    subject = parse_program(str(PROGRAMS / program), args, directory)
+    with Rig(subject, directory / "rig", directory / "cache") as rig:
+        ready = rig.open(setting, never, 120.0)
+        assert isinstance(ready, Ready), ready
+        yield OpenRig(rig, ready.profile, base_setting(ready.profile))
+
+
+def base_setting(profile: Profile, rule: LrRule = LrRule.LINEAR) -> Setting:
+    """Return the baseline's setting for a program with this profile, as the search makes it."""
+    space = load("default").resolve(hardware.detect(), profile)
+    return Setting(
+        config=space.baseline,
+        baseline=space.baseline,
+        loader=profile.training_loader,
+        lr_rule=rule,
+        own_knobs=tuple(profile.config_reads),
+        device=profile.device,
+    )
+
+
+def setting_with(base: Setting, **changes: KnobValue) -> Setting:
+    """Return a setting with some knobs changed."""
+    return replace(base, config=Config({**base.baseline, **changes}))
+
+
+def write_best(
+    path: Path,
+    baseline: dict[str, KnobValue],
+    loader: LoaderFacts | None = None,
+    own_knobs: tuple[str, ...] = (),
+    **changes: KnobValue,
+) -> None:
+    """Write a best.yaml for this machine whose config differs from the baseline by *changes*."""
+    facts = hardware.detect()
+    bestfile.BestFile(
+        program=bestfile.ProgramSection(
+            command="train.py", fingerprint="", device="cpu", loader=loader, own_knobs=own_knobs
+        ),
+        config={**baseline, **changes},
+        baseline=baseline,
+        speedup=bestfile.SpeedupSection(estimate=1.0, low=1.0, high=1.0),
+        throughput=bestfile.ThroughputSection(baseline=1.0, best=1.0),
+        memory=bestfile.MemorySection(baseline=Memory(), best=Memory()),
+        learning=bestfile.LearningSection(
+            lr_rule=LrRule.LINEAR,
+            lr_factor=1.0,
+            batch_size={"baseline": None, "best": None},
+            loss={"baseline": None, "best": None},
+            note="",
+        ),
+        hardware=facts,
+        versions=dict(facts.versions),
+        search=bestfile.SearchSection(
+            trials=1, seconds=1.0, verdict="faster", confirmed=True, processes=1, date="today"
+        ),
+    ).write(path)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import autotune
+from autotune.errors import BudgetError, ProgramError, UsageError
+from tests.programs import functions
+from tests.rigging import PROGRAMS, base_setting, open_rig, write_best
+
+NOTEBOOK = '''
+import autotune
+from autotune.errors import BudgetError
+
+def make_train(width):
+    def train():
+        import torch
+        model = torch.nn.Linear(width, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        while True:
+            model(torch.randn(8, width)).square().mean().backward()
+            optimizer.step()
+    return train
+
+try:
+    autotune.search(make_train(4), budget=3, name="notebook")
+except BudgetError as error:
+    print("measured:", "too short" in str(error))
+'''
+
+
+def test_a_function_of_an_importable_module_is_searched_by_name(workplace: Path) -> None:
+    with pytest.raises(BudgetError, match="too short"):
+        autotune.search(functions.train, budget=3, name="named")
+    assert not list((workplace / ".autotune" / "named").glob("*.pkl"))
+
+
+def test_a_function_of_a_script_or_notebook_travels_by_cloudpickle(workplace: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NOTEBOOK], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "measured: True\n", done.stderr
+    assert (workplace / ".autotune" / "notebook" / "program.pkl").is_file()
+
+
+def test_errors_of_the_program_carry_its_traceback(workplace: Path) -> None:
+    with pytest.raises(ProgramError, match="imaginary") as caught:
+        autotune.search(PROGRAMS / "fails.py")
+    assert "fails.py" in caught.value.program_traceback
+
+
+def test_wrong_arguments_leave_no_run_behind(workplace: Path) -> None:
+    with pytest.raises(UsageError, match="Unknown knob"):
+        autotune.search(PROGRAMS / "plain.py", tune=["nothing"])
+    with pytest.raises(UsageError, match="There is no program"):
+        autotune.search("nowhere.py")
+    assert not (workplace / ".autotune").exists()
+
+
+def test_apply_as_first_line_of_a_script_applies_the_config(workplace: Path) -> None:
+    with open_rig(workplace, "plain.py", "losses.rig") as opened:
+        base = base_setting(opened.profile)
+    write_best(
+        workplace / "best.yaml", dict(base.baseline), loader=base.loader, batch_size=64,
+        num_threads=1,
+    )  # fmt: skip
+    text = (PROGRAMS / "plain.py").read_text()
+    (workplace / "train.py").write_text(
+        f'import autotune\nautotune.apply("best.yaml")\n{text}\n'
+        "import sys, torch\nprint(torch.get_num_threads(), file=sys.stderr)\n"
+    )
+    for number, command in enumerate(([], ["-m", "autotune", "run", "best.yaml"])):
+        done = subprocess.run(
+            [sys.executable, *command, "train.py", f"losses.{number}", "1"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert done.stderr.splitlines()[-1] == "1"
+    applied = (workplace / "losses.0").read_text()
+    # batch 64, half as many batches, and the linear rule doubles the first learning rate of 0.01
+    samples, batches, lr, _ = applied.splitlines()[0].split()
+    assert (int(samples), int(batches)) == (64, 32)
+    assert 0.0199 < float(lr) < 0.02
+    assert (workplace / "losses.1").read_text() == applied

@@ -1,0 +1,51 @@
+"""The learning rate follows the global batch by the rule of the optimizer's family."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from autotune.lr import RULE_BY_FAMILY, LrRule, lr_factor, rule_for
+
+
+@pytest.mark.parametrize(
+    ("families", "rule"),
+    [
+        (("SGD", "Optimizer", "object"), LrRule.LINEAR),
+        (("Adam", "Optimizer", "object"), LrRule.SQRT),
+        (("AdamW", "Adam", "Optimizer"), LrRule.SQRT),
+        (("Adadelta", "Optimizer"), LrRule.NONE),
+        (("MySGD", "SGD", "Optimizer"), LrRule.LINEAR),
+        (("Lion", "Optimizer"), LrRule.NONE),
+        ((), LrRule.NONE),
+    ],
+)
+def test_the_first_known_class_decides_and_an_unknown_optimizer_keeps_its_rate(
+    families: tuple[str, ...], rule: LrRule
+) -> None:
+    assert rule_for(families) is rule
+
+
+def test_a_class_that_derives_from_a_known_one_but_is_itself_known_follows_itself() -> None:
+    assert rule_for(("Adadelta", "SGD")) is LrRule.NONE
+
+
+@pytest.mark.parametrize("batch_to", [16, 64, 100, 512])
+def test_the_factor_follows_the_rule(batch_to: int) -> None:
+    assert lr_factor(LrRule.LINEAR, 64, batch_to) == pytest.approx(batch_to / 64)
+    assert lr_factor(LrRule.SQRT, 64, batch_to) == pytest.approx(math.sqrt(batch_to / 64))
+    assert lr_factor(LrRule.NONE, 64, batch_to) == 1.0
+
+
+@pytest.mark.parametrize("rule", LrRule)
+def test_there_and_back_gives_the_old_rate_and_the_same_batch_changes_nothing(
+    rule: LrRule,
+) -> None:
+    there_and_back = lr_factor(rule, 64, 256) * lr_factor(rule, 256, 64)
+    assert there_and_back == pytest.approx(1.0)
+    assert lr_factor(rule, 64, 64) == 1.0
+
+
+def test_every_rule_in_the_table_is_one_that_a_user_can_name() -> None:
+    assert set(RULE_BY_FAMILY.values()) == {LrRule(text) for text in ("linear", "sqrt", "none")}

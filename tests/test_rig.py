@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autotune.measurement import Measurement
+from autotune.outcome import Ending, Outcome
+from autotune.program import parse_program
+from autotune.rig import Rig
+from autotune.wire import WindowPlan
+from tests.rigging import PROGRAMS, SHORT, never, open_rig, setting_with
+
+
+def test_many_configs_are_measured_live_in_one_process(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "slow_items.py") as opened:
+        assert opened.rig.pid is not None
+        process = psutil.Process(opened.rig.pid)
+        slow = opened.measured()
+        fast = opened.measured(num_workers=2)
+        assert _worker_count(process) == 2
+        larger = opened.measured(batch_size=64, num_workers=2)
+        again = opened.measured()
+        assert _worker_count(process) == 0
+        assert process.is_running()
+    # Items sleep 1 ms each: two workers halve that on any machine, and nothing else matters here.
+    assert 1.5 < fast.throughput.estimate / slow.throughput.estimate < 2.5
+    assert 0.8 < again.throughput.estimate / slow.throughput.estimate < 1.25
+    assert slow.wait_share > 0.8
+    assert {b.samples // b.steps for b in larger.blocks} == {64}
+    assert slow.samples_per_epoch == 4096
+
+
+def test_the_profile_tells_what_the_program_does(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "conv.py") as opened:
+        profile = opened.profile
+    assert profile.device == "cpu"
+    assert [loader.batch_size for loader in profile.loaders] == [16]
+    assert profile.loaders[0].sampler == "RandomSampler"
+    assert profile.optimizers[0].name == "AdamW"
+    assert profile.conv2d_layers == 2
+    assert profile.samples_per_step == 16
+    assert profile.own_autocast is None
+    assert not profile.own_compile
+    assert not profile.channels_last
+
+
+def test_every_knob_acts_and_returns_to_the_baseline_in_a_running_program(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "conv.py") as opened:
+        for changes in (
+            {"precision": "bf16", "channels_last": True, "batch_size": 64, "num_threads": 1},
+            {"num_workers": 1, "prefetch_factor": 4},
+            {},
+        ):
+            measurement = opened.measured(**changes)
+            assert all(loss is not None and loss < 3 for loss in measurement.losses)
+
+
+def test_a_program_without_a_loader_is_counted_at_its_root_module(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "no_loader.py") as opened:
+        assert opened.profile.loaders == ()
+        assert opened.profile.samples_per_step == 24
+        measurement = opened.measured()
+    assert {b.samples / b.steps for b in measurement.blocks} == {24}
+    assert measurement.wait_share == 0
+
+
+def test_accumulation_rebuilt_loaders_and_a_peeked_sample_do_not_mislead(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "accumulates.py") as opened:
+        assert opened.profile.samples_per_step == 32
+        assert [loader.batch_size for loader in opened.profile.loaders] == [16]
+        measurement = opened.measured()
+    assert {b.samples / b.steps for b in measurement.blocks} == {32}
+
+
+@pytest.mark.parametrize(
+    ("trouble", "outcome"),
+    [
+        ("memory", Outcome.OUT_OF_MEMORY),
+        ("nan", Outcome.NOT_FINITE),
+        ("killed", Outcome.HOST_OUT_OF_MEMORY),
+        ("crash", Outcome.CRASHED),
+        ("hang", Outcome.HUNG),
+    ],
+)
+def test_what_goes_wrong_under_a_config_is_told_apart(
+    tmp_path: Path, trouble: str, outcome: Outcome
+) -> None:
+    with open_rig(tmp_path, "touchy.py", trouble) as opened:
+        assert isinstance(opened.measure(), Measurement)
+        ending = opened.measure(batch_size=32, silence_s=2.0)
+    assert isinstance(ending, Ending)
+    assert ending.outcome is outcome
+    assert ending.reason
+    if trouble == "crash":
+        assert "expected 16 rows [not more]" in ending.reason
+        assert "touchy.py" in ending.program_traceback
+        assert "autotune" not in ending.program_traceback.split("touchy.py")[0]
+
+
+def test_a_program_that_prints_error_and_trains_is_a_success(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "touchy.py", "nothing") as opened:
+        assert isinstance(opened.measure(batch_size=32), Measurement)
+        assert "Error: this word" in opened.rig.log_tail()
+
+
+@pytest.mark.parametrize(
+    ("program", "outcome", "said"),
+    [
+        ("fails.py", Outcome.CRASHED, "no such data set: imaginary"),
+        ("never_trains.py", Outcome.RAN_OUT, "after 0 steps"),
+        ("three_steps.py", Outcome.RAN_OUT, "after 3 steps"),
+    ],
+)
+def test_a_program_that_gives_no_baseline_says_why(
+    tmp_path: Path, program: str, outcome: Outcome, said: str
+) -> None:
+    subject = parse_program(str(PROGRAMS / program), (), tmp_path)
+    with Rig(subject, tmp_path / "rig", tmp_path / "cache") as rig:
+        ending = rig.open(None, never, 60.0)
+    assert isinstance(ending, Ending)
+    assert ending.outcome is outcome
+    assert said in ending.reason
+
+
+def test_a_program_that_ends_during_a_window_still_gives_what_was_measured(tmp_path: Path) -> None:
+    endless = WindowPlan(
+        warmup_min_s=0.0, warmup_max_s=0.3, window_min_s=600.0, window_max_s=600.0
+    )
+    with open_rig(tmp_path, "no_loader.py", "2500") as opened:
+        measurement = opened.measure(endless)
+    assert isinstance(measurement, Measurement)
+    assert measurement.stop_reason == "the program ended"
+
+
+def test_a_program_with_its_own_autocast_is_recognised(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "own_autocast.py") as opened:
+        assert opened.profile.own_autocast == "bfloat16"
+        assert "precision" not in opened.base.baseline
+
+
+def test_a_batch_sampler_of_the_programs_own_is_left_alone(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "batch_sampler.py") as opened:
+        assert opened.profile.loaders[0].has_batch_sampler
+        assert "batch_size" not in opened.base.baseline
+        assert {b.samples / b.steps for b in opened.measured(num_workers=1).blocks} == {16}
+
+
+def test_a_function_reads_its_config_and_the_seams_leave_that_knob_alone(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "functions.py:train_with_config") as opened:
+        assert opened.profile.config_reads == {"batch_size": 16}
+        base = opened.base
+    setting = setting_with(base, batch_size=64)
+    with open_rig(tmp_path, "functions.py:train_with_config", setting=setting) as opened:
+        assert "batch size 64" in opened.rig.log_tail()
+        measurement = opened.rig.measure(setting, SHORT, never, 60.0)
+    assert isinstance(measurement, Measurement)
+    assert {b.samples / b.steps for b in measurement.blocks} == {64}
+
+
+def test_a_trial_leaves_the_users_files_as_they_were(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {"metrics.txt": "precious", "checkpoint.pt": "precious", "epochs.txt": "precious"}
+    for name, content in before.items():
+        (workplace / name).write_text(content)
+    (workplace / "train.log").write_text("precious")
+    with open_rig(workplace, "conv.py") as opened:
+        opened.measured()
+        opened.measured(batch_size=32)
+    for name, content in before.items():
+        assert (workplace / name).read_text() == content
+    assert (workplace / "train.log").read_text() == "precious"
+    shadows = {p.name.partition("-")[2] for p in (workplace / "rig" / "files").iterdir()}
+    assert {"metrics.txt", "checkpoint.pt", "train.log"} <= shadows
+    assert "epochs.txt" not in shadows  # code at the end of an epoch does not run in a trial
+
+
+def test_closing_a_rig_leaves_no_process(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "slow_items.py") as opened:
+        opened.measured(num_workers=2)
+        assert opened.rig.pid is not None
+        tree = [psutil.Process(opened.rig.pid), *psutil.Process(opened.rig.pid).children()]
+        assert len(tree) == 3
+    assert not [p for p in tree if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_rig_whose_parent_is_killed_ends_with_all_its_workers(tmp_path: Path) -> None:
+    parent = psutil.Popen([sys.executable, "-c", _PARENT, str(tmp_path)])
+    pid_file = tmp_path / "pids"
+    while not pid_file.exists():
+        assert parent.poll() is None, "the parent should live until it is killed"
+        time.sleep(0.05)
+    pids = [int(pid) for pid in pid_file.read_text().split()]
+    assert len(pids) == 3
+    parent.kill()
+    parent.wait()
+    gone, alive = psutil.wait_procs(
+        [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=10
+    )
+    assert not alive, gone
+
+
+_PARENT = """
+import sys, time
+from pathlib import Path
+import psutil
+from tests.rigging import open_rig
+directory = Path(sys.argv[1])
+with open_rig(directory, "slow_items.py") as opened:
+    opened.measured(num_workers=2)
+    rig = psutil.Process(opened.rig.pid)
+    pids = [rig.pid, *(child.pid for child in rig.children())]
+    (directory / "part").write_text(" ".join(map(str, pids)))
+    (directory / "part").rename(directory / "pids")
+    time.sleep(600)
+"""
+
+
+def _worker_count(process: psutil.Process) -> int:
+    return len(process.children())

@@ -1,0 +1,334 @@
+"""The arithmetic of claims: intervals enclose a known truth, and noise alone claims nothing."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Sequence
+
+import pytest
+
+from autotune.measurement import Block, Interval
+from autotune.stats import (
+    EpochEdge,
+    is_steady,
+    live_ratio,
+    paired_ratio,
+    relative_half_width,
+    spread,
+    t_quantile,
+    throughput,
+)
+
+RATE = 2000.0  # samples/s between two starts of the loader
+BLOCK_SAMPLES = 200
+TOLERANCE = 0.05
+
+
+def noisy_blocks(count: int, *, noise: float, seed: int = 0) -> list[Block]:
+    """Blocks of RATE samples/s whose duration carries log-normal noise."""
+    rng = random.Random(seed)
+    return [plain_block(math.exp(rng.gauss(0, noise))) for _ in range(count)]
+
+
+def plain_block(slowness: float = 1.0) -> Block:
+    return Block(BLOCK_SAMPLES, 4, BLOCK_SAMPLES / RATE * slowness, 0.01)
+
+
+def edge_block(edge_s: float, edges: int = 1) -> Block:
+    return Block(BLOCK_SAMPLES, 4, BLOCK_SAMPLES / RATE + edges * edge_s, 0.01, epoch_edges=edges)
+
+
+# --- throughput -----------------------------------------------------------------------------------
+
+
+def test_a_throughput_without_blocks_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one block"):
+        throughput([], None)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01, 0.05])
+@pytest.mark.parametrize("count", [1, 4, 12, 40])
+def test_the_interval_lies_around_the_true_rate(count: int, noise: float) -> None:
+    found = throughput(noisy_blocks(count, noise=noise), None)
+    assert found.edge_s is None
+    assert found.interval.estimate == pytest.approx(RATE, rel=2.5 * noise + 1e-9)
+
+
+def test_the_interval_of_a_window_encloses_the_true_rate_as_often_as_it_says() -> None:
+    hits = 0
+    windows = 400
+    for seed in range(windows):
+        interval = throughput(noisy_blocks(20, noise=0.03, seed=seed), None, seed=seed).interval
+        hits += interval.low <= RATE <= interval.high
+    assert 0.90 <= hits / windows <= 0.99
+
+
+def test_more_blocks_narrow_the_interval() -> None:
+    few = throughput(noisy_blocks(8, noise=0.05), None).interval
+    many = throughput(noisy_blocks(128, noise=0.05), None).interval
+    assert many.half_width_pct < few.half_width_pct / 2
+
+
+def test_below_five_blocks_the_interval_is_their_range() -> None:
+    blocks = [plain_block(slowness) for slowness in (0.9, 1.0, 1.1)]
+    interval = throughput(blocks, None).interval
+    assert interval.low == pytest.approx(RATE / 1.1)
+    assert interval.high == pytest.approx(RATE / 0.9)
+
+
+def test_one_disturbed_block_does_not_move_the_centre() -> None:
+    blocks = [*noisy_blocks(20, noise=0.01), plain_block(slowness=30.0)]
+    assert throughput(blocks, None).interval.estimate == pytest.approx(RATE, rel=0.01)
+
+
+def test_the_same_blocks_give_the_same_interval() -> None:
+    blocks = noisy_blocks(20, noise=0.05)
+    assert throughput(blocks, None, seed=3) == throughput(blocks, None, seed=3)
+
+
+@pytest.mark.parametrize("edge_s", [0.0, 0.05, 0.8])
+def test_the_cost_of_an_epoch_edge_is_spread_over_the_samples_of_an_epoch(edge_s: float) -> None:
+    epoch = 10 * BLOCK_SAMPLES
+    blocks = [*[plain_block()] * 9, edge_block(edge_s)] * 3
+    found = throughput(blocks, EpochEdge(start_s=123.0, samples=epoch))
+    true_rate = epoch / (epoch / RATE + edge_s)
+    assert found.edge_s == pytest.approx(edge_s, abs=1e-9)
+    assert found.interval.estimate == pytest.approx(true_rate)
+    assert found.interval.low <= true_rate * (1 + 1e-9)
+    assert found.interval.high >= true_rate * (1 - 1e-9)
+
+
+def test_noise_does_not_hide_the_cost_of_an_epoch_edge() -> None:
+    epoch = 20 * BLOCK_SAMPLES
+    edge_s = 0.5
+    blocks = noisy_blocks(60, noise=0.02)
+    for place in (10, 30, 50):
+        blocks[place] = edge_block(edge_s)
+    found = throughput(blocks, EpochEdge(start_s=0.0, samples=epoch))
+    true_rate = epoch / (epoch / RATE + edge_s)
+    assert found.edge_s == pytest.approx(edge_s, rel=0.02)
+    assert found.interval.low <= true_rate <= found.interval.high
+
+
+def test_several_starts_in_one_block_share_its_extra_time() -> None:
+    blocks = [*[plain_block()] * 9, edge_block(0.2, edges=2)]
+    found = throughput(blocks, EpochEdge(start_s=0.0, samples=1000))
+    assert found.edge_s == pytest.approx(0.2)
+
+
+def test_a_window_that_saw_no_start_uses_what_the_last_one_cost() -> None:
+    found = throughput([plain_block()] * 10, EpochEdge(start_s=0.5, samples=1000))
+    assert found.edge_s == pytest.approx(0.5)
+    assert found.interval.estimate == pytest.approx(1000 / (1000 / RATE + 0.5))
+
+
+def test_without_epochs_nothing_is_spread() -> None:
+    found = throughput([*[plain_block()] * 9, edge_block(0.5)], None)
+    assert found.edge_s is None
+    assert found.interval.estimate == pytest.approx(RATE)
+
+
+def test_where_most_blocks_hold_a_start_it_is_the_ordinary_case_and_counts_once() -> None:
+    blocks = [edge_block(0.1)] * 9 + [plain_block()]
+    found = throughput(blocks, EpochEdge(start_s=5.0, samples=BLOCK_SAMPLES))
+    assert found.edge_s is None
+    assert found.interval.estimate == pytest.approx(blocks[0].samples_per_s)
+
+
+# --- steadiness -----------------------------------------------------------------------------------
+
+
+def ramp(step: float) -> list[float]:
+    return [1000 * (1 + step) ** place for place in range(6)]
+
+
+@pytest.mark.parametrize("count", range(6))
+def test_fewer_than_six_blocks_are_not_known_to_be_steady(count: int) -> None:
+    assert not is_steady([1000.0] * count, tolerance=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        [1000.0] * 6,
+        [1000, 1010, 990, 1005, 995, 1000],
+        ramp(0.01),
+        [500, 700, 900, 1000, 1000, 1000, 1001, 1002, 1003],
+    ],
+    ids=["level", "small noise", "drift within the tolerance", "level after a ramp"],
+)
+def test_level_rates_are_steady(rates: Sequence[float]) -> None:
+    assert is_steady(rates, tolerance=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [ramp(0.05), ramp(-0.05), ramp(0.25), [1000.0] * 3 + [1200.0] * 3, [1000.0] * 5 + [500.0] * 3],
+    ids=["warming up", "slowing down", "warming up fast", "a step up", "a step down"],
+)
+def test_a_trend_is_not_steady(rates: Sequence[float]) -> None:
+    assert not is_steady(rates, tolerance=TOLERANCE)
+
+
+def test_a_drift_within_the_noise_of_both_halves_is_steady() -> None:
+    assert is_steady([900, 1000, 1150, 960, 1075, 1200], tolerance=TOLERANCE)
+
+
+def test_noise_excuses_no_drift_beyond_three_tolerances() -> None:
+    assert not is_steady([600, 1000, 1700, 700, 1200, 2000], tolerance=TOLERANCE)
+
+
+# --- the quick interval between two blocks --------------------------------------------------------
+
+
+@pytest.mark.parametrize("rates", [[], [1000.0], [1000.0, 1001.0]])
+def test_fewer_than_three_rates_say_nothing(rates: Sequence[float]) -> None:
+    assert relative_half_width(rates) == math.inf
+
+
+def test_equal_rates_have_no_width() -> None:
+    assert relative_half_width([1000.0] * 5) == 0
+
+
+def test_the_quick_half_width_has_the_size_of_the_medians_error() -> None:
+    """1.2533 sigma / sqrt(n) is the median's standard error for normal rates, times t or 1.96."""
+    noise, count = 0.02, 40
+    rng = random.Random(0)
+    widths = [
+        relative_half_width([rng.gauss(1000, 1000 * noise) for _ in range(count)])
+        for _ in range(200)
+    ]
+    expected = t_quantile(count - 1) * 1.2533 * noise / math.sqrt(count)
+    assert statistics.fmean(widths) == pytest.approx(expected, rel=0.1)
+
+
+def test_the_quick_half_width_is_relative_and_ignores_an_outlier() -> None:
+    rates = [990, 1000, 1010, 1005, 995, 1000, 1000.0]
+    assert relative_half_width([10 * r for r in rates]) == pytest.approx(relative_half_width(rates))
+    assert relative_half_width([*rates, 10.0]) < 2 * relative_half_width(rates) + 0.01
+
+
+@pytest.mark.parametrize(
+    ("degrees", "quantile"),
+    [(1, 12.706), (2, 4.303), (7, 2.365), (20, 2.086), (30, 2.042), (60, 2.000), (1000, 1.962)],
+)
+def test_students_quantiles_agree_with_the_tables(degrees: int, quantile: float) -> None:
+    """NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2."""
+    assert t_quantile(degrees) == pytest.approx(quantile, rel=0.005)
+
+
+def test_fractional_degrees_of_freedom_are_rounded_to_the_wider_side() -> None:
+    assert t_quantile(2.9) == t_quantile(2)
+    assert t_quantile(0.3) == t_quantile(1)
+
+
+# --- ratios ---------------------------------------------------------------------------------------
+
+
+def test_a_live_ratio_carries_the_errors_of_both_sides() -> None:
+    ratio = live_ratio(Interval(1500, 1470, 1530), Interval(1000, 970, 1030))
+    assert ratio.estimate == pytest.approx(1.5)
+    assert ratio.half_width_pct == pytest.approx(math.hypot(2, 3), rel=0.02)
+
+
+def test_a_live_ratio_of_exact_sides_is_exact() -> None:
+    ratio = live_ratio(Interval(900, 900, 900), Interval(1000, 1000, 1000))
+    assert ratio.low == pytest.approx(0.9)
+    assert ratio.high == pytest.approx(0.9)
+
+
+def test_a_live_ratio_read_the_other_way_round_is_the_reciprocal() -> None:
+    one, other = Interval(1500, 1400, 1530), Interval(1000, 970, 1080)
+    there, back = live_ratio(one, other), live_ratio(other, one)
+    assert there.estimate * back.estimate == pytest.approx(1)
+    assert there.low * back.high == pytest.approx(1)
+    assert there.high * back.low == pytest.approx(1)
+
+
+def test_a_side_of_unequal_arms_widens_the_ratio_on_the_matching_side() -> None:
+    exact = Interval(1000, 1000, 1000)
+    ratio = live_ratio(Interval(1000, 900, 1000), exact)
+    assert ratio.low == pytest.approx(0.9)
+    assert ratio.high == pytest.approx(1.0)
+    ratio = live_ratio(exact, Interval(1000, 900, 1000))
+    assert ratio.low == pytest.approx(1.0)
+    assert ratio.high == pytest.approx(1 / 0.9)
+
+
+@pytest.mark.parametrize("rounds", [[], [[1.2]], [[], [1.2]]])
+def test_one_pair_of_windows_claims_nothing(rounds: Sequence[Sequence[float]]) -> None:
+    with pytest.raises(ValueError, match="at least two pairs"):
+        paired_ratio(rounds)
+
+
+def test_a_paired_ratio_of_equal_pairs_is_that_ratio() -> None:
+    ratio = paired_ratio([[1.25, 1.25], [1.25, 1.25]])
+    assert ratio.low == pytest.approx(1.25)
+    assert ratio.high == pytest.approx(1.25)
+
+
+def test_a_paired_ratio_is_the_geometric_mean_with_students_interval() -> None:
+    ratio = paired_ratio([[1.1, 1.2, 1.3]])
+    logs = [math.log(r) for r in (1.1, 1.2, 1.3)]
+    half = 4.303 * statistics.stdev(logs) / math.sqrt(3)
+    assert ratio.estimate == pytest.approx(math.exp(statistics.fmean(logs)))
+    assert ratio.low == pytest.approx(math.exp(statistics.fmean(logs) - half), rel=1e-4)
+    assert ratio.high == pytest.approx(math.exp(statistics.fmean(logs) + half), rel=1e-4)
+
+
+def test_rounds_that_disagree_widen_the_interval_beyond_that_of_their_pairs() -> None:
+    agreeing = paired_ratio([[1.18, 1.22], [1.18, 1.22]])
+    disagreeing = paired_ratio([[1.08, 1.12], [1.28, 1.32]])
+    assert disagreeing.half_width_pct > 3 * agreeing.half_width_pct
+
+
+def simulated_claims(
+    rounds: int, *, true_ratio: float, pair_noise: float, round_noise: float, claims: int = 1500
+) -> list[Interval]:
+    """Claims from rounds of four pairs, each process of a round with a speed of its own."""
+    rng = random.Random(20250101)
+
+    def one_round() -> list[float]:
+        centre = math.log(true_ratio) + rng.gauss(0, round_noise)
+        return [math.exp(centre + rng.gauss(0, pair_noise)) for _ in range(4)]
+
+    return [paired_ratio([one_round() for _ in range(rounds)]) for _ in range(claims)]
+
+
+def coverage(claims: Sequence[Interval], truth: float) -> float:
+    return sum(c.low <= truth <= c.high for c in claims) / len(claims)
+
+
+@pytest.mark.parametrize("true_ratio", [0.8, 1.0, 1.6])
+@pytest.mark.parametrize("rounds", [1, 2, 3, 6])
+def test_the_interval_of_a_claim_covers_the_truth_as_often_as_it_says(
+    rounds: int, true_ratio: float
+) -> None:
+    claims = simulated_claims(rounds, true_ratio=true_ratio, pair_noise=0.03, round_noise=0.0)
+    assert 0.93 <= coverage(claims, true_ratio) <= 0.995
+
+
+@pytest.mark.parametrize("rounds", [2, 3, 6])
+def test_processes_that_differ_as_much_as_windows_leave_the_coverage_as_stated(
+    rounds: int,
+) -> None:
+    """Rounds are few, so their own spread counts with their own degrees of freedom."""
+    claims = simulated_claims(rounds, true_ratio=1.2, pair_noise=0.02, round_noise=0.02)
+    assert 0.90 <= coverage(claims, 1.2) <= 0.995
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 4])
+def test_equal_configs_are_called_different_at_most_as_often_as_stated(rounds: int) -> None:
+    claims = simulated_claims(rounds, true_ratio=1.0, pair_noise=0.05, round_noise=0.0)
+    faster = sum(c.low > 1.0 for c in claims) / len(claims)
+    slower = sum(c.high < 1.0 for c in claims) / len(claims)
+    assert faster <= 0.04
+    assert slower <= 0.04
+    assert faster + slower > 0.002  # an interval that never errs is wider than it says
+
+
+def test_a_spread_is_the_median_with_the_range() -> None:
+    windows = [Interval(e, e - 1, e + 1) for e in (980.0, 1000.0, 1050.0)]
+    assert spread(windows) == Interval(1000.0, 980.0, 1050.0)
