@@ -130,7 +130,8 @@ class BestFile(_Section):
         data = self.model_dump(mode="json", exclude={"hardware": {"versions"}})
         body = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        header = HEADER.format(name=path.name, program=self.program.command)
+        on_one_line = " ".join(self.program.command.split())
+        header = HEADER.format(name=path.name, program=on_one_line)
         part.write_text(header + body, encoding="utf-8")
         part.replace(path)
 

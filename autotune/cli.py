@@ -18,7 +18,6 @@ from autotune.errors import AutotuneError, ProgramError, UsageError
 
 if TYPE_CHECKING:
     from autotune.console import Console
-    from autotune.result import SearchResult
 
 app = typer.Typer(
     add_completion=False,
@@ -66,7 +65,7 @@ def search(
     seed: Annotated[int, typer.Option(help="Seeds the sampler.")] = 0,
 ) -> None:
     """Search the fastest config of a training program, unmodified."""
-    from autotune import api
+    from autotune import api, verdict
     from autotune.console import Console
 
     console = Console()
@@ -86,7 +85,7 @@ def search(
             seed=seed,
             console=console,
         )
-        _show(console, result, output)
+    verdict.show(result, output)
 
 
 @app.command()
@@ -100,13 +99,13 @@ def resume(
     output: OutputOption = Path("best.yaml"),
 ) -> None:
     """Go on with a search that was stopped or killed."""
-    from autotune import api
+    from autotune import api, verdict
     from autotune.console import Console
 
     console = Console()
     with _errors(console):
         result = api.resume(run, budget=budget, output=output, console=console)
-        _show(console, result, output)
+    verdict.show(result, output)
 
 
 @app.command(context_settings=PROGRAM_LAST)
@@ -203,16 +202,6 @@ class _errors:  # noqa: N801 - reads as a statement
             f"\n{' '.join(strayed)} stood after the program and went to it. If that was meant for "
             "autotune: its options come before the program."
         )
-
-
-def _show(console: Console, result: SearchResult, output: Path) -> None:
-    program = result.head.program
-    commands = [f"autotune run {output} {program}"]
-    if result.changes:
-        commands.append(
-            f'or as first line of the script: import autotune; autotune.apply("{output}")'
-        )
-    console.verdict(result, [str(output), str(result.run_dir)], commands if result.changes else [])
 
 
 def _names(text: str) -> list[str]:

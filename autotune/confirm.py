@@ -17,7 +17,7 @@ from autotune.config import Config
 from autotune.hardware import Hardware
 from autotune.measurement import Interval, Measurement, Memory
 from autotune.objective import START_SILENCE_S
-from autotune.outcome import ENDED_BY_US, Ending
+from autotune.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.proposals import ranked
 from autotune.record import Side, TrialRecord, WindowRecord
 from autotune.rig import GiveUp, Rig
@@ -197,19 +197,30 @@ def _round(contest: Contest) -> list[WindowRecord] | Ending:
     with ExitStack() as rigs:
         for side in ALTERNATION if contest.fit_together else ALTERNATION[:4]:
             began = monotonic()
-            setting = contest.setting(side)
-            if side not in kept:
-                rig = rigs.enter_context(contest.rigs.new())
-                if ending := _warm_up(rig, setting, contest.give_up):
-                    return ending
-                kept[side] = rig
-            result = kept[side].measure(setting, WINDOW, contest.give_up, START_SILENCE_S)
+            result = _window(contest, side, kept, rigs)
+            if isinstance(result, Ending) and result.outcome is Outcome.RAN_OUT:
+                kept.pop(side, None)  # a short program came to its end: it is started once more
+                result = _window(contest, side, kept, rigs)
             if isinstance(result, Ending):
                 return result
             if not contest.fit_together:
                 kept.pop(side).close()
-            windows.append(WindowRecord(side, setting.config, result, monotonic() - began))
+            config = contest.setting(side).config
+            windows.append(WindowRecord(side, config, result, monotonic() - began))
     return windows
+
+
+def _window(
+    contest: Contest, side: Side, kept: dict[Side, Rig], rigs: ExitStack
+) -> Measurement | Ending:
+    """Measure a side in the process that is kept for it, or in a new one that is kept then."""
+    setting = contest.setting(side)
+    if side not in kept:
+        rig = rigs.enter_context(contest.rigs.new())
+        if ending := _warm_up(rig, setting, contest.give_up):
+            return ending
+        kept[side] = rig
+    return kept[side].measure(setting, WINDOW, contest.give_up, START_SILENCE_S)
 
 
 def _warm_up(rig: Rig, setting: Setting, give_up: GiveUp) -> Ending | None:

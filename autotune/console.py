@@ -1,31 +1,25 @@
-"""Console: all that a person sees while a search runs, and its verdict.
+"""Console: all that a person sees while a search runs, on stderr.
 
-Talk goes to stderr, the verdict to stdout. On a terminal one line tells phase, budget left, config
-and best speedup so far; elsewhere plain lines appear as things happen.
+On a terminal one line tells phase, budget left, config and best speedup so far; elsewhere plain
+lines appear as things happen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rich.console import Console as RichConsole
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from autotune.budget import Budget, format_duration
 from autotune.config import Config
 from autotune.diagnosis import Diagnosis
-from autotune.measurement import Interval, Memory
-from autotune.outcome import Outcome
+from autotune.measurement import Interval
 from autotune.record import Head, TrialRecord
 from autotune.space import ResolvedSpace
 from autotune.wire import Progress
-
-if TYPE_CHECKING:
-    from autotune.result import SearchResult
 
 
 @dataclass
@@ -47,11 +41,10 @@ class _State:
 
 
 class Console:
-    """Shows a search; ``quiet`` shows nothing until the verdict."""
+    """Shows a search; ``quiet`` shows nothing."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._talk = RichConsole(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
-        self._out = RichConsole(highlight=False, soft_wrap=True)
         self._state = _State()
         self._live: Live | None = None
 
@@ -60,9 +53,9 @@ class Console:
         hardware = head.hardware
         gpus = ", ".join(g.name for g in hardware.gpus) or "no GPU"
         self._state.budget = budget
-        self._say(f"[bold]autotune[/] {_plain(head.program)} · {hardware.cpu_quota} cores, {gpus}")
+        self._say(f"[bold]autotune[/] {plain(head.program)} · {hardware.cpu_quota} cores, {gpus}")
         self._say(
-            f"  run {_plain(run)}, budget {format_duration(budget.total_s)}; Ctrl-C ends it early "
+            f"  run {plain(run)}, budget {format_duration(budget.total_s)}; Ctrl-C ends it early "
             "with the best so far"
         )
         for doubt in hardware.doubts:
@@ -93,7 +86,7 @@ class Console:
             values = ", ".join(map(str, domain.values))
             self._say(f"  [dim]{knob}: {values} (now {space.baseline[knob]})[/]")
         for knob, reason in space.refused.items():
-            self._say(f"  [dim]{knob} is not searched: {_plain(reason)}[/]")
+            self._say(f"  [dim]{knob} is not searched: {plain(reason)}[/]")
 
     def trying(self, config: Config, why: str, space: ResolvedSpace) -> None:
         """Show the config that is measured now."""
@@ -109,11 +102,11 @@ class Console:
         changes = _changes(record.config, space)
         if record.measurement is None or record.speedup is None:
             reason = record.ending.reason if record.ending else ""
-            self._say(f"  {number:3d}  {record.outcome}: {_plain(reason)}  [dim]{changes}[/]")
+            self._say(f"  {number:3d}  {record.outcome}: {plain(reason)}  [dim]{changes}[/]")
             return
         rate = record.measurement.throughput
         if number == 0:
-            self._say(f"    0  {rate.estimate:,.0f} samples/s as written {_bounds(rate)}")
+            self._say(f"    0  {rate.estimate:,.0f} samples/s as written {bounds(rate)}")
             return
         best = self._state.best
         is_best = best is None or record.speedup.estimate > best.estimate
@@ -121,7 +114,7 @@ class Console:
             self._state.best = record.speedup
         style = "bold green" if is_best and record.speedup.low > 1 else "default"
         self._say(
-            f"  {number:3d}  [{style}]{record.speedup.estimate:.2f}x[/] {_bounds(record.speedup)}  "
+            f"  {number:3d}  [{style}]{record.speedup.estimate:.2f}x[/] {bounds(record.speedup)}  "
             f"{rate.estimate:,.0f} samples/s  {changes}  [dim]{record.cost_s:.1f}s[/]"
         )
 
@@ -143,61 +136,11 @@ class Console:
 
     def note(self, text: str) -> None:
         """Say something."""
-        self._say(f"  {_plain(text)}")
+        self._say(f"  {plain(text)}")
 
     def warn(self, text: str) -> None:
         """Say something that the user should not miss."""
-        self._say(f"[yellow]{_plain(text)}[/]")
-
-    def verdict(self, result: SearchResult, files: Iterable[str], commands: Iterable[str]) -> None:
-        """Print the verdict."""
-        from autotune.result import Finding
-
-        self.end()
-        out = self._out.print
-        out()
-        match result.finding:
-            case Finding.FASTER:
-                out(
-                    f"[bold green]{result.speedup.estimate:.2f}x faster[/] "
-                    f"{_bounds(result.speedup)}, confirmed in fresh processes"
-                )
-            case Finding.NO_GAIN:
-                out("[bold]No significant gain:[/] your program's own config is kept.")
-                if result.candidate_speedup is not None:
-                    speedup = result.candidate_speedup
-                    out(
-                        f"  The best candidate came out at {speedup.estimate:.2f}x "
-                        f"{_bounds(speedup)} in fresh processes."
-                    )
-            case Finding.UNCONFIRMED:
-                out(
-                    f"[bold yellow]Not confirmed[/] ({_plain(result.reason)}): your program's own "
-                    "config is kept."
-                )
-                if result.candidate_speedup is not None and result.candidate is not None:
-                    changes = result.candidate.changes_from(result.baseline)
-                    listed = " ".join(f"{k}={v}" for k, v in changes.items())
-                    out(
-                        f"  Measured live, {listed} gave {result.candidate_speedup.estimate:.2f}x "
-                        f"{_bounds(result.candidate_speedup)}."
-                    )
-                out(f"  autotune resume {result.run_dir.name} goes on from here.")
-        out(_before_after(result))
-        if result.changes:
-            out("Changed:")
-            for knob, value in result.changes.items():
-                out(f"  {knob}: {result.baseline[knob]} → {value}")
-            out(f"Learning: {_plain(result.learning_note)}")
-        for untried in result.untried:
-            out(f"[dim]Not tried for lack of time: {untried} (a longer --budget reaches it).[/]")
-        ok = sum(r.outcome is Outcome.OK for r in result.records)
-        out(
-            f"[dim]{ok} of {len(result.records)} trials measured in {result.processes} processes, "
-            f"{format_duration(result.seconds)}; {', '.join(map(_plain, files))}[/]"
-        )
-        for command in commands:
-            out(f"  {_plain(command)}")
+        self._say(f"[yellow]{plain(text)}[/]")
 
     def error(self, message: str, program_traceback: str = "") -> None:
         """Show an error, the program's own traceback first."""
@@ -210,12 +153,13 @@ class Console:
         self._talk.print(markup)
 
 
-def _plain(value: object) -> str:
-    """Text of the user's: brackets in it are no markup."""
+def plain(value: object) -> str:
+    """Return text of the user's with its brackets kept from being markup."""
     return str(value).replace("[", r"\[")
 
 
-def _bounds(interval: Interval) -> str:
+def bounds(interval: Interval) -> str:
+    """Return an interval's bounds, with decimals that fit its size."""
     digits = 2 if interval.estimate < 100 else 0
     return rf"\[{interval.low:,.{digits}f}, {interval.high:,.{digits}f}]"
 
@@ -223,29 +167,3 @@ def _bounds(interval: Interval) -> str:
 def _changes(config: Config, space: ResolvedSpace) -> str:
     changes = config.changes_from(space.baseline)
     return " ".join(f"{knob}={value}" for knob, value in changes.items()) or "baseline"
-
-
-def _before_after(result: SearchResult) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 2))
-    for column in ("", "before", "after"):
-        table.add_column(column, justify="left" if not column else "right")
-    before, after = result.throughput
-    table.add_row("samples/s", _rate(before), _rate(after))
-    for label, name in (
-        ("host memory", "host_bytes"),
-        ("GPU memory reserved", "device_reserved_bytes"),
-        ("GPU memory in use", "device_used_bytes"),
-    ):
-        if getattr(result.memory[0], name) is not None:
-            table.add_row(label, *(_size(memory, name) for memory in result.memory))
-    return table
-
-
-def _rate(interval: Interval) -> str:
-    digits = 1 if interval.estimate < 100 else 0
-    return rf"{interval.estimate:,.{digits}f} {_bounds(interval)}"
-
-
-def _size(memory: Memory, name: str) -> str:
-    size = getattr(memory, name)
-    return "unknown" if size is None else f"{size / 2**30:.2f} GiB"

@@ -16,16 +16,16 @@ from autotune.wire import Ended
 # Spellings: torch.OutOfMemoryError and c10's messages; CUDA and HIP runtime errors; cuBLAS and
 # cuDNN handle creation; c10's CPU allocator; Python's own.
 DEVICE_MEMORY = re.compile(
-    r"OutOfMemoryError|(CUDA|HIP)( error:)? out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+    r"OutOfMemoryError|(CUDA|HIP)\]?:?( driver)?( error:)? out of memory|CUBLAS_STATUS_ALLOC_FAILED"
     r"|CUDNN_STATUS_ALLOC_FAILED|hipErrorOutOfMemory|MPS backend out of memory"
 )
 HOST_MEMORY = re.compile(
-    r"DefaultCPUAllocator: (can't|not enough memory)|^MemoryError|: MemoryError"
+    r"DefaultCPUAllocator: (can't|not enough memory)|MemoryError\b"
     r"|\[Errno 12\]|Cannot allocate memory"
 )
 SHARED_MEMORY = re.compile(
     r"[Bb]us error|insufficient shared memory|unable to (allocate|write|mmap).*shared memory"
-    r"|No space left on device: '/dev/shm|shm_open"
+    r"|file </torch_\d+.*No space left on device|No space left on device: '/dev/shm|shm_open"
 )
 LOADER_WORKER_KILLED = re.compile(r"DataLoader worker .* killed by signal: Killed")
 
@@ -60,8 +60,10 @@ def from_exit_code(code: int, log_tail: str) -> Ending:
     """Return the ending of a rig that died without a word; negative codes are signals."""
     if code >= 0:
         return Ending(Outcome.CRASHED, f"the process exited with code {code}", log_tail)
-    name = signal.Signals(-code).name
-    match -code:
+    number = -code
+    known = {s.value: s.name for s in signal.Signals}
+    name = known.get(number, f"signal {number}")
+    match number:
         case signal.SIGKILL:
             return Ending(
                 Outcome.HOST_OUT_OF_MEMORY,

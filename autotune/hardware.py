@@ -180,7 +180,11 @@ def _gpus() -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
         return (), (f"NVML stopped answering ({error}): GPU facts are unknown.",)
     finally:
         pynvml.nvmlShutdown()
-    return visible_gpus(gpus, os.environ.get("CUDA_VISIBLE_DEVICES")), ()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    found = visible_gpus(gpus, visible)
+    if visible and not found:
+        return (), (f"CUDA_VISIBLE_DEVICES={visible} names no whole GPU: its facts are unknown.",)
+    return found, ()
 
 
 def visible_gpus(gpus: tuple[Gpu, ...], visible: str | None) -> tuple[Gpu, ...]:

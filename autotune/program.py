@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import inspect
 import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,6 +34,7 @@ class Program:
         function: Name of the function, empty for a script.
         args: Its arguments: ``sys.argv[1:]``, which functions receive as positional arguments too.
         cwd: Directory it runs in.
+        import_root: Directory that comes first on ``sys.path``.
         fingerprint: SHA-256 of its source; a changed program invalidates measurements.
         name: Short name for directories and headings.
     """
@@ -43,13 +44,14 @@ class Program:
     function: str
     args: tuple[str, ...]
     cwd: str
+    import_root: str
     fingerprint: str
     name: str
 
     def __str__(self) -> str:
         base = self.target if self.kind is ProgramKind.MODULE_FUNCTION else self._short_target
         call = f"{base}:{self.function}" if self.function else base
-        return " ".join([call, *self.args])
+        return shlex.join([call, *self.args])
 
     @property
     def _short_target(self) -> str:
@@ -92,23 +94,24 @@ def parse_program(text: str, args: Sequence[str] = (), cwd: Path | None = None) 
     cwd = (cwd or Path.cwd()).resolve()
     target, _, function = text.partition(":")
     if function and not target.endswith(".py"):
-        source = _module_source(target, cwd)
-        return Program(
-            ProgramKind.MODULE_FUNCTION,
-            target,
-            function,
-            tuple(args),
-            str(cwd),
-            _fingerprint(source.read_bytes()),
-            function,
-        )
-    path = (cwd / target).resolve()
-    if not path.is_file():
-        raise UsageError(_missing_file(target, path, cwd))
-    kind = ProgramKind.FILE_FUNCTION if function else ProgramKind.SCRIPT
-    fingerprint = _fingerprint(path.read_bytes())
-    name = function or path.stem
-    return Program(kind, str(path), function, tuple(args), str(cwd), fingerprint, name)
+        root, source = _find_module(target, cwd)
+        kind = ProgramKind.MODULE_FUNCTION
+    else:
+        source = (cwd / target).resolve()
+        if not source.is_file():
+            raise UsageError(_missing_file(target, source, cwd))
+        root, target = source.parent, str(source)
+        kind = ProgramKind.FILE_FUNCTION if function else ProgramKind.SCRIPT
+    return Program(
+        kind=kind,
+        target=target,
+        function=function,
+        args=tuple(args),
+        cwd=str(cwd),
+        import_root=str(root),
+        fingerprint=_fingerprint(source.read_bytes()),
+        name=function or source.stem,
+    )
 
 
 def program_of(function: Callable[..., Any], args: Sequence[str], pickle_dir: Path) -> Program:
@@ -122,25 +125,26 @@ def program_of(function: Callable[..., Any], args: Sequence[str], pickle_dir: Pa
         args: Positional arguments, as strings.
         pickle_dir: Where the pickle goes, if one is needed.
     """
-    name = function.__name__
-    fingerprint = _fingerprint(_source_of(function).encode())
-    cwd = str(Path.cwd())
+    module, name = function.__module__, function.__name__
     if _is_importable(function):
-        source = inspect.getsourcefile(function)
-        assert source is not None, "an importable function has a source file"
-        path = str(Path(source).resolve())
-        kind, target = (
-            (ProgramKind.MODULE_FUNCTION, function.__module__)
-            if "." in function.__module__
-            else (ProgramKind.FILE_FUNCTION, path)
-        )
-        return Program(kind, target, name, tuple(args), cwd, fingerprint, name)
-    import cloudpickle
+        root, _ = _find_module(module, Path.cwd())
+        kind, target = ProgramKind.MODULE_FUNCTION, module
+    else:
+        import cloudpickle
 
-    path_of_pickle = pickle_dir / "program.pkl"
-    path_of_pickle.write_bytes(cloudpickle.dumps(function))
-    kind = ProgramKind.PICKLED_FUNCTION
-    return Program(kind, str(path_of_pickle), name, tuple(args), cwd, fingerprint, name)
+        pickle_path = pickle_dir / "program.pkl"
+        pickle_path.write_bytes(cloudpickle.dumps(function))
+        kind, target, root = ProgramKind.PICKLED_FUNCTION, str(pickle_path), Path.cwd()
+    return Program(
+        kind=kind,
+        target=target,
+        function=name,
+        args=tuple(args),
+        cwd=str(Path.cwd()),
+        import_root=str(root),
+        fingerprint=_fingerprint(_source_of(function).encode()),
+        name=name,
+    )
 
 
 def _is_importable(function: Callable[..., Any]) -> bool:
@@ -171,14 +175,13 @@ def _missing_file(target: str, path: Path, cwd: Path) -> str:
     return f"There is no program '{target}'.{hint}"
 
 
-def _module_source(dotted: str, cwd: Path) -> Path:
-    """Find a module's file without importing it: its package may import torch."""
+def _find_module(dotted: str, cwd: Path) -> tuple[Path, Path]:
+    """Find a module without importing it (its package may import torch): import root and file."""
     relative = Path(*dotted.split("."))
-    for entry in (cwd, *map(Path, sys.path)):
-        for candidate in (entry / relative.with_suffix(".py"), entry / relative / "__init__.py"):
-            if candidate.is_file():
-                return candidate
-    importlib.invalidate_caches()
+    for root in (cwd, *(Path(entry).resolve() for entry in sys.path)):
+        for source in (root / relative.with_suffix(".py"), root / relative / "__init__.py"):
+            if source.is_file():
+                return root, source
     raise UsageError(
         f"There is no module '{dotted}' on the import path. Name its file instead "
         f"('path/to/file.py:function'), or run autotune where 'import {dotted}' works."

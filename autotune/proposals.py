@@ -121,7 +121,7 @@ def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRe
         for r in records
         if r.speedup is not None
         and r.config != space.baseline
-        and all(r.config[n] == v for n, v in space.fixed.items())
+        and r.config == space.canonical(r.config.replace(**space.fixed))
     ]
     if not able:
         return []

@@ -41,6 +41,7 @@ class SearchSpace:
         return replace(
             self,
             knobs={name: self.knobs.get(name) for name in names},
+            fixed={k: v for k, v in self.fixed.items() if k not in names},
             demanded=self.demanded | frozenset(names),
         )
 
@@ -71,7 +72,10 @@ class SearchSpace:
             for knob, raws in values.items()
         }
         return replace(
-            self, knobs={**self.knobs, **given}, demanded=self.demanded | frozenset(given)
+            self,
+            knobs={**self.knobs, **given},
+            fixed={k: v for k, v in self.fixed.items() if k not in given},
+            demanded=self.demanded | frozenset(given),
         )
 
     def without(self, knob: str) -> SearchSpace:
@@ -105,7 +109,8 @@ class SearchSpace:
             if isinstance(offer, NotOffered):
                 refused[name] = offer.reason
                 continue
-            baseline[name] = profile.config_reads.get(name) or knob.current(profile)
+            own = profile.config_reads.get(name)
+            baseline[name] = knob.current(profile) if own is None else own
             if name in self.fixed:
                 continue
             given = self.knobs[name]

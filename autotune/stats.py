@@ -14,6 +14,11 @@ from dataclasses import dataclass
 from autotune.measurement import Block, Interval
 
 RESAMPLES = 400
+STEADY_BLOCKS = 6
+# Standard deviation of the log ratio of two equal fresh processes, beyond the noise of windows.
+# Chosen: in simulations it keeps the coverage of 95 % intervals at 93 % or more when processes
+# differ by up to 2 %, as much as their windows do (tests/test_stats.py).
+PROCESS_SPREAD = 0.01
 
 # Two-sided 95 % quantiles of Student's t by degrees of freedom
 # (NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2)
@@ -66,13 +71,14 @@ def relative_half_width(rates: Sequence[float]) -> float:
 
 
 def is_steady(rates: Sequence[float], *, tolerance: float) -> bool:
-    """Tell whether the last three rates lie level with the three before them.
+    """Tell whether the later half of the last ``STEADY_BLOCKS`` rates lies level with the earlier.
 
     Level means: the medians differ by less than *tolerance* or by less than the noise in both.
     """
-    if len(rates) < 6:
+    if len(rates) < STEADY_BLOCKS:
         return False
-    before, after = rates[-6:-3], rates[-3:]
+    half = STEADY_BLOCKS // 2
+    before, after = rates[-STEADY_BLOCKS:-half], rates[-half:]
     drift = abs(statistics.median(after) / statistics.median(before) - 1)
     noise = max(max(part) / min(part) - 1 for part in (before, after)) / 2
     return drift < max(tolerance, min(noise, 3 * tolerance))
@@ -138,8 +144,10 @@ def live_ratio(candidate: Interval, reference: Interval) -> Interval:
 def paired_ratio(rounds: Sequence[Sequence[float]]) -> Interval:
     """Return the speedup from the ratios of neighbouring windows, grouped by round.
 
-    Student's t interval on the logarithms. Each round has its own processes, so the variance of
-    the mean is the larger of what single pairs and what whole rounds imply by their spread.
+    Student's t interval on the logarithms. Each round has its own processes, which differ in speed
+    by themselves (memory layout, placement on cores), so the variance of the mean is that of the
+    pairs plus that of the rounds; of the latter at least ``PROCESS_SPREAD``, because one or two
+    rounds can look alike by luck.
 
     Raises:
         ValueError: with fewer than two pairs: one has no spread.
@@ -149,9 +157,9 @@ def paired_ratio(rounds: Sequence[Sequence[float]]) -> Interval:
     if len(pooled) < 2:
         raise ValueError("a paired ratio needs at least two pairs of windows")
     centre = statistics.fmean(pooled)
-    variance = statistics.variance(pooled) / len(pooled)
-    if len(logs) > 1:
-        variance = max(variance, statistics.variance(map(statistics.fmean, logs)) / len(logs))
+    means = [statistics.fmean(pairs) for pairs in logs]
+    between = max(statistics.variance(means) if len(means) > 1 else 0.0, PROCESS_SPREAD**2)
+    variance = statistics.variance(pooled) / len(pooled) + between / len(logs)
     half = t_quantile(len(pooled) - 1) * math.sqrt(variance)
     return Interval(math.exp(centre), math.exp(centre - half), math.exp(centre + half))
 

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 
 import optuna
 import psutil
-from optuna.trial import Trial
-from optuna.trial import TrialState
+from optuna.trial import Trial, TrialState
 from pydantic import TypeAdapter
 
 from autotune.config import Config
@@ -128,6 +127,8 @@ class Study:
                 "Wait for it, end it, or give this search another --name."
             )
         self._set("lease", own)
+        while any(t.state is TrialState.WAITING for t in self._study.get_trials(deepcopy=False)):
+            self._study.ask()  # takes a waiting trial first: it runs now, and ends below
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             self._study.tell(trial.number, state=TrialState.FAIL)
 

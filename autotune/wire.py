@@ -6,13 +6,14 @@ Not covered: trust. The socket lies in a directory that only its user may enter.
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from autotune.config import Config
 from autotune.errors import RigError
@@ -136,7 +137,8 @@ def _adapter() -> TypeAdapter[ToRig | FromRig]:
 
 def encode(message: ToRig | FromRig) -> bytes:
     """Return one line of JSON, newline included."""
-    return _adapter().dump_json(message) + b"\n"
+    # json, not pydantic, writes the text: file names may hold bytes that are no UTF-8 (PEP 383)
+    return json.dumps(_adapter().dump_python(message, mode="json")).encode() + b"\n"
 
 
 def decode(line: bytes) -> ToRig | FromRig:
@@ -146,8 +148,8 @@ def decode(line: bytes) -> ToRig | FromRig:
         RigError: when the line is no message of this version.
     """
     try:
-        message = _adapter().validate_json(line)
-    except ValidationError as error:
+        message = _adapter().validate_python(json.loads(line))
+    except ValueError as error:  # pydantic's and json's own are ValueErrors
         raise RigError(f"unreadable message on the wire: {line[:200]!r} ({error})") from error
     protocol = getattr(message, "protocol", PROTOCOL)
     if protocol != PROTOCOL:
@@ -190,7 +192,7 @@ class Link:
             self._socket.settimeout(timeout_s)
             try:
                 chunk = self._socket.recv(1 << 16)
-            except TimeoutError:
+            except (TimeoutError, BlockingIOError):
                 return None
             except OSError as error:
                 raise LinkClosed(str(error)) from error

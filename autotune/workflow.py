@@ -1,4 +1,4 @@
-"""The search as a table of contents: from the program as written to a result that can be trusted."""
+"""The search as a table of contents: from the program as written to a trustworthy result."""
 
 from __future__ import annotations
 

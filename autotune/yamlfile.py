@@ -37,7 +37,7 @@ def read(path: Path) -> YamlFile:
     """Read a YAML file whose top level is a mapping.
 
     Raises:
-        FileFormatError: when it is missing, unreadable, not YAML, or no mapping.
+        FileFormatError: when it is missing, unreadable, not YAML, no mapping, or names a key twice.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -55,7 +55,15 @@ def read(path: Path) -> YamlFile:
         raise FileFormatError(f"{path}: this is not YAML: {error}") from error
     if not isinstance(data, dict):
         raise FileFormatError(f"{path}: expected 'key: value' lines, found {type(data).__name__}.")
-    return YamlFile(path, data, dict(_lines(node)))
+    lines: dict[KeyPath, int] = {}
+    faults = []
+    for key, number in _lines(node):
+        if key in lines:
+            faults.append(f"{path}:{number}: '{key[-1]}' stands on line {lines[key]} already.")
+        lines[key] = number
+    if faults:
+        raise FileFormatError("\n".join(faults))
+    return YamlFile(path, data, lines)
 
 
 def _lines(node: yaml.Node | None, above: KeyPath = ()) -> Iterator[tuple[KeyPath, int]]:

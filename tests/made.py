@@ -72,6 +72,7 @@ PROGRAM = Program(
     function="",
     args=("--epochs", "3"),
     cwd="/home/user",
+    import_root="/home/user",
     fingerprint="f" * 64,
     name="train",
 )

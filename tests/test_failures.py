@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import traceback
+from pathlib import Path
 
 import pytest
 
@@ -154,10 +155,11 @@ def test_a_long_message_is_cut_to_its_first_line() -> None:
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGBUS, signal.SIGSEGV])
 def test_a_rig_that_dies_of_a_signal_is_read_by_the_code_that_subprocess_gives(
-    signal_number: signal.Signals,
+    tmp_path: Path, signal_number: signal.Signals
 ) -> None:
     victim = f"import os; os.kill(os.getpid(), {int(signal_number)})"
-    code = subprocess.run([sys.executable, "-c", victim], check=False).returncode
+    argv = [sys.executable, "-c", victim]
+    code = subprocess.run(argv, check=False, cwd=tmp_path).returncode  # a core file goes there
     expected = {
         signal.SIGKILL: Outcome.HOST_OUT_OF_MEMORY,
         signal.SIGBUS: Outcome.SHARED_MEMORY,

@@ -45,6 +45,17 @@ def test_fixing_twice_keeps_both() -> None:
     assert space.fixed == {"precision": "bf16", "num_workers": 2}
 
 
+@pytest.mark.parametrize("ask", ["--tune", "--values"])
+def test_a_knob_that_the_space_fixes_is_searched_when_the_user_asks_for_it(ask: str) -> None:
+    space = make_space(["num_workers"], fixed={"precision": "bf16"})
+    asked = (
+        space.tune(["precision"])
+        if ask == "--tune"
+        else space.with_values({"precision": ["fp32", "bf16"]})
+    )
+    assert "precision" in asked.resolve(HARDWARE, PROFILE).domains
+
+
 def test_own_values_replace_those_that_a_knob_would_offer() -> None:
     space = SPACE.with_values({"batch_size": [96, 192, 96]})
     assert space.knobs["batch_size"] == (96, 192)

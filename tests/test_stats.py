@@ -263,24 +263,30 @@ def test_one_pair_of_windows_claims_nothing(rounds: Sequence[Sequence[float]]) -
         paired_ratio(rounds)
 
 
-def test_a_paired_ratio_of_equal_pairs_is_that_ratio() -> None:
-    ratio = paired_ratio([[1.25, 1.25], [1.25, 1.25]])
-    assert ratio.low == pytest.approx(1.25)
-    assert ratio.high == pytest.approx(1.25)
+def test_a_paired_ratio_is_the_geometric_mean() -> None:
+    ratio = paired_ratio([[1.1, 1.2], [1.3]])
+    assert ratio.estimate == pytest.approx((1.1 * 1.2 * 1.3) ** (1 / 3))
 
 
-def test_a_paired_ratio_is_the_geometric_mean_with_students_interval() -> None:
-    ratio = paired_ratio([[1.1, 1.2, 1.3]])
+def test_the_interval_is_at_least_students_on_the_pairs() -> None:
     logs = [math.log(r) for r in (1.1, 1.2, 1.3)]
     half = 4.303 * statistics.stdev(logs) / math.sqrt(3)
-    assert ratio.estimate == pytest.approx(math.exp(statistics.fmean(logs)))
-    assert ratio.low == pytest.approx(math.exp(statistics.fmean(logs) - half), rel=1e-4)
-    assert ratio.high == pytest.approx(math.exp(statistics.fmean(logs) + half), rel=1e-4)
+    ratio = paired_ratio([[1.1, 1.2, 1.3]])
+    assert ratio.low <= math.exp(statistics.fmean(logs) - half)
+    assert ratio.high >= math.exp(statistics.fmean(logs) + half)
+
+
+def test_pairs_that_agree_by_luck_do_not_rule_out_that_processes_differ() -> None:
+    """Two fresh processes of one config differ by themselves; a round cannot see that."""
+    one = paired_ratio([[1.25] * 4])
+    two = paired_ratio([[1.25] * 4] * 2)
+    assert one.estimate == pytest.approx(1.25)
+    assert one.half_width_pct > two.half_width_pct > 1.0
 
 
 def test_rounds_that_disagree_widen_the_interval_beyond_that_of_their_pairs() -> None:
-    agreeing = paired_ratio([[1.18, 1.22], [1.18, 1.22]])
-    disagreeing = paired_ratio([[1.08, 1.12], [1.28, 1.32]])
+    agreeing = paired_ratio([[1.19, 1.21], [1.19, 1.21]])
+    disagreeing = paired_ratio([[1.04, 1.06], [1.34, 1.36]])
     assert disagreeing.half_width_pct > 3 * agreeing.half_width_pct
 
 
@@ -301,32 +307,43 @@ def coverage(claims: Sequence[Interval], truth: float) -> float:
     return sum(c.low <= truth <= c.high for c in claims) / len(claims)
 
 
+def share_faster(claims: Sequence[Interval]) -> float:
+    return sum(c.low > 1.0 for c in claims) / len(claims)
+
+
 @pytest.mark.parametrize("true_ratio", [0.8, 1.0, 1.6])
 @pytest.mark.parametrize("rounds", [1, 2, 3, 6])
-def test_the_interval_of_a_claim_covers_the_truth_as_often_as_it_says(
+def test_the_interval_of_a_claim_covers_the_truth_at_least_as_often_as_it_says(
     rounds: int, true_ratio: float
 ) -> None:
-    claims = simulated_claims(rounds, true_ratio=true_ratio, pair_noise=0.03, round_noise=0.0)
-    assert 0.93 <= coverage(claims, true_ratio) <= 0.995
+    claims = simulated_claims(rounds, true_ratio=true_ratio, pair_noise=0.05, round_noise=0.0)
+    assert coverage(claims, true_ratio) >= 0.94
 
 
-@pytest.mark.parametrize("rounds", [2, 3, 6])
-def test_processes_that_differ_as_much_as_windows_leave_the_coverage_as_stated(
+@pytest.mark.parametrize("rounds", [1, 2, 3, 6])
+def test_processes_that_differ_as_much_as_windows_leave_the_coverage_near_to_what_it_says(
     rounds: int,
 ) -> None:
-    """Rounds are few, so their own spread counts with their own degrees of freedom."""
+    """Rounds are few: their own spread is known badly, and must not be taken for small."""
     claims = simulated_claims(rounds, true_ratio=1.2, pair_noise=0.02, round_noise=0.02)
-    assert 0.90 <= coverage(claims, 1.2) <= 0.995
+    assert 0.91 <= coverage(claims, 1.2) <= 0.995
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 4])
-def test_equal_configs_are_called_different_at_most_as_often_as_stated(rounds: int) -> None:
-    claims = simulated_claims(rounds, true_ratio=1.0, pair_noise=0.05, round_noise=0.0)
-    faster = sum(c.low > 1.0 for c in claims) / len(claims)
-    slower = sum(c.high < 1.0 for c in claims) / len(claims)
-    assert faster <= 0.04
-    assert slower <= 0.04
-    assert faster + slower > 0.002  # an interval that never errs is wider than it says
+@pytest.mark.parametrize("round_noise", [0.0, 0.01])
+def test_equal_configs_are_called_different_at_most_as_often_as_stated(
+    rounds: int, round_noise: float
+) -> None:
+    claims = simulated_claims(rounds, true_ratio=1.0, pair_noise=0.05, round_noise=round_noise)
+    assert share_faster(claims) <= 0.03
+    assert sum(c.high < 1.0 for c in claims) / len(claims) <= 0.03
+
+
+@pytest.mark.parametrize("round_noise", [0.0, 0.01, 0.02])
+def test_a_gain_of_a_tenth_is_seen_in_three_rounds(round_noise: float) -> None:
+    """An interval that covers everything says nothing."""
+    claims = simulated_claims(3, true_ratio=1.1, pair_noise=0.02, round_noise=round_noise)
+    assert share_faster(claims) >= 0.9
 
 
 def test_a_spread_is_the_median_with_the_range() -> None:

@@ -63,8 +63,11 @@ class Driver(Listener):
         self._started = started
         self._quit = quit_process
         self.config_reads: Mapping[str, KnobValue] = {}
-        loader = start.setting.loader if start.setting else None
-        self.seams = Seams(self, loader)
+        self.seams = (
+            Seams(self, start.setting.loader, start.setting.own_knobs)
+            if start.setting
+            else Seams(self, target=None)
+        )
         self._observer = Observer(self.seams)
         self._meter: Meter | None = None
         self._memory = TorchMemory("cpu")

@@ -48,17 +48,16 @@ class RecordedConfig(Config):
 def run(program: Program, config: RecordedConfig) -> None:
     """Run a program to its end in this process; its exceptions pass through."""
     sys.argv = [program.target, *program.args]
+    sys.path.insert(0, program.import_root)
     match program.kind:
         case ProgramKind.SCRIPT:
             _run_script(Path(program.target))
         case ProgramKind.FILE_FUNCTION:
             _call(_from_file(Path(program.target), program.function), program, config)
         case ProgramKind.MODULE_FUNCTION:
-            sys.path.insert(0, program.cwd)
             module = importlib.import_module(program.target)
             _call(getattr(module, program.function), program, config)
         case ProgramKind.PICKLED_FUNCTION:
-            sys.path.insert(0, program.cwd)
             function = pickle.loads(Path(program.target).read_bytes())  # noqa: S301 - our own file
             _call(function, program, config)
         case _:
@@ -66,20 +65,18 @@ def run(program: Program, config: RecordedConfig) -> None:
 
 
 def _run_script(path: Path) -> None:
-    """Execute a file as ``__main__``, its directory first on sys.path, as ``python FILE`` does.
+    """Execute a file as ``__main__``, as ``python FILE`` does.
 
     The module stays in sys.modules: workers started by spawn import the script by its name.
     """
     main = ModuleType("__main__")
     vars(main).update(__file__=str(path), __builtins__=__builtins__, __spec__=None)
     sys.modules["__main__"] = main
-    sys.path.insert(0, str(path.parent))
     code = compile(path.read_bytes(), str(path), "exec")
     exec(code, vars(main))  # noqa: S102 - the user's own program
 
 
 def _from_file(path: Path, function: str) -> Callable[..., Any]:
-    sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None, "a .py file has a spec"
     assert spec.loader is not None, "a .py file has a loader"

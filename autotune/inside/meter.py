@@ -9,13 +9,14 @@ from time import perf_counter
 from typing import Literal
 
 from autotune.measurement import Block, Measurement, Memory
-from autotune.stats import EpochEdge, is_steady, relative_half_width, throughput
+from autotune.stats import STEADY_BLOCKS, EpochEdge, is_steady, relative_half_width, throughput
 from autotune.wire import WindowPlan
 
 BLOCK_S = (
     0.1  # shorter blocks are dominated by timer and scheduler noise (seen on a 2-core machine)
 )
 STEADY = 0.05
+RECENT_BLOCKS = 2 * STEADY_BLOCKS
 LEAST_BLOCKS = 5
 LEAST_BLOCKS_TO_CUT = 3
 
@@ -178,9 +179,9 @@ class Meter:
 
     def _end_warmup_if_steady(self, now: float) -> None:
         elapsed_s = now - self._began
-        rates = [b.samples_per_s for b in self.blocks if not b.epoch_edges] or [
-            b.samples_per_s for b in self.blocks
-        ]
+        recent = self.blocks[-RECENT_BLOCKS:]
+        plain = [b for b in recent if not b.epoch_edges]
+        rates = [b.samples_per_s for b in (plain if len(plain) >= STEADY_BLOCKS else recent)]
         drained = self._steps >= 2 * self.flow().buffered_steps
         if elapsed_s >= self.plan.warmup_min_s and drained and is_steady(rates, tolerance=STEADY):
             self._open_window(elapsed_s, "steady")

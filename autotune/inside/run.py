@@ -18,7 +18,7 @@ IN_RUN = "AUTOTUNE_RUN"
 
 def install(setting: Setting) -> Seams:
     """Apply a setting to the program that this process is about to run."""
-    seams = Seams(listener=None, target=setting.loader)
+    seams = Seams(None, setting.loader, setting.own_knobs)
     seams.apply(setting)
     seams.install()
     return seams

@@ -1,7 +1,7 @@
 """Search from Python: the program is a function, and it reads one knob itself.
 
-Run it with ``python examples/python_api/search.py``. ``train`` takes a parameter named ``config``, so
-it receives the config of each trial; the batch size that it reads there is its own business, and
+Run it with ``python examples/python_api/search.py``. ``train`` takes a parameter named ``config``,
+so it receives the config of each trial; the batch size that it reads there is its own business, and
 autotune restarts it to change that knob. All other knobs are applied around it, while it runs.
 """
 

@@ -106,3 +106,14 @@ def test_steps_longer_than_the_whole_window_still_give_a_measurement(clock: Cloc
     result = drive(make_meter(), clock, itertools.repeat(40.0))
     assert result.throughput.estimate == pytest.approx(0.25)
     assert len(result.blocks) >= 3
+
+
+def test_blocks_of_whole_epochs_reach_a_steady_state_too(clock: Clock) -> None:
+    starts = itertools.count()
+    meter = Meter(
+        PLAN,
+        lambda: Flow(steps_per_epoch=8, samples_per_epoch=80, starts=next(starts)),
+        lambda: None,
+        lambda: None,
+    )
+    assert drive(meter, clock, itertools.repeat(0.01)).warmup_reason == "steady"

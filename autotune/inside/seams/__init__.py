@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch.optim import Optimizer
@@ -29,12 +30,18 @@ class Seams:
         listener: Who measures; None for a plain run under a config, where iteration and the loss
             are left alone and counting stops as soon as the model is known.
         target: The training loader, when it is known.
+        own_knobs: Knobs that the program sets itself.
     """
 
-    def __init__(self, listener: Listener | None, target: LoaderFacts | None) -> None:
+    def __init__(
+        self,
+        listener: Listener | None,
+        target: LoaderFacts | None,
+        own_knobs: Sequence[str] = (),
+    ) -> None:
         self._listener = listener
         self._steps = 0
-        self.loader = LoaderSeam(listener, target)
+        self.loader = LoaderSeam(listener, target, own_knobs)
         self.optimizer = OptimizerSeam(self._stepped)
         self.forward = ForwardSeam(listener, lambda: self.optimizer.optimizers)
         self.process = ProcessSeam()

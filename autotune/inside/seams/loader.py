@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -28,11 +28,18 @@ class LoaderSeam:
     Args:
         listener: Told about every batch; None leaves iteration as it is.
         target: The training loader, when it is known from an earlier run.
+        own_knobs: Knobs that the program sets itself: the target may differ in these.
     """
 
-    def __init__(self, listener: Listener | None, target: LoaderFacts | None) -> None:
+    def __init__(
+        self,
+        listener: Listener | None,
+        target: LoaderFacts | None,
+        own_knobs: Sequence[str] = (),
+    ) -> None:
         self._listener = listener
-        self._target = target
+        self._own_knobs = own_knobs
+        self._target = None if target is None else self._identity(target)
         self._patches = Patches()
         self._facts: WeakKeyDictionary[DataLoader[Any], LoaderFacts] = WeakKeyDictionary()
         self._batch_samplers: WeakKeyDictionary[DataLoader[Any], Any] = WeakKeyDictionary()
@@ -102,16 +109,30 @@ class LoaderSeam:
 
     def _built(self, loader: DataLoader[Any]) -> None:
         facts = _read(loader)
-        self._facts[loader] = replace(facts, ordinal=self._seen[facts])
-        self._seen[facts] += 1
+        identity = self._identity(facts)
+        facts = replace(facts, ordinal=self._seen[identity])
+        self._seen[identity] += 1
+        self._facts[loader] = facts
         self._batch_samplers[loader] = loader.batch_sampler
-        if self._facts[loader] == self._target or self._is_rebuilt_target(facts):
+        if self._is_target(self._identity(facts)):
             self.found_target = True
             vars(loader).update(self._changes(loader))
 
-    def _is_rebuilt_target(self, facts: LoaderFacts) -> bool:
+    def _is_target(self, identity: LoaderFacts) -> bool:
         """A program may build its loaders again for each epoch: then the count alone differs."""
-        return self.found_target and replace(self._target or facts, ordinal=0) == facts
+        if self._target is None:
+            return False
+        if self.found_target:
+            return replace(identity, ordinal=0) == replace(self._target, ordinal=0)
+        return identity == self._target
+
+    def _identity(self, facts: LoaderFacts) -> LoaderFacts:
+        """What a loader is known by from run to run."""
+        blank: dict[str, Any] = {"batch_size": None, "num_workers": 0, "pin_memory": False}
+        own: dict[str, Any] = {n: v for n, v in blank.items() if n in self._own_knobs}
+        if {"num_workers", "prefetch_factor"} & set(self._own_knobs):
+            own |= {"prefetch_factor": None, "persistent_workers": False}
+        return replace(facts, **own)
 
     def _changes(self, loader: DataLoader[Any]) -> dict[str, Any]:
         """Attributes of the loader under the options; DataLoader refuses to set some by name."""

@@ -1,0 +1,115 @@
+"""The closing verdict of a search, on stdout: what was found, what it costs, how to use it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import assert_never
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from autotune.budget import format_duration
+from autotune.console import bounds, plain
+from autotune.measurement import Interval, Memory
+from autotune.outcome import Outcome
+from autotune.result import Finding, SearchResult
+
+
+def show(result: SearchResult, output: Path) -> None:
+    """Print the verdict; *output* is where best.yaml was written."""
+    out = Console(highlight=False, soft_wrap=True)
+    out.print()
+    for part in (
+        *_headline(result),
+        _before_after(result),
+        *_changes(result),
+        *_footnotes(result, output),
+        *_commands(result, output),
+    ):
+        out.print(part)
+
+
+def _headline(result: SearchResult) -> Iterator[str]:
+    match result.finding:
+        case Finding.FASTER:
+            speedup = result.speedup
+            yield (
+                f"[bold green]{speedup.estimate:.2f}x faster[/] {bounds(speedup)}, "
+                "confirmed in fresh processes"
+            )
+        case Finding.NO_GAIN:
+            yield "[bold]No significant gain:[/] your program's own config is kept."
+            if result.candidate_speedup is not None:
+                speedup = result.candidate_speedup
+                yield (
+                    f"  The best candidate came out at {speedup.estimate:.2f}x {bounds(speedup)} "
+                    "in fresh processes."
+                )
+            else:
+                yield "  No config that was measured looked faster than the program as written."
+        case Finding.UNCONFIRMED:
+            yield (
+                f"[bold yellow]Not confirmed[/] ({plain(result.reason)}): your program's own "
+                "config is kept."
+            )
+            if result.candidate_speedup is not None and result.candidate is not None:
+                changes = result.candidate.changes_from(result.baseline)
+                listed = " ".join(f"{knob}={value}" for knob, value in changes.items())
+                speedup = result.candidate_speedup
+                yield f"  Measured live, {listed} gave {speedup.estimate:.2f}x {bounds(speedup)}."
+            yield f"  autotune resume {result.run_dir.name} goes on from here."
+        case _:
+            assert_never(result.finding)
+
+
+def _before_after(result: SearchResult) -> RenderableType:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 2))
+    for column in ("", "before", "after"):
+        table.add_column(column, justify="right" if column else "left")
+    table.add_row("samples/s", *map(_rate, result.throughput))
+    for label, name in (
+        ("host memory", "host_bytes"),
+        ("GPU memory reserved", "device_reserved_bytes"),
+        ("GPU memory in use", "device_used_bytes"),
+    ):
+        if getattr(result.memory[0], name) is not None:
+            table.add_row(label, *(_size(memory, name) for memory in result.memory))
+    return table
+
+
+def _changes(result: SearchResult) -> Iterator[str]:
+    if not result.changes:
+        return
+    yield "Changed:"
+    for knob, value in result.changes.items():
+        yield f"  {knob}: {result.baseline[knob]} → {value}"
+    yield f"Learning: {plain(result.learning_note)}"
+
+
+def _footnotes(result: SearchResult, output: Path) -> Iterator[str]:
+    for untried in result.untried:
+        yield f"[dim]Not measured: {untried} (a longer --budget leaves time for it).[/]"
+    ok = sum(record.outcome is Outcome.OK for record in result.records)
+    yield (
+        f"[dim]{ok} of {len(result.records)} trials measured in {result.processes} processes, "
+        f"{format_duration(result.seconds)}; {plain(output)}, {plain(result.run_dir)}[/]"
+    )
+
+
+def _commands(result: SearchResult, output: Path) -> Iterator[str]:
+    if not result.changes:
+        return
+    yield "Use it:"
+    yield f"  autotune run {plain(output)} {plain(result.head.program)}"
+    yield f'  or as first line of the script: import autotune; autotune.apply("{plain(output)}")'
+
+
+def _rate(interval: Interval) -> str:
+    digits = 1 if interval.estimate < 100 else 0
+    return f"{interval.estimate:,.{digits}f} {bounds(interval)}"
+
+
+def _size(memory: Memory, name: str) -> str:
+    size = getattr(memory, name)
+    return "unknown" if size is None else f"{size / 2**30:.2f} GiB"
