@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -76,6 +77,7 @@ def search(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
     study = run.create_study(head)
+    study.take_lease()
     return _finish(run_search(run, study, budget_s, console or Console(quiet=True)), output)
 
 
@@ -84,6 +86,7 @@ def resume(
     *,
     budget: str | float | None = None,
     output: str | os.PathLike[str] | None = None,
+    force: bool = False,
     console: Console | None = None,
 ) -> SearchResult:
     """Go on with a search that was stopped or killed; finished trials count.
@@ -92,6 +95,7 @@ def resume(
         run_name: Name or path of the run; None takes the one worked on last.
         budget: New total budget; None keeps the one that the search was started with.
         output: Where to write best.yaml besides the run directory.
+        force: Take over a run from a process on another machine or container that has gone.
         console: Where to show progress; None shows nothing.
 
     Raises:
@@ -99,6 +103,7 @@ def resume(
     """
     run = rundir.find(run_name)
     study = run.load_study()
+    study.take_lease(force=force)
     if budget is None:
         budget_s = study.head.options.budget_s
     else:
@@ -111,6 +116,10 @@ def _begin(
 ) -> tuple[rundir.RunDir, Program]:
     """Find the program first: a mistyped path leaves no run directory behind."""
     if callable(program):
+        if not inspect.isfunction(program):
+            raise UsageError(
+                f"{program!r} is no plain function. Wrap it: def train(): ... and pass that."
+            )
         run = rundir.new(name, program.__name__)
         return run, program_of(program, args, run.path)
     subject = parse_program(os.fspath(program), args)

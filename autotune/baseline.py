@@ -46,11 +46,11 @@ def measure_baseline(session: Session) -> Baseline:
 def _from_record(session: Session) -> Baseline | None:
     study = session.study
     facts, records = study.facts, study.records
-    if facts is None or not records or records[0].measurement is None:
+    if facts is None:
         return None
     space = study.head.space.resolve(study.head.hardware, facts.profile)
     setting = _setting(study.head, facts.profile, space)
-    measurement = records[0].measurement
+    measurement = next(r.measurement for r in records if r.measurement is not None)
     session.objective.set_up(space, setting, measurement.step_s)
     session.console.resumed(records)
     return Baseline(facts.profile, measurement, space, setting)

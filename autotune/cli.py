@@ -97,6 +97,9 @@ def resume(
         str | None, typer.Option(help="New total budget; by default the search's own.")
     ] = None,
     output: OutputOption = Path("best.yaml"),
+    force: Annotated[
+        bool, typer.Option("--force", help="Take over from a machine that has gone.")
+    ] = False,
 ) -> None:
     """Go on with a search that was stopped or killed."""
     from autotune import api, verdict
@@ -104,7 +107,7 @@ def resume(
 
     console = Console()
     with _errors(console):
-        result = api.resume(run, budget=budget, output=output, console=console)
+        result = api.resume(run, budget=budget, output=output, force=force, console=console)
     verdict.show(result, output)
 
 

@@ -62,7 +62,7 @@ class Hardware:
 
     @property
     def supports_bf16_gpu(self) -> bool:
-        """Every GPU multiplies bfloat16 natively: Ampere (8.0) and later."""
+        """Every known GPU multiplies bfloat16 natively: Ampere (8.0) and later."""
         return bool(self.gpus) and all(g.compute_capability >= (8, 0) for g in self.gpus)
 
     def differences(self, other: Hardware) -> list[str]:

@@ -6,10 +6,13 @@ import os
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
+from time import monotonic, sleep
 
 import psutil
 
 from autotune.program import LaunchPlan
+
+REAP_S = 2.0
 
 
 def start(plan: LaunchPlan, log: Path) -> subprocess.Popen[bytes]:
@@ -69,4 +72,14 @@ def _kill(processes: Iterable[psutil.Process]) -> None:
             living.append(process)
         except psutil.NoSuchProcess:
             continue
-    psutil.wait_procs(living, timeout=2.0)
+    until = monotonic() + REAP_S
+    while any(map(_is_running, living)) and monotonic() < until:
+        sleep(0.01)
+
+
+def _is_running(process: psutil.Process) -> bool:
+    """A zombie has ended; only its own parent can take it off the list."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from autotune.config import Config, KnobValue
 from autotune.diagnosis import Diagnosis, Family, Move
-from autotune.outcome import ENDED_BY_US
+from autotune.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.record import TrialRecord
 from autotune.space import ResolvedSpace
 from autotune.study import Study, Trial
@@ -91,6 +91,9 @@ class Proposals:
         while idle < PATIENCE:
             trial, config = self._study.propose(self._space, self._incumbent())
             known = self._known()
+            if conflicts := self._space.conflicts(config):
+                self._study.tell(trial, _conflicting(config, conflicts))
+                continue
             if config in known:
                 self._study.tell_again(trial, known[config])
                 repeats += 1
@@ -108,6 +111,11 @@ class Proposals:
 
     def _best_speedup(self) -> float:
         return max((r.speedup.estimate for r in self._known().values() if r.speedup), default=1.0)
+
+
+def _conflicting(config: Config, sentences: Sequence[str]) -> TrialRecord:
+    ending = Ending(Outcome.CONFLICT, " ".join(sentences))
+    return TrialRecord(config, "proposed by the sampler", None, ending, None, None, None, 0.0)
 
 
 def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRecord]:

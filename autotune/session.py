@@ -84,12 +84,7 @@ class Session:
 
 @contextmanager
 def sitting(run: RunDir, study: Study, budget_s: float, console: Console) -> Iterator[Session]:
-    """Work on a run: take its lease, listen for Ctrl-C, and leave no rig and no lease behind.
-
-    Raises:
-        RunDirectoryError: when another process works on this run.
-    """
-    study.take_lease()
+    """Work on a run whose lease was taken: listen for Ctrl-C, leave no rig and no lease behind."""
     budget = Budget(budget_s, study.spent_s)
     rigs = Rigs(study.head.program, run.path, study.head.hardware, console.progress)
     try:

@@ -110,7 +110,11 @@ class SearchSpace:
                 refused[name] = offer.reason
                 continue
             own = profile.config_reads.get(name)
-            baseline[name] = knob.current(profile) if own is None else own
+            try:
+                baseline[name] = knob.parse(knob.current(profile) if own is None else own)
+            except ValueError as error:
+                refused[name] = f"the program has a value of its own for it, but it {error}"
+                continue
             if name in self.fixed:
                 continue
             given = self.knobs[name]

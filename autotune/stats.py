@@ -144,10 +144,10 @@ def live_ratio(candidate: Interval, reference: Interval) -> Interval:
 def paired_ratio(rounds: Sequence[Sequence[float]]) -> Interval:
     """Return the speedup from the ratios of neighbouring windows, grouped by round.
 
-    Student's t interval on the logarithms. Each round has its own processes, which differ in speed
-    by themselves (memory layout, placement on cores), so the variance of the mean is that of the
-    pairs plus that of the rounds; of the latter at least ``PROCESS_SPREAD``, because one or two
-    rounds can look alike by luck.
+    Student's t intervals on the logarithms, the wider of two. One takes the pairs as they are, plus
+    ``PROCESS_SPREAD`` for the processes of each round, which differ in speed by themselves (memory
+    layout, placement on cores). The other takes the means of whole rounds alone, with the few
+    degrees of freedom that they have.
 
     Raises:
         ValueError: with fewer than two pairs: one has no spread.
@@ -156,11 +156,12 @@ def paired_ratio(rounds: Sequence[Sequence[float]]) -> Interval:
     pooled = [x for pairs in logs for x in pairs]
     if len(pooled) < 2:
         raise ValueError("a paired ratio needs at least two pairs of windows")
-    centre = statistics.fmean(pooled)
-    means = [statistics.fmean(pairs) for pairs in logs]
-    between = max(statistics.variance(means) if len(means) > 1 else 0.0, PROCESS_SPREAD**2)
-    variance = statistics.variance(pooled) / len(pooled) + between / len(logs)
-    half = t_quantile(len(pooled) - 1) * math.sqrt(variance)
+    centre, count = statistics.fmean(pooled), len(logs)
+    of_pairs = statistics.variance(pooled) / len(pooled) + PROCESS_SPREAD**2 / count
+    half = t_quantile(len(pooled) - 1) * math.sqrt(of_pairs)
+    if count > 1:
+        of_rounds = statistics.variance(map(statistics.fmean, logs)) / count
+        half = max(half, t_quantile(count - 1) * math.sqrt(of_rounds))
     return Interval(math.exp(centre), math.exp(centre - half), math.exp(centre + half))
 
 

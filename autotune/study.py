@@ -67,7 +67,8 @@ class Study:
                 f"The run '{name}' was written in format {version}, this autotune reads {FORMAT}. "
                 "Start a new search."
             )
-        return cls(study, _read(Head, study.user_attrs["head"]).options.seed)
+        seed = _read(Head, study.user_attrs["head"]).options.seed
+        return cls(study, seed + len(study.trials))  # a resumed sampler does not repeat its draws
 
     @property
     def head(self) -> Head:
@@ -112,8 +113,11 @@ class Study:
             if "record" in trial.user_attrs
         ]
 
-    def take_lease(self) -> None:
+    def take_lease(self, *, force: bool = False) -> None:
         """Mark this run as worked on by this process, and clear up after one that died.
+
+        Args:
+            force: Take over a lease whose holder cannot be seen from here.
 
         Raises:
             RunDirectoryError: when another living process works on it.
@@ -121,10 +125,11 @@ class Study:
         raw = self._study.user_attrs.get("lease")
         lease = None if raw is None else _read(Lease, raw)
         own = Lease(socket.gethostname(), psutil.Process().pid, psutil.Process().create_time())
-        if lease is not None and lease != own and _is_alive(lease):
+        if lease is not None and lease != own and _is_alive(lease) and not force:
             raise RunDirectoryError(
                 f"Another autotune (process {lease.pid} on {lease.host}) works on this run. "
-                "Wait for it, end it, or give this search another --name."
+                "Wait for it or end it; if that machine or container is gone, take the run over: "
+                "autotune resume --force"
             )
         self._set("lease", own)
         while any(t.state is TrialState.WAITING for t in self._study.get_trials(deepcopy=False)):

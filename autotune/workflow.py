@@ -20,7 +20,6 @@ def search(run: RunDir, study: Study, budget_s: float, console: Console) -> Sear
         ProgramError: when the program fails by itself or trains no step.
         BudgetError: when the budget cannot hold a baseline and a confirmation.
         UsageError: when a knob that the user named cannot act here.
-        RunDirectoryError: when another process works on this run.
     """
     with sitting(run, study, budget_s, console) as session:
         baseline = measure_baseline(session)

@@ -313,7 +313,7 @@ def test_a_living_lease_refuses_a_second_process_by_its_id(study: Study, tmp_pat
         with pytest.raises(RunDirectoryError) as refusal:
             study.take_lease()
         assert f"process {other.pid} on {socket.gethostname()}" in str(refusal.value)
-        assert "--name" in str(refusal.value)
+        assert "--force" in str(refusal.value)
 
 
 def test_a_second_process_leaves_the_running_trial_of_the_first_alone(

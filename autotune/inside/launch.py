@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, assert_never
 
 from autotune.config import Config, KnobValue
+from autotune.knobs import registry
 from autotune.program import Program, ProgramKind
 
 
@@ -30,16 +31,20 @@ class RecordedConfig(Config):
                 f"{knob}: the baseline has no value for it. "
                 f"Read it with the program's own value as default: config.get({knob!r}, ...)"
             )
-        self.reads[knob] = self.values_by_knob[knob]
+        self._note(knob, self.values_by_knob[knob])
         return self.values_by_knob[knob]
 
     def get(self, knob: str, default: Any = None) -> Any:
         """Return the value of a knob, or the program's own value where the config has none."""
         if knob in self.values_by_knob:
             return self[knob]
-        if default is not None:
-            self.reads[knob] = default
+        self._note(knob, default)
         return default
+
+    def _note(self, knob: str, value: object) -> None:
+        """Note a read; names and values that are no knob's are the program's own affair."""
+        if knob in registry() and isinstance(value, KnobValue):
+            self.reads[knob] = value
 
     def __hash__(self) -> int:
         return super().__hash__()

@@ -27,7 +27,7 @@ class Precision(Knob):
             return NotOffered(f"the program uses autocast itself ({profile.own_autocast})")
         if profile.device == "cpu" and not hardware.supports_bf16_cpu:
             return NotOffered("this CPU has no bf16 instructions and would emulate them")
-        if profile.device == "cuda" and not hardware.supports_bf16_gpu:
+        if profile.device == "cuda" and hardware.gpus and not hardware.supports_bf16_gpu:
             return NotOffered("bf16 needs compute capability 8.0 or later")
         return Domain(("fp32", "bf16"))
 
