@@ -72,7 +72,7 @@ def _measure(session: Session) -> Baseline:
     if record.ending is not None:
         raise _program_error(head, record.ending)
     assert record.measurement is not None, "a trial without ending has a measurement"
-    study.facts = BaselineFacts(ready.profile, ready.startup_s)
+    study.facts = BaselineFacts(ready.profile, ready.startup_s, record.measurement.step_s)
     session.console.trial(0, record, space)
     return Baseline(ready.profile, record.measurement, space, setting)
 

@@ -1,21 +1,22 @@
 """Confirmation: baseline and winner in fresh processes, in turn; the only source of a claim.
 
-A round starts one fresh process of each. Both warm up, then their windows alternate A B B A …,
-the other process standing still meanwhile: whatever the machine does over seconds meets both alike.
-Where the two do not fit into memory together, each window gets a process of its own instead.
+A round is one fresh process, started as the program would be started: as written in the first round,
+under the winner in the second, and so on. In it the two configs take turns, A B B A …. Equal processes
+were seen to differ in speed by 10 % and more for all their life on a virtual machine; a ratio taken
+within one process is free of that, and drift over seconds meets both alike. Where a config needs a
+process of its own, each turn starts one, and the interval is as wide as that makes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from time import monotonic
+from typing import Self
 
 from autotune.baseline import Baseline
 from autotune.config import Config
-from autotune.hardware import Hardware
-from autotune.measurement import Interval, Measurement, Memory
+from autotune.measurement import Interval, Measurement
 from autotune.objective import START_SILENCE_S
 from autotune.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.proposals import ranked
@@ -24,6 +25,7 @@ from autotune.rig import GiveUp, Rig
 from autotune.rigs import Rigs
 from autotune.session import Session
 from autotune.setting import Setting
+from autotune.space import ResolvedSpace
 from autotune.stats import paired_ratio
 from autotune.study import Study
 from autotune.wire import WindowPlan
@@ -35,12 +37,14 @@ WARM_UP = WindowPlan(
 WINDOW = WindowPlan(
     warmup_min_s=0.4, warmup_max_s=3.0, window_min_s=0.8, window_max_s=1.5, half_width=0.01
 )
-ALTERNATION = (Side.BASELINE, Side.WINNER, Side.WINNER, Side.BASELINE) * 2
+TURNS = {
+    Side.BASELINE: (Side.BASELINE, Side.WINNER, Side.WINNER, Side.BASELINE) * 2,
+    Side.WINNER: (Side.WINNER, Side.BASELINE, Side.BASELINE, Side.WINNER) * 2,
+}
 LEAST_ROUNDS = 2
 MOST_ROUNDS = 6
 CANDIDATES = 2  # how many configs may fail in a fresh process before the baseline is kept
 NARROW_PCT = 5.0  # half-width of the speedup at which no further round is worth its time
-SHARE_OF_MEMORY = 0.85  # of RAM or of a GPU, that both processes together may use
 
 
 @dataclass(frozen=True)
@@ -70,10 +74,10 @@ class Contest:
     """The two configs, and where and how they are run."""
 
     rigs: Rigs
+    space: ResolvedSpace
     base: Setting
     winner: Config
     give_up: GiveUp
-    fit_together: bool
 
     def setting(self, side: Side) -> Setting:
         """Return the setting of a side."""
@@ -102,9 +106,14 @@ def confirm_best(session: Session, baseline: Baseline) -> Verdict:
     verdict = Verdict(None)
     for candidate in filter(_looks_faster, ranked(records, baseline.space)[:CANDIDATES]):
         session.console.confirming(candidate, baseline.space)
-        outcome = confirm(
-            session.study, _contest(session, baseline, candidate), session.has_time_for
+        contest = Contest(
+            session.rigs,
+            baseline.space,
+            baseline.setting,
+            candidate.config,
+            session.until_overdrawn,
         )
+        outcome = confirm(session.study, contest, session.has_time_for)
         if isinstance(outcome, Confirmation):
             return Verdict(candidate, outcome)
         verdict = Verdict(candidate, reason=outcome.reason)
@@ -138,7 +147,8 @@ def confirm(
             or not has_time_for(max(sum(w.cost_s for w in r) for r in rounds))
         ):
             return confirmation
-        outcome = _round(contest)
+        first = Side.BASELINE if len(rounds) % 2 == 0 else Side.WINNER
+        outcome = _round(contest, first)
         if isinstance(outcome, Ending):
             return confirmation or outcome
         study.add_confirmation(outcome)
@@ -162,65 +172,59 @@ def read(rounds: Sequence[Sequence[WindowRecord]]) -> Confirmation | None:
     )
 
 
-def fit_together(baseline: Memory, winner: Memory, hardware: Hardware) -> bool:
-    """Tell whether both processes fit into RAM and GPU memory at once, by what each used alone."""
-    gpu_bytes = sum(gpu.memory_bytes for gpu in hardware.gpus)
-    limits = (
-        (baseline.host_bytes, winner.host_bytes, hardware.memory_bytes),
-        (baseline.device_used_bytes, winner.device_used_bytes, gpu_bytes),
-    )
-    return all((one or 0) + (other or 0) <= SHARE_OF_MEMORY * limit for one, other, limit in limits)
-
-
-def _contest(session: Session, baseline: Baseline, candidate: TrialRecord) -> Contest:
-    assert candidate.measurement is not None, "only a measured config is a candidate"
-    return Contest(
-        session.rigs,
-        baseline.setting,
-        candidate.config,
-        session.until_overdrawn,
-        fit_together(
-            baseline.measurement.memory,
-            candidate.measurement.memory,
-            session.study.head.hardware,
-        ),
-    )
-
-
 def _looks_faster(record: TrialRecord) -> bool:
     return record.speedup is not None and record.speedup.low > 1.0
 
 
-def _round(contest: Contest) -> list[WindowRecord] | Ending:
+def _round(contest: Contest, first: Side) -> list[WindowRecord] | Ending:
     windows: list[WindowRecord] = []
-    kept: dict[Side, Rig] = {}
-    with ExitStack() as rigs:
-        for side in ALTERNATION if contest.fit_together else ALTERNATION[:4]:
+    with _Process(contest) as process:
+        for side in TURNS[first]:
             began = monotonic()
-            result = _window(contest, side, kept, rigs)
+            result = process.measure(side)
             if isinstance(result, Ending) and result.outcome is Outcome.RAN_OUT:
-                kept.pop(side, None)  # a short program came to its end: it is started once more
-                result = _window(contest, side, kept, rigs)
+                result = process.measure(side)  # a short program ended: it is started once more
             if isinstance(result, Ending):
                 return result
-            if not contest.fit_together:
-                kept.pop(side).close()
             config = contest.setting(side).config
             windows.append(WindowRecord(side, config, result, monotonic() - began))
     return windows
 
 
-def _window(
-    contest: Contest, side: Side, kept: dict[Side, Rig], rigs: ExitStack
-) -> Measurement | Ending:
-    """Measure a side in the process that is kept for it, or in a new one that is kept then."""
-    setting = contest.setting(side)
-    if side not in kept:
-        rig = rigs.enter_context(contest.rigs.new())
-        if ending := _warm_up(rig, setting, contest.give_up):
-            return ending
-        kept[side] = rig
-    return kept[side].measure(setting, WINDOW, contest.give_up, START_SILENCE_S)
+class _Process:
+    """The process of a round; replaced where a config needs one of its own."""
+
+    def __init__(self, contest: Contest) -> None:
+        self._contest = contest
+        self._rig: Rig | None = None
+        self._started_as = contest.base.config
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def measure(self, side: Side) -> Measurement | Ending:
+        """Measure a side, in a fresh process that is warmed up first if there is none for it."""
+        contest, setting = self._contest, self._contest.setting(side)
+        if self._rig is not None and contest.space.needs_restart(self._started_as, setting.config):
+            self._close()
+        if self._rig is None:
+            self._rig = contest.rigs.new()
+            self._started_as = setting.config
+            if ending := _warm_up(self._rig, setting, contest.give_up):
+                self._close()
+                return ending
+        result = self._rig.measure(setting, WINDOW, contest.give_up, START_SILENCE_S)
+        if isinstance(result, Ending):
+            self._close()
+        return result
+
+    def _close(self) -> None:
+        if self._rig is not None:
+            self._rig.close()
+        self._rig = None
 
 
 def _warm_up(rig: Rig, setting: Setting, give_up: GiveUp) -> Ending | None:

@@ -103,7 +103,9 @@ class BaselineFacts:
 
     Attributes:
         startup_s: Seconds from the rig's start to the end of its first, observed steps.
+        step_s: Seconds per step of the baseline.
     """
 
     profile: Profile
     startup_s: float
+    step_s: float

@@ -15,7 +15,10 @@ from autotune.rundir import RunDir
 from autotune.stop import Stop
 from autotune.study import Study
 
-ROUND_WINDOWS_S = 28.0  # two warm-ups and eight windows, as planned in confirm.py, with switching
+ROUND_WINDOWS_S = 24.0  # a warm-up and eight windows as planned in confirm.py, with switching
+ROUND_STEPS = (
+    80  # a warm-up and eight windows take at least this many steps, however long these are
+)
 MOST_FOR_CONFIRMATION = 0.5  # of the budget
 RESTART_WORTH_S = 25.0  # besides two starts: compiling a small model took 15-40 s on 2 cores
 OVERDRAFT = 0.15  # of the budget, to let a running confirmation end
@@ -39,9 +42,11 @@ class Session:
 
     @property
     def round_s(self) -> float:
-        """What a round of the confirmation takes at least: two starts, then windows in turn."""
+        """What a round of the confirmation takes at least: a start, then windows in turn."""
         facts = self.study.facts
-        return ROUND_WINDOWS_S + 2 * facts.startup_s if facts is not None else 0.0
+        if facts is None:
+            return 0.0
+        return facts.startup_s + max(ROUND_WINDOWS_S, ROUND_STEPS * facts.step_s)
 
     @property
     def reserve_s(self) -> float:
