@@ -67,6 +67,8 @@ def search(
     searched = space if isinstance(space, SearchSpace) else spacefile.load(space)
     searched = _narrow(searched, tune, fix, values, keep_global_batch=keep_global_batch)
     budget_s = parse_duration(budget) if isinstance(budget, str) else float(budget)
+    if output is not None and not os.access(Path(output).resolve().parent, os.W_OK):
+        raise UsageError(f"'{output}' cannot be written: name another --output.")
     options = SearchOptions(budget_s, _lr_rule(lr_rule), seed)
     run, subject = _begin(program, args, name)
     head = Head(
@@ -99,15 +101,17 @@ def resume(
         console: Where to show progress; None shows nothing.
 
     Raises:
-        RunDirectoryError: when there is no such run, or another process works on it.
+        RunDirectoryError: when there is no such run, another process works on it, or program or
+            machine have changed.
     """
     run = rundir.find(run_name)
     study = run.load_study()
-    study.take_lease(force=force)
+    rundir.check_unchanged(study.head, hardware.detect())
     if budget is None:
         budget_s = study.head.options.budget_s
     else:
         budget_s = parse_duration(budget) if isinstance(budget, str) else float(budget)
+    study.take_lease(force=force)
     return _finish(run_search(run, study, budget_s, console or Console(quiet=True)), output)
 
 

@@ -233,7 +233,10 @@ def _scalar(text: str) -> object:
     """Read a value as YAML would: numbers, booleans, names."""
     import yaml
 
-    value: object = yaml.safe_load(text)
+    try:
+        value: object = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UsageError(f"'{text}' is no value: write a number, true, false or a name.") from error
     return value
 
 

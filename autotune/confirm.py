@@ -1,7 +1,7 @@
 """Confirmation: baseline and winner in fresh processes, in turn; the only source of a claim.
 
-A round is one fresh process, started as the program would be started: as written in the first round,
-under the winner in the second, and so on. In it the two configs take turns, A B B A …. Equal processes
+A round is one fresh process, started as the program would be: as written in the first round, under
+the winner in the second, and so on. In it the two configs take turns, A B B A …. Equal processes
 were seen to differ in speed by 10 % and more for all their life on a virtual machine; a ratio taken
 within one process is free of that, and drift over seconds meets both alike. Where a config needs a
 process of its own, each turn starts one, and the interval is as wide as that makes it.

@@ -8,7 +8,7 @@ from typing import Self
 
 from autotune.config import Config
 from autotune.measurement import Interval, Measurement
-from autotune.outcome import Ending, Outcome
+from autotune.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.record import TrialRecord
 from autotune.rig import GiveUp, Rig
 from autotune.rigs import Rigs
@@ -105,15 +105,24 @@ class Objective:
     def _attempt(
         self, config: Config, give_up: GiveUp, incumbent: float | None
     ) -> Measurement | Ending:
-        if self._reference is None and (ending := self._refresh_reference(give_up)):
+        if self._reference is None and (ending := self._renew_reference(give_up)):
             return ending
         if ending := self._ready_for(config, give_up):
             return ending
-        if self._reference_is_stale and (ending := self._refresh_reference(give_up)):
+        if self._reference_is_stale and (ending := self._renew_reference(give_up)):
             return ending
         assert self._reference is not None, "a reference was measured above"
         floor = CLEARLY_WORSE * incumbent * self._reference.estimate if incumbent else None
-        return self._measure(config, replace(LIVE_WINDOW, give_up_below=floor), give_up)
+        is_warm = self._reference_rig == self._rigs.started
+        plan = LIVE_WINDOW if is_warm else FRESH_WINDOW
+        return self._measure(config, replace(plan, give_up_below=floor), give_up)
+
+    def _renew_reference(self, give_up: GiveUp) -> Ending | None:
+        """Measure the baseline; a rig that a former config has spoilt is replaced once."""
+        ending = self._refresh_reference(give_up)
+        if ending is None or ending.outcome in ENDED_BY_US:
+            return ending
+        return self._refresh_reference(give_up)
 
     @property
     def _reference_is_stale(self) -> bool:

@@ -17,7 +17,6 @@ class Outcome(StrEnum):
     HUNG = "hung"
     CRASHED = "crashed"
     RAN_OUT = "program ended"
-    NO_STEPS = "no training step"
     OUT_OF_TIME = "out of time"
     CONFLICT = "conflict"
     INTERRUPTED = "interrupted"

@@ -55,7 +55,7 @@ class Profile:
         parameters: Number of parameters in the root modules.
         conv2d_layers: Number of 2-D convolutions in the root modules.
         channels_last: Some 4-D parameter already lies in channels_last order.
-        own_autocast: dtype of the autocast that the program itself enters, or None.
+        own_autocast: dtype in which the program itself computes, by autocast or by its weights.
         own_compile: The program compiles its model itself.
         num_threads: torch's intra-op threads when training began.
         cudnn_benchmark: The program's own setting.

@@ -31,6 +31,7 @@ class Program:
 
     Attributes:
         target: Absolute path of the script, source file or pickle; or the module's dotted name.
+        source: Absolute path of the file that the fingerprint is of, empty for a pickle.
         function: Name of the function, empty for a script.
         args: Its arguments: ``sys.argv[1:]``, which functions receive as positional arguments too.
         cwd: Directory it runs in.
@@ -41,6 +42,7 @@ class Program:
 
     kind: ProgramKind
     target: str
+    source: str
     function: str
     args: tuple[str, ...]
     cwd: str
@@ -57,14 +59,13 @@ class Program:
     def _short_target(self) -> str:
         return os.path.relpath(self.target, self.cwd)
 
-    def is_same_as(self, other: Program) -> bool:
-        """Tell whether both are one program with one set of arguments, whatever its source now."""
-        return (self.kind, self.target, self.function, self.args) == (
-            other.kind,
-            other.target,
-            other.function,
-            other.args,
-        )
+    @property
+    def has_changed(self) -> bool:
+        """Its source file is not what it was; a pickled function never changes."""
+        if self.kind is ProgramKind.PICKLED_FUNCTION:
+            return False
+        source = Path(self.source)
+        return not source.is_file() or _fingerprint(source.read_bytes()) != self.fingerprint
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ def parse_program(text: str, args: Sequence[str] = (), cwd: Path | None = None) 
     return Program(
         kind=kind,
         target=target,
+        source=str(source),
         function=function,
         args=tuple(args),
         cwd=str(cwd),
@@ -127,22 +129,25 @@ def program_of(function: Callable[..., Any], args: Sequence[str], pickle_dir: Pa
     """
     module, name = function.__module__, function.__name__
     if _is_importable(function):
-        root, _ = _find_module(module, Path.cwd())
+        root, source = _find_module(module, Path.cwd())
         kind, target = ProgramKind.MODULE_FUNCTION, module
+        fingerprint = _fingerprint(source.read_bytes())
     else:
         import cloudpickle
 
         pickle_path = pickle_dir / "program.pkl"
         pickle_path.write_bytes(cloudpickle.dumps(function))
         kind, target, root = ProgramKind.PICKLED_FUNCTION, str(pickle_path), Path.cwd()
+        source, fingerprint = Path(), _fingerprint(_source_of(function).encode())
     return Program(
         kind=kind,
         target=target,
+        source=str(source),
         function=name,
         args=tuple(args),
         cwd=str(Path.cwd()),
         import_root=str(root),
-        fingerprint=_fingerprint(_source_of(function).encode()),
+        fingerprint=fingerprint,
         name=name,
     )
 

@@ -93,6 +93,7 @@ class Proposals:
             known = self._known()
             if conflicts := self._space.conflicts(config):
                 self._study.tell(trial, _conflicting(config, conflicts))
+                idle += 1
                 continue
             if config in known:
                 self._study.tell_again(trial, known[config])

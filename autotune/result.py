@@ -104,10 +104,12 @@ class SearchResult:
                 rate = "the learning rate stays"
             case LrRule.LINEAR | LrRule.SQRT:
                 factor = f"{self.lr_factor:.3g} ({self.setting.lr_rule} rule)"
-                rate = f"the learning rate is multiplied by {factor}"
+                rate = f"the learning rate of the optimizer is multiplied by {factor}"
             case _:
                 assert_never(self.setting.lr_rule)
         note = f"The batch goes from {before} to {after} and {rate}: check the final accuracy once."
+        if self.setting.lr_rule is not LrRule.NONE:
+            note += " Rates that the program sets by itself (OneCycleLR, by hand) are not scaled."
         if int(after or 0) > ADVISE_WARMUP_ABOVE * int(before):
             note += " A few epochs of learning-rate warm-up are advisable at this factor."
         return f"{note} --keep-global-batch searches without this change."

@@ -63,6 +63,7 @@ class Rig:
         cache_dir: Where torch.compile keeps its cache between the rigs of a run.
         gpu_uuids: The GPUs whose memory use is sampled.
         on_progress: Called at each block of a running measurement.
+        tmp_dir: Where the program's temporary files go; by default they end with this rig.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Rig:
         cache_dir: Path,
         gpu_uuids: Sequence[str] = (),
         on_progress: OnProgress = lambda _: None,
+        tmp_dir: Path | None = None,
     ) -> None:
         self._program = program
         self._directory = directory
@@ -79,6 +81,7 @@ class Rig:
         self._gpu_uuids = tuple(gpu_uuids)
         self._on_progress = on_progress
         self._scratch = Path(tempfile.mkdtemp(prefix="autotune-"))
+        self._tmp_dir = tmp_dir or self._scratch
         self._process: subprocess.Popen[bytes] | None = None
         self._link: Link | None = None
         self._probes: list[Probe] = []
@@ -164,6 +167,7 @@ class Rig:
             self._link.close()
             self._link = None
         shutil.rmtree(self._scratch, ignore_errors=True)
+        shutil.rmtree(self._directory / "files", ignore_errors=True)
 
     def log_tail(self) -> str:
         """Return the end of what the program printed."""
@@ -175,7 +179,7 @@ class Rig:
     def _launch_plan(self, setting: Setting | None) -> LaunchPlan:
         plan = python_plan("autotune.inside", str(self._scratch / "wire"), cwd=self._program.cwd)
         plan = plan.with_env(
-            AUTOTUNE_RIG="1", TMPDIR=str(self._scratch), **self._defaults(), **TRACKERS_OFF
+            AUTOTUNE_RIG="1", TMPDIR=str(self._tmp_dir), **self._defaults(), **TRACKERS_OFF
         )
         for knob, value in (setting.changes() if setting else {}).items():
             plan = registry()[knob].launch(value, plan)
@@ -196,7 +200,9 @@ class Rig:
                 if ending := give_up():
                     return ending
 
-    def _await(self, give_up: GiveUp, silence_s: float) -> Ready | Measured | NotFinite | Ending:
+    def _await(  # noqa: C901 - one branch per message
+        self, give_up: GiveUp, silence_s: float
+    ) -> Ready | Measured | NotFinite | Ending:
         """Wait for an answer, sampling probes; end on death, silence, or the caller's wish."""
         assert self._link is not None, "an answer needs an open rig"
         heard = sampled = monotonic()
@@ -216,9 +222,10 @@ class Rig:
                     self._ended = message
                     return failures.from_exception(message)
                 case None:
+                    if self._has_died():
+                        return self._post_mortem()
                     if now - heard > silence_s:
-                        reason = f"no step for {silence_s:.0f} s"
-                        return Ending(Outcome.HUNG, reason, self.log_tail())
+                        return self._hung(silence_s)
                 case _:
                     raise RigError(f"unexpected message {message!r}")
             if now - sampled >= SAMPLE_EVERY_S:
@@ -226,6 +233,9 @@ class Rig:
                 self._sample()
             if ending := give_up():
                 return ending
+
+    def _hung(self, silence_s: float) -> Ending:
+        return Ending(Outcome.HUNG, f"no step for {silence_s:.0f} s", self.log_tail())
 
     def _sample(self) -> None:
         for probe in self._probes:
@@ -241,11 +251,22 @@ class Rig:
     def _has_died(self) -> bool:
         return self._process is not None and self._process.poll() is not None
 
+    def _last_word(self) -> Ended | None:
+        """What the rig said before it went, if that was not read yet."""
+        try:
+            while self._link is not None and (message := self._link.receive(0.0)) is not None:
+                if isinstance(message, Ended):
+                    return message
+        except LinkClosed:
+            return None
+        return None
+
     def _post_mortem(self) -> Ending:
         """Say how the process died; a last word that it sent counts more than its exit code."""
         assert self._process is not None, "only a started rig can die"
-        if self._ended is not None:
-            return failures.from_exception(self._ended)
+        ended = self._ended or self._last_word()
+        if ended is not None:
+            return failures.from_exception(ended)
         try:
             code = self._process.wait(5.0)
         except subprocess.TimeoutExpired:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from autotune.hardware import Hardware
 from autotune.program import Program
@@ -12,7 +15,7 @@ from autotune.rig import OnProgress, Rig
 
 @dataclass
 class Rigs:
-    """Makes rigs.
+    """Makes rigs, whose programs share a directory for temporary files until the end.
 
     Attributes:
         directory: The run directory.
@@ -28,6 +31,13 @@ class Rigs:
 
     def __post_init__(self) -> None:
         self.started = len(list((self.directory / "rigs").glob("*")))
+        self._tmp_dir = Path(tempfile.mkdtemp(prefix="autotune-"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._tmp_dir, ignore_errors=True)
 
     def new(self) -> Rig:
         """Return a rig that is not open yet."""
@@ -38,4 +48,5 @@ class Rigs:
             self.directory / "compile-cache",
             [gpu.uuid for gpu in self.hardware.gpus],
             self.on_progress,
+            self._tmp_dir,
         )

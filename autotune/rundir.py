@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import RunDirectoryError, did_you_mean
-from autotune.program import Program
+from autotune.hardware import Hardware
 from autotune.record import Head
 from autotune.study import Study
 
@@ -85,12 +85,15 @@ def find(name: str | None, base: Path | None = None) -> RunDir:
     )
 
 
-def check_program(run: RunDir, head: Head, program: Program) -> None:
-    """Raise a RunDirectoryError when a run belongs to another program than the one named."""
-    if not head.program.is_same_as(program):
+def check_unchanged(head: Head, hardware: Hardware) -> None:
+    """Raise a RunDirectoryError when what was measured says nothing of program or machine today."""
+    changes = head.hardware.differences(hardware)
+    if head.program.has_changed:
+        changes.insert(0, f"{head.program.name} has changed since the search began")
+    if changes:
         raise RunDirectoryError(
-            f"The run '{run.name}' is of another program: {head.program}, not {program}. "
-            "Leave the program out to resume it, or start a new search."
+            f"This run cannot go on: {'; '.join(changes)}. Its measurements no longer count; "
+            "start a new search."
         )
 
 

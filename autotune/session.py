@@ -91,9 +91,12 @@ class Session:
 def sitting(run: RunDir, study: Study, budget_s: float, console: Console) -> Iterator[Session]:
     """Work on a run whose lease was taken: listen for Ctrl-C, leave no rig and no lease behind."""
     budget = Budget(budget_s, study.spent_s)
-    rigs = Rigs(study.head.program, run.path, study.head.hardware, console.progress)
     try:
-        with Stop(console.stopping) as stop, Objective(rigs) as objective:
+        with (
+            Stop(console.stopping) as stop,
+            Rigs(study.head.program, run.path, study.head.hardware, console.progress) as rigs,
+            Objective(rigs) as objective,
+        ):
             console.begin(study.head, run.name, budget)
             yield Session(run, study, budget, stop, console, rigs, objective)
     finally:

@@ -13,7 +13,10 @@ from autotune.budget import format_duration
 from autotune.console import bounds, plain
 from autotune.measurement import Interval, Memory
 from autotune.outcome import Outcome
+from autotune.program import ProgramKind
 from autotune.result import Finding, SearchResult
+
+MORE_S = 120  # what a confirmation needs on most programs
 
 
 def show(result: SearchResult, output: Path) -> None:
@@ -58,7 +61,8 @@ def _headline(result: SearchResult) -> Iterator[str]:
                 listed = " ".join(f"{knob}={value}" for knob, value in changes.items())
                 speedup = result.candidate_speedup
                 yield f"  Measured live, {listed} gave {speedup.estimate:.2f}x {bounds(speedup)}."
-            yield f"  autotune resume {result.run_dir.name} goes on from here."
+            budget_s = round(result.seconds + MORE_S)
+            yield f"  Go on with: autotune resume {result.run_dir.name} --budget {budget_s}s"
         case _:
             assert_never(result.finding)
 
@@ -101,6 +105,9 @@ def _commands(result: SearchResult, output: Path) -> Iterator[str]:
     if not result.changes:
         return
     yield "Use it:"
+    if result.head.program.kind is ProgramKind.PICKLED_FUNCTION:
+        yield f'  import autotune; autotune.apply("{plain(output)}")  # before calling the function'
+        return
     yield f"  autotune run {plain(output)} {plain(result.head.program)}"
     yield f'  or as first line of the script: import autotune; autotune.apply("{plain(output)}")'
 

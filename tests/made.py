@@ -69,6 +69,7 @@ PROFILE = Profile(
 PROGRAM = Program(
     kind=ProgramKind.SCRIPT,
     target="/home/user/train.py",
+    source="/home/user/train.py",
     function="",
     args=("--epochs", "3"),
     cwd="/home/user",

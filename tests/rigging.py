@@ -45,7 +45,7 @@ class OpenRig:
 
     def measured(self, **changes: KnobValue) -> Measurement:
         """Measure, and insist that it works."""
-        result = self.measure(**changes)
+        result = self.measure(SHORT, 60.0, **changes)
         assert isinstance(result, Measurement), result
         return result
 

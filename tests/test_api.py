@@ -11,7 +11,7 @@ from autotune.errors import BudgetError, ProgramError, UsageError
 from tests.programs import functions
 from tests.rigging import PROGRAMS, base_setting, open_rig, write_best
 
-NOTEBOOK = '''
+NOTEBOOK = """
 import autotune
 from autotune.errors import BudgetError
 
@@ -29,7 +29,7 @@ try:
     autotune.search(make_train(4), budget=3, name="notebook")
 except BudgetError as error:
     print("measured:", "too short" in str(error))
-'''
+"""
 
 
 def test_a_function_of_an_importable_module_is_searched_by_name(workplace: Path) -> None:

@@ -160,7 +160,9 @@ def test_run_warns_when_machine_torch_or_program_differ(workplace: Path) -> None
     best = workplace / "best.yaml"
     write_best(best, baseline={"num_workers": 0})
     text = best.read_text()
-    best.write_text(re.sub(r"torch: .*", "torch: 1.0.0", text).replace("cpu_quota: ", "cpu_quota: 9"))
+    best.write_text(
+        re.sub(r"torch: .*", "torch: 1.0.0", text).replace("cpu_quota: ", "cpu_quota: 9")
+    )
     done = run("run", "best.yaml", str(PROGRAMS / "never_trains.py"))
     assert done.returncode == 0
     assert "torch: 1.0.0 there" in done.stderr
@@ -175,7 +177,9 @@ def test_knobs_lists_every_knob() -> None:
 
 
 def test_every_command_in_the_readme_parses() -> None:
-    commands = re.findall(r"^(?:\$ )?(autotune .+)$", README.read_text(encoding="utf-8"), re.M)
+    commands = re.findall(
+        r"^(?:\$ )?(autotune .+)$", README.read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert len(commands) >= 5
     group = typer.main.get_command(app)
     for command in commands:

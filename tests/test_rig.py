@@ -76,6 +76,43 @@ def test_accumulation_rebuilt_loaders_and_a_peeked_sample_do_not_mislead(tmp_pat
     assert {b.samples / b.steps for b in measurement.blocks} == {32}
 
 
+def test_leaving_the_loop_keeps_the_config_and_holds_the_schedule(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "breaks_out.py") as opened:
+        assert [loader.batch_size for loader in opened.profile.loaders] == [16]
+        measurement = opened.measured(batch_size=32, num_workers=1)
+        again = opened.measured()
+    assert {b.samples / b.steps for b in measurement.blocks} == {32}
+    assert {b.samples / b.steps for b in again.blocks} == {16}
+    assert measurement.samples_per_epoch == 20 * 32
+
+
+def test_an_iterator_per_step_and_batches_that_are_lists_are_measured(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "next_iter.py") as opened:
+        assert opened.profile.samples_per_step == 16
+        larger = opened.measured(batch_size=32)
+    assert {b.samples / b.steps for b in larger.blocks} == {32}
+
+
+def test_of_two_training_loaders_none_is_touched_and_files_are_renamed_aside(
+    workplace: Path,
+) -> None:
+    (workplace / "last.pt").write_text("precious")
+    with open_rig(workplace, "two_loaders.py") as opened:
+        assert [loader.batch_size for loader in opened.profile.loaders] == [16, 32]
+        assert not {"num_workers", "batch_size"} & set(opened.base.baseline)
+        opened.measured(num_threads=1)
+    assert (workplace / "last.pt").read_text() == "precious"
+
+
+def test_after_a_program_has_ended_the_next_config_hears_so(tmp_path: Path) -> None:
+    endless = WindowPlan(warmup_min_s=0.0, warmup_max_s=0.3, window_min_s=600.0, window_max_s=600.0)
+    with open_rig(tmp_path, "no_loader.py", "2500") as opened:
+        assert isinstance(opened.measure(endless), Measurement)
+        ending = opened.measure()
+    assert isinstance(ending, Ending)
+    assert ending.outcome is Outcome.RAN_OUT
+
+
 @pytest.mark.parametrize(
     ("trouble", "outcome"),
     [
@@ -127,9 +164,7 @@ def test_a_program_that_gives_no_baseline_says_why(
 
 
 def test_a_program_that_ends_during_a_window_still_gives_what_was_measured(tmp_path: Path) -> None:
-    endless = WindowPlan(
-        warmup_min_s=0.0, warmup_max_s=0.3, window_min_s=600.0, window_max_s=600.0
-    )
+    endless = WindowPlan(warmup_min_s=0.0, warmup_max_s=0.3, window_min_s=600.0, window_max_s=600.0)
     with open_rig(tmp_path, "no_loader.py", "2500") as opened:
         measurement = opened.measure(endless)
     assert isinstance(measurement, Measurement)
@@ -171,11 +206,12 @@ def test_a_trial_leaves_the_users_files_as_they_were(
     with open_rig(workplace, "conv.py") as opened:
         opened.measured()
         opened.measured(batch_size=32)
+        shadows = {p.name.partition("-")[2] for p in (workplace / "rig" / "files").iterdir()}
     for name, content in before.items():
         assert (workplace / name).read_text() == content
     assert (workplace / "train.log").read_text() == "precious"
-    shadows = {p.name.partition("-")[2] for p in (workplace / "rig" / "files").iterdir()}
     assert {"metrics.txt", "checkpoint.pt", "train.log"} <= shadows
+    assert not (workplace / "rig" / "files").exists()
     assert "epochs.txt" not in shadows  # code at the end of an epoch does not run in a trial
 
 

@@ -88,7 +88,7 @@ def test_a_killed_search_leaves_nothing_running_and_resumes_with_every_trial(
     _, alive = psutil.wait_procs(tree, timeout=10)
     assert not alive
     before = run.load_study().records
-    result = autotune.api.resume("killed")  # type: ignore[attr-defined]
+    result = autotune.api.resume("killed")
     configs = [r.config for r in result.records]
     assert [r.config for r in before] == configs[: len(before)]
     assert len(set(configs)) == len(configs), "no config is measured twice"
@@ -121,5 +121,5 @@ def _wait_for_trials(run: rundir.RunDir, count: int, search: psutil.Process) -> 
 def _records(run: rundir.RunDir) -> list[object]:
     try:
         return list(run.load_study().records)
-    except (autotune.errors.AutotuneError, KeyError):  # type: ignore[attr-defined]
+    except (autotune.errors.AutotuneError, KeyError):
         return []

@@ -129,6 +129,7 @@ def test_facts_and_spent_time_are_unknown_and_zero_until_written(
     facts = BaselineFacts(
         make_profile(loaders=(make_loader(), make_loader(ordinal=1)), config_reads={"hidden": 64}),
         startup_s=2.5,
+        step_s=0.01,
     )
     study.facts = facts
     study.spent_s = 61.5

@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 
@@ -43,7 +44,7 @@ def _run(link: Link, commands: queue.SimpleQueue[ToRig], start: Start, started: 
     seams = driver.seams
     seams.install()
     program = start.program
-    seams.redirect_files(Path(start.shadow_dir), [Path(program.cwd), Path(program.target).parent])
+    seams.redirect_files(Path(start.shadow_dir), is_first=start.setting is None)
     config = launch.RecordedConfig(start.setting.config if start.setting else {})
     driver.config_reads = config.reads
     if start.setting is None:
@@ -76,20 +77,22 @@ def _listen(link: Link, commands: queue.SimpleQueue[ToRig], scratch: Path) -> No
     """Read the parent's commands; when the parent has gone, whatever way, the rig goes too."""
     for message in link.messages():
         commands.put(message)  # type: ignore[arg-type]
-    shutil.rmtree(scratch, ignore_errors=True)
+    for leftover in (scratch, Path(os.environ.get("TMPDIR", scratch))):
+        if leftover.name.startswith("autotune-"):
+            shutil.rmtree(leftover, ignore_errors=True)
     _quit(1)
 
 
 def _quit(exit_code: int = 0) -> None:
     """End this process and all it started, at once: no code of the program runs any more."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    for child in psutil.Process().children(recursive=True):
-        try:
-            child.kill()
-        except psutil.NoSuchProcess:
-            continue
-    os._exit(exit_code)
+    try:
+        for child in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:  # the program may have put anything in the place of sys.stdout
+        os._exit(exit_code)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import queue
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
@@ -21,6 +22,9 @@ from autotune.inside.seams import Seams
 from autotune.measurement import Memory
 from autotune.probes.torch_memory import TorchMemory
 from autotune.wire import Close, Link, Measure, Measured, NotFinite, Progress, Ready, Start, ToRig
+
+STEPS_ALIKE = 4  # a step whose calls without gradients no recent step had holds a validation pass
+SIGN_OF_LIFE_S = 5.0
 
 
 @dataclass
@@ -72,21 +76,30 @@ class Driver(Listener):
         self._meter: Meter | None = None
         self._memory = TorchMemory("cpu")
         self._feed: Feed | None = None
+        self._feed_steps = 0
+        self._feed_samples = 0
+        self._samples_between_starts: int | None = None
         self._loss: torch.Tensor | None = None
         self._counts = _Counts()
-        self._last_counts = _Counts()
+        self._last_counts = deque([_Counts()], maxlen=STEPS_ALIKE)
         self._stepped = False
+        self._sent = started
         self.steps = 0
 
     def before_batch(self, feed: Feed) -> None:
         """End the step that went before, if an optimizer has stepped since the last border."""
         if not self._observer.is_training(feed) or not self._leads(feed):
             return
-        if self._feed is not feed:
-            self._feed = feed
+        is_new = self._feed is not feed
+        is_part_of_the_step = self._feed is not None and self._feed_steps == 0
+        if is_new and not is_part_of_the_step:
             self._disturb()  # the program comes back to its loop after doing something else
         if self._stepped:
             self._border()
+        if is_new:
+            if self._feed_steps > 1:
+                self._samples_between_starts = self._feed_samples
+            self._feed, self._feed_steps, self._feed_samples = feed, 0, 0
 
     def after_batch(self, feed: Feed, samples: int, wait_s: float) -> None:
         """Count a batch of a training loader; others only disturb the block."""
@@ -102,6 +115,10 @@ class Driver(Listener):
     def never_ends(self, feed: Feed) -> bool:
         """A training loader starts over: code at the end of an epoch does not run in a rig."""
         return self._observer.is_training(feed)
+
+    def epoch_ended(self, feed: Feed) -> None:  # noqa: ARG002
+        """From here on there are more steps than the program planned: its schedules stand still."""
+        self.seams.scheduler.hold()
 
     def forward_called(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Count samples at the largest model, for programs without a DataLoader."""
@@ -147,15 +164,20 @@ class Driver(Listener):
             self._meter.disturb()
 
     def _border(self) -> None:
-        counts, before = self._counts, self._last_counts
-        self._last_counts, self._counts, self._stepped = counts, _Counts(), False
+        counts, usual = self._counts, {c.calls_without_grad for c in self._last_counts}
+        self._last_counts.append(counts)
+        self._counts, self._stepped = _Counts(), False
         samples = counts.batch_samples if self._observer.loaders else counts.forward_samples
+        self._feed_steps += 1
+        self._feed_samples += samples
         if self._meter is None:
             self._observe(samples)
             return
-        if counts.calls_without_grad != before.calls_without_grad:
+        if counts.calls_without_grad not in usual:
             self._disturb()  # a validation pass; a teacher model is called alike in every step
         if not self._meter.step(samples, counts.wait_s):
+            if perf_counter() - self._sent > SIGN_OF_LIFE_S:
+                self._progress(self._meter)
             return
         meter = self._meter
         loss = meter.losses[-1] if meter.losses else None
@@ -167,14 +189,20 @@ class Driver(Listener):
             self._report(meter)
             self._obey()
         else:
-            rate = meter.blocks[-1].samples_per_s if meter.blocks else 0.0
-            self._link.send(Progress(meter.phase, rate))
+            self._progress(meter)
+
+    def _progress(self, meter: Meter) -> None:
+        rate = meter.blocks[-1].samples_per_s if meter.blocks else 0.0
+        self._link.send(Progress(meter.phase, rate))
+        self._sent = perf_counter()
 
     def _observe(self, samples: int) -> None:
         if samples:
             self._observer.step_ended(samples)
         if not self._observer.is_complete:
             return
+        if self.seams.loader.misses_target:
+            raise LookupError(self.seams.loader.describe_missing_target())
         self._memory = TorchMemory(self._observer.device())
         profile = self._observer.profile(self.config_reads)
         self._link.send(Ready(profile, perf_counter() - self._started))
@@ -187,6 +215,9 @@ class Driver(Listener):
         """Wait for the parent's next command and carry it out."""
         match self._commands.get():
             case Measure(setting, plan):
+                before = self._setting.config if self._setting else setting.baseline
+                if setting.config != before:
+                    self.seams.scheduler.hold()
                 self.seams.apply(setting, since=self._setting)
                 self._setting = setting
                 self._memory.reset()
@@ -202,11 +233,11 @@ class Driver(Listener):
         feed = self._feed
         if feed is None or not self._observer.loaders:
             return Flow()
-        batches = max(1, self._last_counts.batches)
+        batches = max(1, self._last_counts[-1].batches)
         return Flow(
             buffered_steps=math.ceil(feed.buffered_batches / batches),
             steps_per_epoch=steps_per_epoch(feed, batches),
-            samples_per_epoch=feed.samples_per_epoch,
+            samples_per_epoch=self._samples_between_starts or feed.samples_per_epoch,
             start_s=feed.start_s,
             starts=feed.starts,
         )

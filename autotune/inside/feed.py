@@ -25,6 +25,7 @@ class Feed:
         loader: The loader that the program iterates.
         starts: How often iteration over the data has begun.
         start_s: Seconds from the last beginning to its first batch.
+        wants_gradients: Gradients were enabled when the program began to iterate.
     """
 
     def __init__(self, loader: DataLoader[Any], seam: LoaderSeam, listener: Listener) -> None:
@@ -34,7 +35,8 @@ class Feed:
         self._seam = seam
         self._listener = listener
         self._version = seam.version
-        self._active = loader
+        self.wants_gradients = torch.is_grad_enabled()
+        self._active = seam.variant(loader) if listener.never_ends(self) else loader
         self._begin()
 
     def __iter__(self) -> Feed:
@@ -54,12 +56,11 @@ class Feed:
         except StopIteration:
             if not endless:
                 raise
+            self._listener.epoch_ended(self)
             self._begin()
             batch = next(self._inner)
         self._note_start()
-        self._listener.after_batch(
-            self, count_samples(batch, self._active.batch_size), perf_counter() - asked
-        )
+        self._listener.after_batch(self, self._count(batch), perf_counter() - asked)
         return batch
 
     @property
@@ -85,9 +86,21 @@ class Feed:
         whole = batches * size
         return whole if facts.drop_last else min(whole, facts.dataset_len or whole)
 
+    def _count(self, batch: Any) -> int:
+        """Samples in a batch: by the loader's own size where it has one, else by the tensors."""
+        size, facts = self._active.batch_size, self._seam.facts(self.loader)
+        self._batch_number += 1
+        if size is None:
+            tensor = first_tensor(batch)
+            return int(tensor.shape[0]) if tensor is not None else 1
+        if facts.drop_last or facts.iterable or self._batch_number != self.batches_per_epoch:
+            return size
+        return ((facts.dataset_len or size) - 1) % size + 1
+
     def _begin(self) -> None:
         self._begun = perf_counter()
         self._fresh = True
+        self._batch_number = 0
         self._inner: Iterator[Any] = self._seam.iterate(self._active)
         self.starts += 1
 
@@ -101,17 +114,9 @@ class Feed:
         self._version = self._seam.version
         variant = self._seam.variant(self.loader)
         del self._inner
-        vars(self._active)["_iterator"] = None  # where persistent workers live
+        self._seam.end_workers(self._active)
         self._active = variant
         self._begin()
-
-
-def count_samples(batch: Any, batch_size: int | None) -> int:
-    """Return the leading size of the first tensor in a batch; without one, the loader's size."""
-    tensor = first_tensor(batch)
-    if tensor is not None:
-        return int(tensor.shape[0])
-    return batch_size or 1
 
 
 def first_tensor(batch: Any) -> torch.Tensor | None:

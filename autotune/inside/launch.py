@@ -77,7 +77,7 @@ def _run_script(path: Path) -> None:
     main = ModuleType("__main__")
     vars(main).update(__file__=str(path), __builtins__=__builtins__, __spec__=None)
     sys.modules["__main__"] = main
-    code = compile(path.read_bytes(), str(path), "exec")
+    code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
     exec(code, vars(main))  # noqa: S102 - the user's own program
 
 

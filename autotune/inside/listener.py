@@ -24,6 +24,9 @@ class Listener:
         """Tell whether the feed starts over instead of ending its epoch."""
         return False
 
+    def epoch_ended(self, feed: Feed) -> None:
+        """A feed that never ends starts over."""
+
     def forward_called(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """The program calls an outermost module that owns parameters."""
 

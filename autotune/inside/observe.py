@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -23,18 +23,19 @@ class Observer:
     """Watches batches and optimizer steps.
 
     The loaders that train are those that handed out a batch, with gradients enabled, between the
-    first optimizer's first and second step: by then whatever the program iterated to look at a
-    sample or to validate once is out of the way. None of them means a program that trains without
-    a DataLoader.
+    first optimizer's first and second step and again before its third: what the program iterates to
+    look at a sample or to validate is not among them. None means a program without a DataLoader.
     """
 
     def __init__(self, seams: Seams) -> None:
         self._seams = seams
         self._since_step: list[DataLoader[Any]] = []
+        self._before: list[DataLoader[Any]] = []
         self._lead: Optimizer | None = None
         self._lead_steps = 0
         self._samples: list[int] = []
         self._optimizers: dict[int, OptimizerFacts] = {}
+        self._device = "cpu"
         self.loaders: tuple[DataLoader[Any], ...] | None = None
 
     @property
@@ -53,26 +54,31 @@ class Observer:
             self._optimizers[id(optimizer)] = _optimizer_facts(optimizer)
         if self._lead is None:
             self._lead = optimizer
+            self._device = optimizer.param_groups[0]["params"][0].device.type
         if optimizer is not self._lead:
             return False
         self._lead_steps += 1
-        if self._lead_steps == 2:
-            self.loaders = tuple(self._since_step)
-        self._since_step.clear()
+        if self._lead_steps == 3:
+            both = [own for own in self._since_step if own in self._before]
+            self.loaders = tuple(both or self._since_step[-1:])
+        self._before, self._since_step = self._since_step, []
         return True
 
     def is_training(self, feed: Feed) -> bool:
         """Tell whether a feed's loader drives optimizer steps, by what is known so far."""
-        return self.loaders is not None and any(feed.loader is own for own in self.loaders)
+        return (
+            self.loaders is not None
+            and feed.wants_gradients
+            and any(feed.loader is own for own in self.loaders)
+        )
 
     def step_ended(self, samples: int) -> None:
         """Note the samples of a whole step."""
         self._samples.append(samples)
 
     def device(self) -> str:
-        """Return the device type of the largest root module."""
-        roots = self._seams.forward.roots.values()
-        return max(roots, key=lambda r: r.parameters).device if roots else "cpu"
+        """Return the device type of the parameters that are trained."""
+        return self._device
 
     def profile(self, config_reads: Mapping[str, KnobValue]) -> Profile:
         """Return what was seen."""
@@ -87,7 +93,7 @@ class Observer:
             parameters=sum(r.parameters for r in roots.values()),
             conv2d_layers=sum(isinstance(m, nn.Conv2d) for m in modules),
             channels_last=any(_lies_channels_last(w) for w in weights),
-            own_autocast=self._seams.autocast.own_dtype,
+            own_autocast=self._seams.autocast.own_dtype or _reduced_dtype(roots),
             own_compile=_dynamo_ran() or any(r._compiled_call_impl for r in roots),  # noqa: SLF001
             num_threads=torch.get_num_threads(),
             cudnn_benchmark=torch.backends.cudnn.benchmark,
@@ -105,6 +111,14 @@ def _optimizer_facts(optimizer: Optimizer) -> OptimizerFacts:
 
 def _lies_channels_last(weight: torch.Tensor) -> bool:
     return weight.is_contiguous(memory_format=torch.channels_last) and not weight.is_contiguous()
+
+
+def _reduced_dtype(roots: Iterable[nn.Module]) -> str | None:
+    """The dtype of parameters that the program itself keeps in 16 bits."""
+    for parameter in (p for root in roots for p in root.parameters()):
+        if parameter.dtype in {torch.bfloat16, torch.float16}:
+            return str(parameter.dtype).removeprefix("torch.")
+    return None
 
 
 def _dynamo_ran() -> bool:

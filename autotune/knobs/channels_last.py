@@ -24,11 +24,13 @@ class ChannelsLast(Knob):
         """Return both orders for a model with 2-D convolutions."""
         if not profile.conv2d_layers:
             return NotOffered("the model has no 2-D convolution")
+        if profile.channels_last:
+            return NotOffered("the program lays its weights out so itself")
         return Domain((False, True))
 
-    def current(self, profile: Profile) -> KnobValue:
-        """Return whether the program already lays its weights out so."""
-        return profile.channels_last
+    def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
+        """Return False: a program that uses this layout itself is not offered the knob."""
+        return False
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Lay out weights, optimizer state and, from then on, inputs."""

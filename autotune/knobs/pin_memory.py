@@ -26,6 +26,8 @@ class PinMemory(Knob):
             return NotOffered("the model is on the CPU: nothing is copied to a device")
         if not profile.loaders:
             return NotOffered("the program trains without a DataLoader")
+        if profile.training_loader is None:
+            return NotOffered(f"{len(profile.loaders)} loaders train together")
         return Domain((False, True))
 
     def current(self, profile: Profile) -> KnobValue:

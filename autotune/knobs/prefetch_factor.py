@@ -27,6 +27,8 @@ class PrefetchFactor(Knob):
         """Return the default and two deeper buffers, which even out batches of uneven cost."""
         if not profile.loaders:
             return NotOffered("the program trains without a DataLoader")
+        if profile.training_loader is None:
+            return NotOffered(f"{len(profile.loaders)} loaders train together")
         return Domain((2, 4, 8))
 
     def current(self, profile: Profile) -> KnobValue:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -89,7 +90,7 @@ def is_nhwc(tensor: torch.Tensor) -> bool:
 def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
     output: torch.Tensor = model(torch.randn(4, 3, 8, 8))
     optimizer.zero_grad()
-    output.sum().backward()  # type: ignore[no-untyped-call]
+    output.sum().backward()
     optimizer.step()
     return output
 
@@ -99,7 +100,7 @@ def test_installed_seams_are_removed_without_a_trace(tmp_path: Path) -> None:
     seams = Seams(Listener(), None)
     seams.install()
     seams.watch_autocast()
-    seams.redirect_files(tmp_path, [tmp_path])
+    seams.redirect_files(tmp_path, is_first=False)
     during = [vars(owner).get(name) for owner, name in PATCHED]
     assert all(a is not b for a, b in zip(before, during, strict=True))
     model = conv_net()
@@ -140,7 +141,7 @@ def test_a_loader_that_is_no_longer_there_is_said(caplog: pytest.LogCaptureFixtu
 
 def test_a_loader_subclass_keeps_what_it_overrides() -> None:
     class Doubling(DataLoader[tuple[torch.Tensor, ...]]):
-        def __iter__(self):  # type: ignore[no-untyped-def]
+        def __iter__(self) -> Any:
             for (x,) in super().__iter__():
                 yield (torch.cat([x, x]),)
 
@@ -156,7 +157,7 @@ def test_learning_rates_and_schedules_follow_the_batch(rule: LrRule, factor: flo
     with running(rule, batch_size=40):
         weight = nn.Parameter(torch.zeros(1))
         other = nn.Parameter(torch.zeros(1))
-        groups = [{"params": [weight]}, {"params": [other], "lr": 0.5}]
+        groups: list[dict[str, Any]] = [{"params": [weight]}, {"params": [other], "lr": 0.5}]
         optimizer = torch.optim.SGD(groups, lr=0.1)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 / (1 + epoch))
     assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([0.1 * factor, 0.5 * factor])
@@ -253,8 +254,10 @@ def test_threads_that_the_program_sets_itself_are_set_again_once_it_trains() -> 
 def test_files_that_exist_are_shadowed_and_new_ones_are_made(tmp_path: Path) -> None:
     home, shadows = tmp_path / "home", tmp_path / "shadows"
     home.mkdir()
-    (home / "log").write_text("old\n")
-    seam = SavingSeam(shadows, [home])
+    for name in ("log", "best.pt", "precious", "kept"):
+        (home / name).write_text("old\n")
+    (home / "folder").mkdir()
+    seam = SavingSeam(shadows, [], is_first=False)
     seam.install()
     try:
         with (home / "log").open("a") as log:
@@ -262,11 +265,22 @@ def test_files_that_exist_are_shadowed_and_new_ones_are_made(tmp_path: Path) -> 
         assert (home / "log").read_text() == "old\nnew\n"  # the program sees what it wrote
         (home / "cache").write_text("made")
         torch.save({"a": 1}, home / "model.pt")
+        assert torch.load(home / "model.pt") == {"a": 1}
         handler = logging.FileHandler(home / "events.log")
         handler.close()
+        torch.save({"a": 2}, home / "last.tmp")
+        (home / "last.tmp").replace(home / "best.pt")
+        (home / "new.tmp").write_text("aside")
+        (home / "new.tmp").replace(home / "precious")
+        assert (home / "precious").read_text() == "aside"
+        (home / "log").unlink()
+        (home / "kept").unlink()
+        (home / "folder").mkdir()
     finally:
         seam.remove()
-    assert (home / "log").read_text() == "old\n"
+    for name in ("log", "best.pt", "precious", "kept"):
+        assert (home / name).read_text() == "old\n"
     assert (home / "cache").read_text() == "made"
-    assert sorted(p.name for p in home.iterdir()) == ["cache", "log"]
-    assert len(list(shadows.iterdir())) == 3
+    assert {p.name for p in home.iterdir()} == {
+        "log", "best.pt", "precious", "kept", "folder", "cache",
+    }  # fmt: skip

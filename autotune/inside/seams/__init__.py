@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,11 +17,13 @@ from autotune.inside.seams.loader import LoaderSeam
 from autotune.inside.seams.optimizer import OptimizerSeam
 from autotune.inside.seams.process import ProcessSeam
 from autotune.inside.seams.saving import SavingSeam
+from autotune.inside.seams.scheduler import SchedulerSeam
 from autotune.knobs import registry
 from autotune.lr import LrRule
 from autotune.profile import LoaderFacts
 from autotune.setting import Setting
 
+logger = logging.getLogger("autotune")
 STEPS_UNTIL_ROOTS_ARE_KNOWN = 3
 
 
@@ -42,9 +46,10 @@ class Seams:
         self._listener = listener
         self._steps = 0
         self.loader = LoaderSeam(listener, target, own_knobs)
-        self.optimizer = OptimizerSeam(self._stepped)
+        self.optimizer = OptimizerSeam(self._about_to_train, self._stepped)
         self.forward = ForwardSeam(listener, lambda: self.optimizer.optimizers)
         self.process = ProcessSeam()
+        self.scheduler = SchedulerSeam()
         self.autocast = AutocastSeam()
         self._backward = BackwardSeam(listener) if listener is not None else None
         self._saving: SavingSeam | None = None
@@ -57,14 +62,16 @@ class Seams:
             self.forward.install()
         if self._backward is not None:
             self._backward.install()
+            self.scheduler.install()
 
     def watch_autocast(self) -> None:
         """Watch for the program's own mixed precision as well."""
         self.autocast.install()
 
-    def redirect_files(self, shadow_dir: Path, guarded: list[Path]) -> None:
-        """Keep a trial from changing the user's files."""
-        self._saving = SavingSeam(shadow_dir, guarded)
+    def redirect_files(self, shadow_dir: Path, *, is_first: bool) -> None:
+        """Keep a trial from changing the user's files; *is_first* tells that none ran before."""
+        unguarded = [Path.home() / ".cache", Path(tempfile.gettempdir())]
+        self._saving = SavingSeam(shadow_dir, unguarded, is_first=is_first)
         self._saving.install()
 
     def remove(self) -> None:
@@ -72,6 +79,7 @@ class Seams:
         for seam in (self._saving, self._backward, self.autocast, self.forward):
             if seam is not None:
                 seam.remove()
+        self.scheduler.remove()
         self.optimizer.remove()
         self.loader.remove()
 
@@ -86,11 +94,15 @@ class Seams:
             if knob not in setting.own_knobs:
                 registry()[knob].apply(value, self)
 
+    def _about_to_train(self) -> None:
+        """The program's own set-up is over, its first step comes now."""
+        self.process.settle()
+        if self.loader.misses_target:
+            self.optimizer.forget_batch()  # a rate for a batch that the program does not have
+            logger.warning("autotune: %s", self.loader.describe_missing_target())
+
     def _stepped(self, optimizer: Optimizer) -> None:
         self._steps += 1
-        if self._steps == 1:
-            self.process.settle()
-            self.loader.warn_if_target_is_missing()
         if self._steps == STEPS_UNTIL_ROOTS_ARE_KNOWN:
             self.autocast.remove()
             self.forward.narrow()

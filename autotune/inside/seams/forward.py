@@ -9,11 +9,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from autotune.inside.listener import Listener
 from autotune.inside.seams.base import Patches
 
+RECOMPILES = 64
 Call = Callable[..., Any]
 
 
@@ -21,7 +23,6 @@ Call = Callable[..., Any]
 class Root:
     """An outermost module that owns parameters."""
 
-    device: str
     parameters: int
 
 
@@ -89,6 +90,8 @@ class ForwardSeam:
         for cls in {type(module) for module in roots}:
             self._wrap(cls)
         if self._compile:
+            if self._listener is not None:
+                _allow_recompiles()
             for module in roots:
                 module.compile()
 
@@ -123,18 +126,17 @@ class ForwardSeam:
             args, kwargs = _map_tensors(_to_channels_last, (args, kwargs))
         if not self._autocast:
             return original(module, *args, **kwargs)
-        with torch.autocast(root.device, dtype=torch.bfloat16):
+        device = next(module.parameters()).device.type
+        with torch.autocast(device, dtype=torch.bfloat16):
             output = original(module, *args, **kwargs)
         return _map_tensors(_to_fp32, output)
 
     def _root_of(self, module: nn.Module) -> Root | None:
         if module not in self._roots:
             parameters = list(module.parameters())
-            root = (
-                Root(parameters[0].device.type, sum(p.numel() for p in parameters))
-                if parameters
-                else None
-            )
+            if any(map(is_lazy, parameters)):
+                return None  # a lazy module knows its parameters after its first call
+            root = Root(sum(p.numel() for p in parameters)) if parameters else None
             self._roots[module] = root
             if root is not None and self._channels_last:
                 self._lay_out(module)
@@ -153,6 +155,13 @@ class ForwardSeam:
             for key, value in state.items():
                 if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
                     state[key] = value.contiguous(memory_format=layout)
+
+
+def _allow_recompiles() -> None:
+    """One rig compiles for many configs; by default the ninth would silently run eagerly."""
+    from torch._dynamo import config
+
+    config.recompile_limit = RECOMPILES
 
 
 def _to_channels_last(tensor: torch.Tensor) -> torch.Tensor:

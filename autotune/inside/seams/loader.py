@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,8 +14,6 @@ from autotune.inside.feed import Feed
 from autotune.inside.listener import Listener
 from autotune.inside.seams.base import Patches
 from autotune.profile import LoaderFacts
-
-logger = logging.getLogger("autotune")
 
 
 class LoaderSeam:
@@ -43,6 +40,7 @@ class LoaderSeam:
         self._patches = Patches()
         self._facts: WeakKeyDictionary[DataLoader[Any], LoaderFacts] = WeakKeyDictionary()
         self._batch_samplers: WeakKeyDictionary[DataLoader[Any], Any] = WeakKeyDictionary()
+        self._timeouts: WeakKeyDictionary[DataLoader[Any], float] = WeakKeyDictionary()
         self._seen: Counter[LoaderFacts] = Counter()
         self._options: dict[str, int | bool] = {}
         self.version = 0
@@ -71,6 +69,15 @@ class LoaderSeam:
         vars(copy).update(changes, _iterator=None)
         return copy
 
+    def end_workers(self, loader: DataLoader[Any]) -> None:
+        """Let go of the workers that a loader keeps from epoch to epoch."""
+        vars(loader)["_iterator"] = None
+
+    @property
+    def misses_target(self) -> bool:
+        """Options are asked for, and no loader was built that they are for."""
+        return self._target is not None and bool(self._options) and not self.found_target
+
     def install(self) -> None:
         """Begin to listen."""
         original_init = DataLoader.__init__
@@ -91,17 +98,14 @@ class LoaderSeam:
 
         self._patches.replace(DataLoader, "__iter__", iterate)
 
-    def warn_if_target_is_missing(self) -> None:
-        """Say so when training began and no loader was the one that the options are for."""
-        if self._target is not None and self._options and not self.found_target:
-            logger.warning(
-                "autotune: no DataLoader here is the one that was tuned (%s of %s samples, batch "
-                "size %s), so %s were not applied. Search again for this version of the program.",
-                self._target.dataset,
-                self._target.dataset_len,
-                self._target.batch_size,
-                ", ".join(self._options),
-            )
+    def describe_missing_target(self) -> str:
+        """Return what was not found and what follows from it."""
+        assert self._target is not None, "only a known target can be missed"
+        return (
+            f"no DataLoader here is the one that was tuned ({self._target.dataset} of "
+            f"{self._target.dataset_len} samples, batch size {self._target.batch_size}), so "
+            f"{', '.join(self._options)} were not applied. Search again for this program and data."
+        )
 
     def remove(self) -> None:
         """Put PyTorch back as it was."""
@@ -114,6 +118,7 @@ class LoaderSeam:
         self._seen[identity] += 1
         self._facts[loader] = facts
         self._batch_samplers[loader] = loader.batch_sampler
+        self._timeouts[loader] = loader.timeout
         if self._is_target(self._identity(facts)):
             self.found_target = True
             vars(loader).update(self._changes(loader))
@@ -141,6 +146,7 @@ class LoaderSeam:
         prefetch = options.get("prefetch_factor", facts.prefetch_factor or 2)
         changes: dict[str, Any] = {
             "num_workers": workers,
+            "timeout": self._timeouts[loader] if workers else 0,  # torch wants 0 without workers
             "prefetch_factor": prefetch if workers else None,
             "pin_memory": options.get("pin_memory", facts.pin_memory),
             "persistent_workers": facts.persistent_workers and workers > 0,

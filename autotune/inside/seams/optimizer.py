@@ -8,7 +8,10 @@ from weakref import WeakSet
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from autotune.inside.seams.base import Patches
 from autotune.lr import LrRule, lr_factor
@@ -22,11 +25,17 @@ class OptimizerSeam:
     that computes rates from its own stored base keeps that base, which matters to no measurement.
     """
 
-    def __init__(self, stepped: Callable[[Optimizer], None]) -> None:
+    def __init__(
+        self, before_first: Callable[[], None], stepped: Callable[[Optimizer], None]
+    ) -> None:
+        self._before_first = before_first
         self._stepped = stepped
         self._patches = Patches()
         self._hook: Any = None
+        self._pre_hook: Any = None
+        self._has_begun = False
         self._optimizers: WeakSet[Optimizer] = WeakSet()
+        self._scaled: set[int] = set()
         self._factor = 1.0
         self._rule = LrRule.NONE
         self._reference_batch: int | None = None
@@ -45,10 +54,16 @@ class OptimizerSeam:
         if self._reference_batch is None:
             return
         factor = lr_factor(self._rule, self._reference_batch, batch)
-        for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                _scale(group, factor / self._factor)
+        groups = {id(g): g for optimizer in self._optimizers for g in optimizer.param_groups}
+        for group in groups.values():  # optimizers that wrap another share its groups
+            _scale(group, factor / self._factor)
+        self._scaled |= groups.keys()
         self._factor = factor
+
+    def forget_batch(self) -> None:
+        """Put all learning rates back to the program's own."""
+        if self._reference_batch is not None:
+            self.follow_batch(self._reference_batch)
 
     def install(self) -> None:
         """Begin to listen."""
@@ -58,16 +73,30 @@ class OptimizerSeam:
         def add_param_group(optimizer: Optimizer, param_group: dict[str, Any]) -> None:
             original(optimizer, param_group)
             seam._optimizers.add(optimizer)
-            if seam._factor != 1.0:
-                _scale(optimizer.param_groups[-1], seam._factor)
+            group = optimizer.param_groups[-1]
+            if seam._factor != 1.0 and id(group) not in seam._scaled:
+                _scale(group, seam._factor)
+                seam._scaled.add(id(group))
 
         self._patches.replace(Optimizer, "add_param_group", add_param_group)
+        self._pre_hook = register_optimizer_step_pre_hook(
+            lambda _optimizer, _args, _kwargs: seam._begin()
+        )
         self._hook = register_optimizer_step_post_hook(
             lambda optimizer, _args, _kwargs: seam._stepped(optimizer)
         )
 
+    def _begin(self) -> None:
+        """The program is about to make its first step."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._before_first()
+
     def stop_listening(self) -> None:
         """Count no more steps; learning rates are still scaled."""
+        if self._pre_hook is not None:
+            self._pre_hook.remove()
+            self._pre_hook = None
         if self._hook is not None:
             self._hook.remove()
             self._hook = None

@@ -1,9 +1,11 @@
 """The seam at files: what a trial writes goes to a shadow directory, the user's files stay.
 
-Covered: ``torch.save`` anywhere; ``open`` for writing, ``Path.write_text`` and the like on files
-that exist already below the program's directory; ``logging.FileHandler``; TensorBoard's
-``SummaryWriter``. Not covered: files written by other libraries' own C code, and deletions. New
-files are made where the program makes them, as in any run of it.
+Covered: ``torch.save`` anywhere; ``open`` (and so ``Path.write_text``, numpy, json, pickle) for
+writing files that exist already, wherever they are; renaming over them and removing them;
+``logging.FileHandler``; TensorBoard's ``SummaryWriter``; making a directory that an earlier trial
+made. Not covered: removing whole directories, changing files over ``MOST_COPIED_BYTES`` in place,
+and what other libraries write by their own C code. New files are made where the program makes them,
+as in any run of it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +29,7 @@ import torch
 
 from autotune.inside.seams.base import Patches
 
+MOST_COPIED_BYTES = 256 * 2**20  # memory-mapped data sets are opened for change and only read
 TENSORBOARD = "torch.utils.tensorboard.writer"
 
 
@@ -35,18 +38,27 @@ class SavingSeam:
 
     Args:
         shadow_dir: Where redirected files go.
-        guarded: Directories whose existing files must stay as they are.
+        unguarded: Directories in which the program may do as it likes: caches and its temporary
+            files.
+        is_first: No trial has made a directory yet.
     """
 
-    def __init__(self, shadow_dir: Path, guarded: Sequence[Path]) -> None:
+    def __init__(self, shadow_dir: Path, unguarded: Sequence[Path], *, is_first: bool) -> None:
+        self._is_first = is_first
         self._shadow_dir = shadow_dir
-        self._guarded = [str(d.resolve()) + os.sep for d in guarded]
+        places = (*unguarded, shadow_dir, Path("/dev"), Path("/proc"), Path("/sys"))
+        self._unguarded = tuple(os.path.realpath(place) + os.sep for place in places)
         self._shadows: dict[str, Path] = {}
+        self._made: set[str] = set()
         self._patches = Patches()
 
     def install(self) -> None:
         """Begin to redirect."""
         self._redirect_open()
+        self._redirect_renames()
+        self._redirect_removals()
+        if not self._is_first:
+            self._redirect_mkdir()
         self._redirect_torch_save()
         self._redirect_file_handler()
         finder = _AfterImport(TENSORBOARD, self._redirect_summary_writer)
@@ -70,28 +82,87 @@ class SavingSeam:
             self._patches.replace(module, "open", guarded_open)
 
     def _path_for(self, path: Any, mode: str) -> Any:
-        if not isinstance(path, str):
+        writes = bool(set(mode) & set("wax+"))
+        if not isinstance(path, str) or not (writes or self._shadows):
             return path
         real = os.path.realpath(path)
         if real in self._shadows:
             return str(self._shadows[real])
-        if not set(mode) & set("wax+") or not self._is_guarded(real):
+        if not writes:
+            return path
+        if not self._is_guarded(real):
+            self._made.add(real)
+            return path
+        keeps_content = "w" not in mode
+        if keeps_content and os.path.getsize(real) > MOST_COPIED_BYTES:  # noqa: PTH202
             return path
         shadow = self._shadow_of(real)
-        if "w" not in mode:
+        if keeps_content:
             shutil.copyfile(real, shadow)
         self._shadows[real] = shadow
         return str(shadow)
 
     def _is_guarded(self, real: str) -> bool:
-        if real.startswith(str(self._shadow_dir) + os.sep):
-            return False
-        return any(real.startswith(d) for d in self._guarded) and os.path.isfile(real)  # noqa: PTH113
+        """Tell whether a path is a file of the user's: it was there before this trial."""
+        is_own = real in self._made or real.startswith(self._unguarded)
+        return not is_own and os.path.isfile(real)  # noqa: PTH113
 
     def _shadow_of(self, real: str) -> Path:
         self._shadow_dir.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256(os.path.dirname(real).encode()).hexdigest()[:8]  # noqa: PTH120
         return self._shadow_dir / f"{digest}-{os.path.basename(real)}"  # noqa: PTH119
+
+    def _redirect_renames(self) -> None:
+        for name in ("replace", "rename"):
+            self._patches.replace(os, name, self._rename_by(getattr(os, name)))
+
+    def _rename_by(self, original: Callable[..., None]) -> Callable[..., None]:
+        """A file is often written aside and renamed over the old one, which has to stay."""
+        seam = self
+
+        def rename(src: Any, dst: Any, **kwargs: Any) -> None:
+            if kwargs:  # relative to open directories: left alone
+                original(src, dst, **kwargs)
+                return
+            source, target = os.path.realpath(src), os.path.realpath(dst)
+            shadow = seam._shadows.pop(source, None)
+            if shadow is not None:
+                seam._shadows[target] = shadow
+            elif seam._is_guarded(target) and os.path.isfile(source):  # noqa: PTH113
+                seam._shadows[target] = seam._shadow_of(target)
+                shutil.move(source, seam._shadows[target])
+            else:
+                original(src, dst)
+                seam._made.add(target)
+
+        return rename
+
+    def _redirect_removals(self) -> None:
+        for name in ("remove", "unlink"):
+            self._patches.replace(os, name, self._remove_by(getattr(os, name)))
+
+    def _remove_by(self, original: Callable[..., None]) -> Callable[..., None]:
+        seam = self
+
+        def remove(path: Any, **kwargs: Any) -> None:
+            real = os.path.realpath(path)
+            if kwargs or not (real in seam._shadows or seam._is_guarded(real)):
+                original(path, **kwargs)
+            seam._shadows.pop(real, None)
+
+        return remove
+
+    def _redirect_mkdir(self) -> None:
+        original = os.mkdir
+
+        def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
+            try:
+                original(path, *args, **kwargs)
+            except FileExistsError:
+                if not os.path.isdir(path):  # noqa: PTH112 - an earlier trial may have made it
+                    raise
+
+        self._patches.replace(os, "mkdir", mkdir)
 
     def _redirect_torch_save(self) -> None:
         original = torch.save
@@ -99,7 +170,8 @@ class SavingSeam:
 
         def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
             if isinstance(f, (str, os.PathLike)):
-                f = seam._shadow_of(os.path.realpath(os.fspath(f)))
+                real = os.path.realpath(f)
+                f = seam._shadows[real] = seam._shadow_of(real)
             original(obj, f, *args, **kwargs)
 
         self._patches.replace(torch, "save", save)

@@ -1,0 +1,52 @@
+"""The seam at learning-rate schedulers: a schedule stands still while configs are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch.optim.lr_scheduler import LRScheduler
+
+from autotune.inside.seams.base import Patches
+
+
+class SchedulerSeam:
+    """Holds every scheduler once ``hold()`` is called.
+
+    The training feed never ends, a schedule does: OneCycleLR raises after its last step, and a
+    linear decay goes below zero.
+    """
+
+    def __init__(self) -> None:
+        self._held = False
+        self._patches = Patches()
+
+    def hold(self) -> None:
+        """Let no scheduler step any more."""
+        self._held = True
+
+    def install(self) -> None:
+        """Wrap ``step`` of every scheduler class that has its own."""
+        for cls in _with_subclasses(LRScheduler):
+            if "step" in vars(cls):
+                self._wrap(cls)
+
+    def remove(self) -> None:
+        """Put PyTorch back as it was."""
+        self._patches.undo()
+
+    def _wrap(self, cls: type[LRScheduler]) -> None:
+        original = vars(cls)["step"]
+        seam = self
+
+        def step(scheduler: LRScheduler, *args: Any, **kwargs: Any) -> None:
+            if not seam._held:
+                original(scheduler, *args, **kwargs)
+
+        self._patches.replace(cls, "step", step)
+
+
+def _with_subclasses(cls: type[LRScheduler]) -> Iterator[type[LRScheduler]]:
+    yield cls
+    for sub in cls.__subclasses__():
+        yield from _with_subclasses(sub)
