@@ -104,7 +104,8 @@ def confirm_best(session: Session, baseline: Baseline) -> Verdict:
     session.objective.close()
     records = session.study.records
     verdict = Verdict(None)
-    for candidate in filter(_looks_faster, ranked(records, baseline.space)[:CANDIDATES]):
+    faster = [r for r in ranked(records, baseline.space) if _looks_faster(r)]
+    for candidate in faster[:CANDIDATES]:
         session.console.confirming(candidate, baseline.space)
         contest = Contest(
             session.rigs,

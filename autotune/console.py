@@ -109,7 +109,7 @@ class Console:
             self._say(f"    0  {rate.estimate:,.0f} samples/s as written {bounds(rate)}")
             return
         best = self._state.best
-        is_best = best is None or record.speedup.estimate > best.estimate
+        is_best = best is None or record.speedup.low > best.low
         if is_best:
             self._state.best = record.speedup
         style = "bold green" if is_best and record.speedup.low > 1 else "default"

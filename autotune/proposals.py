@@ -111,7 +111,7 @@ class Proposals:
             best, idle = (now, 0) if now > best * BETTER else (best, idle + 1)
 
     def _best_speedup(self) -> float:
-        return max((r.speedup.estimate for r in self._known().values() if r.speedup), default=1.0)
+        return max((r.speedup.low for r in self._known().values() if r.speedup), default=1.0)
 
 
 def _conflicting(config: Config, sentences: Sequence[str]) -> TrialRecord:
@@ -120,7 +120,7 @@ def _conflicting(config: Config, sentences: Sequence[str]) -> TrialRecord:
 
 
 def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRecord]:
-    """Return the measured records that may win, best first.
+    """Return the measured records that may win, best first, by the lower end of their intervals.
 
     Among those as fast as the best, within the noise of a live measurement, the one that changes
     least comes first: a knob without effect does not belong into a best config.
@@ -134,13 +134,13 @@ def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRe
     ]
     if not able:
         return []
-    fastest = max(r.speedup.estimate for r in able if r.speedup)
+    fastest = max(r.speedup.low for r in able if r.speedup)
 
     def order(record: TrialRecord) -> tuple[bool, int, float]:
         assert record.speedup is not None, "only measured records are ranked"
-        is_level = record.speedup.estimate >= SAME_SPEED * fastest
+        is_level = record.speedup.low >= SAME_SPEED * fastest
         changes = len(record.config.changes_from(space.baseline))
-        return (not is_level, changes if is_level else 0, -record.speedup.estimate)
+        return (not is_level, changes if is_level else 0, -record.speedup.low)
 
     return sorted(able, key=order)
 

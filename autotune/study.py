@@ -156,13 +156,14 @@ class Study:
     def tell(self, trial: Trial, record: TrialRecord) -> None:
         """Record how a trial ended.
 
-        A measured trial is worth the logarithm of its speedup. Out of memory is an infeasible trial
+        A measured trial is worth the logarithm of what its speedup surely is, the lower end of its
+        interval: a disturbed window must not lead the sampler. Out of memory is an infeasible trial
         (pruned, with a violated constraint), so that the sampler keeps away from its neighbours;
         any other ending is a failed one, which it ignores.
         """
         trial.set_user_attr("record", _dump(TrialRecord, record))
         if record.measurement is not None and record.speedup is not None:
-            self._study.tell(trial, math.log(record.speedup.estimate))
+            self._study.tell(trial, math.log(record.speedup.low))
         elif record.outcome in MEMORY_OUTCOMES:
             trial.set_constraint("memory", 1.0)
             self._study.tell(trial, state=TrialState.PRUNED)
@@ -174,7 +175,7 @@ class Study:
         if record.speedup is None:
             self._study.tell(trial, state=TrialState.FAIL)
         else:
-            self._study.tell(trial, math.log(record.speedup.estimate))
+            self._study.tell(trial, math.log(record.speedup.low))
 
     def _set(self, name: str, value: Any) -> None:
         self._study.set_user_attr(name, _dump(type(value), value))

@@ -236,6 +236,7 @@ class Driver(Listener):
         batches = max(1, self._last_counts[-1].batches)
         return Flow(
             buffered_steps=math.ceil(feed.buffered_batches / batches),
+            cycle_steps=max(1, math.ceil(feed.num_workers / batches)),
             steps_per_epoch=steps_per_epoch(feed, batches),
             samples_per_epoch=self._samples_between_starts or feed.samples_per_epoch,
             start_s=feed.start_s,

@@ -64,6 +64,11 @@ class Feed:
         return batch
 
     @property
+    def num_workers(self) -> int:
+        """Workers that load now."""
+        return self._active.num_workers
+
+    @property
     def buffered_batches(self) -> int:
         """Batches that workers hold ready at most."""
         return self._active.num_workers * (self._active.prefetch_factor or 0)

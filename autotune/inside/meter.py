@@ -16,9 +16,11 @@ BLOCK_S = (
     0.1  # shorter blocks are dominated by timer and scheduler noise (seen on a 2-core machine)
 )
 STEADY = 0.05
+BUFFERED_SHARE = 0.25
 RECENT_BLOCKS = 2 * STEADY_BLOCKS
 LEAST_BLOCKS = 5
 LEAST_BLOCKS_TO_CUT = 3
+LEAST_EPOCHS_TO_CUT = 2
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Flow:
 
     Attributes:
         buffered_steps: Steps that full prefetch buffers last: they must drain before any count.
+        cycle_steps: Steps in which every worker delivers once; batches come in such bursts.
         steps_per_epoch: Steps between two starts of the training loader, None if unknown.
         samples_per_epoch: Samples between them, None if unknown.
         start_s: Seconds from the last start to its first batch.
@@ -34,6 +37,7 @@ class Flow:
     """
 
     buffered_steps: int = 0
+    cycle_steps: int = 1
     steps_per_epoch: int | None = None
     samples_per_epoch: int | None = None
     start_s: float = 0.0
@@ -91,6 +95,7 @@ class Meter:
         self._began = perf_counter()
         self._steps = 0
         self._block_steps = 1
+        self._whole_epochs = False
         self._disturbed = False
         self._warmup_s = 0.0
         self._warmup_reason = ""
@@ -128,7 +133,7 @@ class Meter:
 
     def finish(self, reason: str) -> bool:
         """End the window early for *reason*, if it holds enough blocks to say anything."""
-        if self.phase == "window" and len(self.blocks) >= LEAST_BLOCKS_TO_CUT:
+        if self.phase == "window" and len(self.blocks) >= self._least_to_cut:
             self._stop_reason = self._stop_reason or reason
         return self.is_done
 
@@ -154,6 +159,10 @@ class Meter:
             memory=memory,
         )
 
+    @property
+    def _least_to_cut(self) -> int:
+        return LEAST_EPOCHS_TO_CUT if self._whole_epochs else LEAST_BLOCKS_TO_CUT
+
     def _new_block(self) -> _Running:
         now = perf_counter()
         return _Running(now, now, self.flow().starts)
@@ -172,10 +181,18 @@ class Meter:
             self._end_window_if_decided(now)
 
     def _steps_for(self, step_s: float) -> int:
-        """Steps in a block of BLOCK_S; whole epochs where an epoch is shorter than that."""
-        steps = max(1, math.ceil(BLOCK_S / step_s))
-        epoch = self.flow().steps_per_epoch
-        return steps if epoch is None or epoch > steps else epoch * math.ceil(steps / epoch)
+        """Steps in a block of BLOCK_S, in whole cycles of the workers.
+
+        Whole epochs where an epoch is shorter than that, or where the buffers hold much of one:
+        there steps are fast at first and slow at the end, and only an epoch shows the flow.
+        """
+        flow = self.flow()
+        steps = flow.cycle_steps * max(1, math.ceil(BLOCK_S / step_s / flow.cycle_steps))
+        epoch = flow.steps_per_epoch
+        self._whole_epochs = epoch is not None and (
+            epoch <= steps or BUFFERED_SHARE * epoch <= flow.buffered_steps
+        )
+        return epoch * math.ceil(steps / epoch) if epoch and self._whole_epochs else steps
 
     def _end_warmup_if_steady(self, now: float) -> None:
         elapsed_s = now - self._began
@@ -185,7 +202,7 @@ class Meter:
         drained = self._steps >= 2 * self.flow().buffered_steps
         if elapsed_s >= self.plan.warmup_min_s and drained and is_steady(rates, tolerance=STEADY):
             self._open_window(elapsed_s, "steady")
-        elif elapsed_s >= self.plan.warmup_max_s and len(self.blocks) >= LEAST_BLOCKS_TO_CUT:
+        elif elapsed_s >= self.plan.warmup_max_s and len(self.blocks) >= self._least_to_cut:
             self._open_window(elapsed_s, f"cut after {elapsed_s:.0f} s: still drifting")
 
     def _open_window(self, warmup_s: float, reason: str) -> None:
@@ -199,7 +216,7 @@ class Meter:
         elapsed_s = now - self._began
         rates = [b.samples_per_s for b in self.blocks]
         half = relative_half_width(rates)
-        if self.plan.give_up_below is not None and len(rates) >= LEAST_BLOCKS_TO_CUT:
+        if self.plan.give_up_below is not None and len(rates) >= self._least_to_cut:
             best_case = sorted(rates)[len(rates) // 2] * (1 + half)
             if best_case < self.plan.give_up_below:
                 self._stop_reason = "clearly slower"
@@ -207,5 +224,5 @@ class Meter:
         enough = len(rates) >= LEAST_BLOCKS and elapsed_s >= self.plan.window_min_s
         if enough and half <= self.plan.half_width:
             self._stop_reason = f"interval within {self.plan.half_width:.0%}"
-        elif elapsed_s >= self.plan.window_max_s and len(rates) >= LEAST_BLOCKS_TO_CUT:
+        elif elapsed_s >= self.plan.window_max_s and len(rates) >= self._least_to_cut:
             self._stop_reason = f"cut after {elapsed_s:.1f} s"

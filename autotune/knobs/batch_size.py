@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Growth beyond 8x leaves the range in which scaled learning rates hold for most models (Shallue et
 # al. 2019, "Measuring the Effects of Data Parallelism", section 4.1); --values asks for more.
 FACTORS = (1, 2, 4, 8)
-LEAST_STEPS_PER_EPOCH = 4
+LEAST_STEPS_PER_EPOCH = 16  # fewer are no epoch to speak of, and prefetching would hold it whole
 
 
 class BatchSize(Knob):

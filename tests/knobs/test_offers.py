@@ -59,11 +59,11 @@ def test_a_program_with_its_own_autocast_keeps_it() -> None:
     ("dataset_len", "expected"),
     [
         (60_000, (64, 128, 256, 512)),
-        (2048, (64, 128, 256, 512)),
-        (2047, (64, 128, 256)),
-        (1000, (64, 128)),
-        (512, (64, 128)),
-        (511, (64,)),
+        (8192, (64, 128, 256, 512)),
+        (8191, (64, 128, 256)),
+        (4000, (64, 128)),
+        (2048, (64, 128)),
+        (2047, (64,)),
         (100, (64,)),
         (None, (64, 128, 256, 512)),
     ],
@@ -71,7 +71,7 @@ def test_a_program_with_its_own_autocast_keeps_it() -> None:
 def test_batch_sizes_stop_where_an_epoch_gets_short(
     dataset_len: int | None, expected: tuple[int, ...]
 ) -> None:
-    """An epoch keeps at least four steps; a dataset without a length sets no limit."""
+    """An epoch keeps at least sixteen steps; a dataset without a length sets no limit."""
     profile = make_profile(loaders=(make_loader(dataset_len=dataset_len),))
     assert values("batch_size", make_hardware(), profile) == expected
 
