@@ -126,7 +126,9 @@ def _compute_moves(space: ResolvedSpace) -> Iterator[Move]:
         for threads in reversed(space.domains["num_threads"].values):
             if threads != space.baseline["num_threads"]:
                 yield Move(
-                    Family.COMPUTE, {"num_threads": threads}, "more threads are not always faster"
+                    Family.COMPUTE,
+                    {"num_threads": threads},
+                    f"operators may run faster on {threads} threads",
                 )
 
 

@@ -166,6 +166,8 @@ def paired_ratio(rounds: Sequence[Sequence[float]]) -> Interval:
 
 
 def spread(windows: Sequence[Interval]) -> Interval:
-    """Return the median of several windows with their range."""
+    """Return the median of several windows with their range; one window keeps its own interval."""
+    if len(windows) == 1:
+        return windows[0]
     estimates = [w.estimate for w in windows]
     return Interval(statistics.median(estimates), min(estimates), max(estimates))

@@ -349,3 +349,4 @@ def test_a_gain_of_a_tenth_is_seen_in_three_rounds(round_noise: float) -> None:
 def test_a_spread_is_the_median_with_the_range() -> None:
     windows = [Interval(e, e - 1, e + 1) for e in (980.0, 1000.0, 1050.0)]
     assert spread(windows) == Interval(1000.0, 980.0, 1050.0)
+    assert spread(windows[:1]) == windows[0]
