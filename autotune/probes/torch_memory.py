@@ -15,10 +15,11 @@ class TorchMemory(Probe):
         self._is_cuda = device == "cuda"
 
     def reset(self) -> None:
-        """Set torch's own peaks back."""
+        """Set torch's own peaks back, and give back what an earlier config left in the cache."""
         if self._is_cuda:
             import torch
 
+            torch.cuda.empty_cache()
             for index in range(torch.cuda.device_count()):
                 torch.cuda.reset_peak_memory_stats(index)
 
