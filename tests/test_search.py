@@ -59,6 +59,14 @@ def test_one_rig_measures_many_configs(workplace: Path) -> None:
     assert result.speedup.low <= result.speedup.estimate <= result.speedup.high
 
 
+def test_a_restart_knob_is_measured_in_a_process_of_its_own(workplace: Path) -> None:
+    result = autotune.search(PROGRAMS / "plain.py", args=["losses"], budget=100, tune=["compile"])
+    assert [(t["compile"], t["rig"], t["outcome"]) for t in result.trials] == [
+        ("off", 1, "ok"),
+        ("default", 2, "ok"),
+    ]
+
+
 def test_no_gain_keeps_the_programs_own_config_and_says_so(workplace: Path) -> None:
     # A worker only adds work to a program whose batches lie ready in memory.
     result = autotune.search(

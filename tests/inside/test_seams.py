@@ -21,8 +21,8 @@ from autotune.inside.listener import Listener
 from autotune.inside.seams import STEPS_UNTIL_ROOTS_ARE_KNOWN, Seams
 from autotune.inside.seams.saving import SavingSeam
 from autotune.lr import LrRule
-from autotune.profile import LoaderFacts
 from autotune.setting import Setting
+from tests.made import make_loader
 
 PATCHED = (
     (nn.Module, "__call__"),
@@ -36,19 +36,7 @@ PATCHED = (
     (io, "open"),
     (logging.FileHandler, "__init__"),
 )
-FACTS = LoaderFacts(
-    dataset="TensorDataset",
-    dataset_len=100,
-    batch_size=10,
-    num_workers=0,
-    prefetch_factor=None,
-    pin_memory=False,
-    persistent_workers=False,
-    sampler="RandomSampler",
-    has_batch_sampler=False,
-    iterable=False,
-    drop_last=False,
-)
+FACTS = make_loader(dataset_len=100, batch_size=10)
 BASELINE: dict[str, KnobValue] = {
     "num_workers": 0,
     "batch_size": 10,
