@@ -12,6 +12,7 @@ from autotune.study import Study
 
 HOME = ".autotune"
 STUDY_NAME = "autotune"
+FILE = "study.db"
 
 
 @dataclass(frozen=True)
@@ -28,14 +29,26 @@ class RunDir:
     @property
     def storage(self) -> str:
         """Optuna's URL of the study in it."""
-        return f"sqlite:///{self.path / 'study.db'}"
+        return f"sqlite:///{self.path / FILE}"
 
     def create_study(self, head: Head) -> Study:
-        """Begin the record."""
-        return Study.create(self.storage, STUDY_NAME, head)
+        """Begin the record; its file appears when it is whole, so that no reader finds a half."""
+        part = self.path / "study.db.part"
+        Study.create(f"sqlite:///{part}", STUDY_NAME, head)
+        part.rename(self.path / FILE)
+        return self.load_study()
 
     def load_study(self) -> Study:
-        """Open the record of an earlier search."""
+        """Open the record of an earlier search.
+
+        Raises:
+            RunDirectoryError: when there is none, or a later autotune wrote it.
+        """
+        if not (self.path / FILE).is_file():
+            raise RunDirectoryError(
+                f"There is no record of a search in '{self.path}'. "
+                "'autotune search PROGRAM' starts one."
+            )
         return Study.load(self.storage, STUDY_NAME)
 
 
@@ -68,7 +81,7 @@ def find(name: str | None, base: Path | None = None) -> RunDir:
         RunDirectoryError: when there is none.
     """
     home = (base or Path.cwd()) / HOME
-    runs = sorted(home.glob("*/study.db"), key=lambda p: p.stat().st_mtime)
+    runs = sorted(home.glob(f"*/{FILE}"), key=lambda p: p.stat().st_mtime)
     if name is None:
         if not runs:
             raise RunDirectoryError(
@@ -76,7 +89,7 @@ def find(name: str | None, base: Path | None = None) -> RunDir:
             )
         return RunDir(runs[-1].parent)
     for path in (home / name, Path(name).resolve()):
-        if (path / "study.db").is_file():
+        if (path / FILE).is_file():
             return RunDir(path)
     names = [p.parent.name for p in runs]
     raise RunDirectoryError(
