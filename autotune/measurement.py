@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+
+from autotune.interference import Interference
+
+DRAINED_IS_DOUBTFUL = 0.02
 
 
 @dataclass(frozen=True)
@@ -12,6 +17,9 @@ class Block:
     Attributes:
         wait_s: Part of ``seconds`` spent waiting for the next batch.
         epoch_edges: How often the training loader was started again inside the block.
+        tokens: Token ids, padding included, that went into the model; 0 where its input is none.
+        ended_at_s: When it ended, by ``time.monotonic()``, which all processes of a machine share.
+        interference: What disturbed it, None where nothing was watched.
     """
 
     samples: int
@@ -19,6 +27,14 @@ class Block:
     seconds: float
     wait_s: float
     epoch_edges: int = 0
+    tokens: int = 0
+    ended_at_s: float = 0.0
+    interference: Interference | None = None
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Something other than the program took its time."""
+        return self.interference is not None and bool(self.interference.reasons)
 
     @property
     def samples_per_s(self) -> float:
@@ -55,13 +71,85 @@ class Memory:
         device_allocated_bytes: torch's own peak of live tensors on the device.
         device_reserved_bytes: torch's own peak of memory taken from the device.
         device_used_bytes: What the device's driver says is in use by all processes.
+        device_process_bytes: What the driver says is in use by the rig's own processes.
+        alloc_retries: How often torch's allocator had to empty its cache to go on: thrash.
+        alloc_failures: How often it ran out of memory, errors that the program caught included.
         host_bytes: The rig's whole process tree, shared pages counted once where PSS is readable.
     """
 
     device_allocated_bytes: int | None = None
     device_reserved_bytes: int | None = None
     device_used_bytes: int | None = None
+    device_process_bytes: int | None = None
+    alloc_retries: int | None = None
+    alloc_failures: int | None = None
     host_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class StepSplit:
+    """Where the time of a step goes: mean seconds per step, which add up to the step.
+
+    On a CPU each part is wall time in the main thread. On a GPU transfer, compute and optimizer are
+    device time between CUDA events, gaps between kernels included; the time in which the device has
+    nothing to do is waiting for data first, then for sync calls, and the rest is overhead.
+
+    Attributes:
+        wait_s: Waiting for the next batch.
+        transfer_s: Moving tensors from one device to another.
+        compute_s: From the model's call to the end of backward.
+        optimizer_s: From the end of backward to the end of the optimizer's step (gradient clipping
+            and unscaling are in it), and zeroing gradients.
+        sync_s: Calls that wait for the device, such as ``.item()``.
+        overhead_s: The rest: Python, launching kernels, logging.
+        launch_s: On a GPU, time the host needs to launch compute and optimizer; where it is as long
+            as these, kernels are too small for the device. None elsewhere.
+        steps: Steps that were taken apart.
+    """
+
+    wait_s: float
+    transfer_s: float
+    compute_s: float
+    optimizer_s: float
+    sync_s: float
+    overhead_s: float
+    steps: int
+    launch_s: float | None = None
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The parts by name, in the order of a step."""
+        return {
+            "data wait": self.wait_s,
+            "host to device": self.transfer_s,
+            "compute": self.compute_s,
+            "optimizer": self.optimizer_s,
+            "sync calls": self.sync_s,
+            "Python and launch": self.overhead_s,
+        }
+
+    @property
+    def step_s(self) -> float:
+        """The whole step."""
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """What a program could reach with one part taken out, and where its step's time goes.
+
+    Attributes:
+        split: None for a program that ended before enough steps were seen.
+        data_free: Samples/s with one cached batch again and again; None without a DataLoader.
+        compute_free: Samples/s of the training loader alone; None without exactly one DataLoader.
+        flops_per_step: By torch's FlopCounterMode; matrix products, convolutions and attention
+            alone. None where it cannot count, such as in compiled models.
+    """
+
+    split: StepSplit | None = None
+    data_free: Interval | None = None
+    compute_free: Interval | None = None
+    flops_per_step: float | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +165,11 @@ class Measurement:
         edge_s: Extra seconds that each start of the training loader costs, None if unknown.
         samples_per_epoch: Samples between two such starts, None if unknown.
         losses: The loss at the end of each block, None entries where the program shows none.
+        discarded_blocks: Blocks that were disturbed and measured again.
+        drained_share: Share of the counted samples that came out of buffers which held less at the
+            end than at the beginning: what was consumed, but not produced.
+        power_w: Mean power of GPUs, or of the CPU packages for programs on the CPU; None where no
+            counter is readable.
     """
 
     throughput: Interval
@@ -88,6 +181,56 @@ class Measurement:
     samples_per_epoch: int | None = None
     losses: tuple[float | None, ...] = ()
     memory: Memory = field(default_factory=Memory)
+    discarded_blocks: int = 0
+    drained_share: float = 0.0
+    power_w: float | None = None
+
+    @property
+    def tokens_per_s(self) -> Interval | None:
+        """Token ids per second, padding included; None where the model's input is none."""
+        tokens = sum(b.tokens for b in self.blocks)
+        if not tokens:
+            return None
+        per_sample = tokens / sum(b.samples for b in self.blocks)
+        rate = self.throughput
+        return Interval(rate.estimate * per_sample, rate.low * per_sample, rate.high * per_sample)
+
+    @property
+    def joules_per_sample(self) -> float | None:
+        """Energy per sample, None where no counter is readable."""
+        return None if self.power_w is None else self.power_w / self.throughput.estimate
+
+    @property
+    def disturbed_share(self) -> float:
+        """Share of the blocks that count although something disturbed them, 0 to 1."""
+        return sum(b.is_disturbed for b in self.blocks) / len(self.blocks)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why this measurement is less sure than others, as sentences for the user."""
+        return tuple(self._doubts())
+
+    def _doubts(self) -> Iterator[str]:
+        if self.warmup_reason.startswith("cut"):
+            yield f"The warm-up was {self.warmup_reason}."
+        if self.disturbed_share:
+            reasons = dict.fromkeys(
+                r for b in self.blocks if b.interference for r in b.interference.reasons
+            )
+            yield (
+                f"{self.disturbed_share:.0%} of the blocks were disturbed: {', '.join(reasons)}. "
+                "The interval is wider for it; close what else is running and measure again."
+            )
+        if self.drained_share > DRAINED_IS_DOUBTFUL:
+            yield (
+                f"{self.drained_share:.0%} of the samples came from buffers that were filled "
+                "before: the lower end of the interval allows for it."
+            )
+        if self.memory.alloc_retries:
+            yield (
+                f"The GPU's memory is nearly full: torch emptied its cache "
+                f"{self.memory.alloc_retries} times. Take a smaller batch."
+            )
 
     @property
     def wait_share(self) -> float:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Self, assert_never
@@ -16,15 +16,16 @@ from typing import Self, assert_never
 from autotune import failures, processes
 from autotune.errors import RigError
 from autotune.knobs import registry
-from autotune.measurement import Measurement, Memory
+from autotune.measurement import Anatomy, Measurement
 from autotune.outcome import Ending, Outcome
-from autotune.probes.base import Probe
-from autotune.probes.host import HostMemory
 from autotune.probes.nvml import NvmlMemory
 from autotune.program import LaunchPlan, Program, python_plan
 from autotune.setting import Setting
+from autotune.watch import Watch
 from autotune.wire import (
     Close,
+    Dissect,
+    Dissected,
     Ended,
     Link,
     LinkClosed,
@@ -38,7 +39,6 @@ from autotune.wire import (
 )
 
 POLL_S = 0.1
-SAMPLE_EVERY_S = 1.0  # reading PSS costs some milliseconds per process
 LOG_TAIL_BYTES = 4000
 
 # Experiment trackers stay silent in a trial: each variable is from that tracker's documentation.
@@ -51,7 +51,19 @@ TRACKERS_OFF = {
 }
 
 GiveUp = Callable[[], Ending | None]
-OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Reports:
+    """Where a rig tells what happens.
+
+    Attributes:
+        progress: Called at each block of a running measurement.
+        doubt: Called with a sentence that the user should read.
+    """
+
+    progress: Callable[[Progress], None] = lambda _: None
+    doubt: Callable[[str], None] = lambda _: None
 
 
 class Rig:
@@ -62,7 +74,7 @@ class Rig:
         directory: Where the log and the shadow files of this rig go.
         cache_dir: Where torch.compile keeps its cache between the rigs of a run.
         gpu_uuids: The GPUs whose memory use is sampled.
-        on_progress: Called at each block of a running measurement.
+        reports: Where this rig tells what happens.
         tmp_dir: Where the program's temporary files go; by default they end with this rig.
     """
 
@@ -72,19 +84,19 @@ class Rig:
         directory: Path,
         cache_dir: Path,
         gpu_uuids: Sequence[str] = (),
-        on_progress: OnProgress = lambda _: None,
+        reports: Reports = Reports(),
         tmp_dir: Path | None = None,
     ) -> None:
         self._program = program
         self._directory = directory
         self._cache_dir = cache_dir
         self._gpu_uuids = tuple(gpu_uuids)
-        self._on_progress = on_progress
+        self._reports = reports
         self._scratch = Path(tempfile.mkdtemp(prefix="autotune-"))
         self._tmp_dir = tmp_dir or self._scratch
         self._process: subprocess.Popen[bytes] | None = None
         self._link: Link | None = None
-        self._probes: list[Probe] = []
+        self._watch: Watch | None = None
         self._ended: Ended | None = None
         self.log = directory / "log.txt"
 
@@ -102,6 +114,7 @@ class Rig:
     def open(self, setting: Setting | None, give_up: GiveUp, silence_s: float) -> Ready | Ending:
         """Start the program, untouched or under a setting, and wait until it trains."""
         self._directory.mkdir(parents=True, exist_ok=True)
+        used_before = NvmlMemory(self._gpu_uuids).used_bytes()
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(str(self._scratch / "wire"))
             listener.listen(1)
@@ -110,16 +123,12 @@ class Rig:
         if isinstance(connection, Ending):
             return connection
         self._link = Link(connection)
-        self._probes = [HostMemory(self._process.pid), NvmlMemory(self._gpu_uuids)]
+        self._watch = Watch(self._process.pid, self._gpu_uuids, used_before)
         self._link.send(Start(self._program, setting, str(self._directory / "files")))
         answer = self._await(give_up, silence_s)
-        match answer:
-            case Ready() | Ending():
-                return answer
-            case Measured() | NotFinite():
-                raise RigError(f"the rig answered {answer.kind} before it was ready")
-            case _:
-                assert_never(answer)
+        if isinstance(answer, Ready | Ending):
+            return answer
+        raise RigError(f"the rig answered {answer.kind} before it was ready")
 
     def measure(
         self,
@@ -133,8 +142,8 @@ class Rig:
         After an Ending the rig is of no more use: what state the program is in is unknown.
         """
         assert self._link is not None, "measure() needs an open rig"
-        for probe in self._probes:
-            probe.reset()
+        assert self._watch is not None, "measure() needs an open rig"
+        self._watch.reset()
         try:
             self._link.send(Measure(setting, plan))
         except LinkClosed:
@@ -142,13 +151,31 @@ class Rig:
         answer = self._await(give_up, silence_s)
         match answer:
             case Measured(measurement):
-                return replace(measurement, memory=self._read_probes(measurement.memory))
+                return self._watch.complete(measurement, setting.device)
             case NotFinite():
                 return Ending(Outcome.NOT_FINITE, "the loss became NaN or infinite")
             case Ending():
                 return answer
-            case Ready():
-                raise RigError("the rig said ready twice")
+            case Ready() | Dissected():
+                raise RigError(f"the rig answered {answer.kind} to a wish for a measurement")
+            case _:
+                assert_never(answer)
+
+    def dissect(self, plan: WindowPlan, give_up: GiveUp, silence_s: float) -> Anatomy | Ending:
+        """Take apart what was measured last: where its step goes, and its ceilings."""
+        assert self._link is not None, "dissect() needs an open rig"
+        try:
+            self._link.send(Dissect(plan))
+        except LinkClosed:
+            return self._post_mortem()
+        answer = self._await(give_up, silence_s)
+        match answer:
+            case Dissected(anatomy):
+                return anatomy
+            case Ending():
+                return answer
+            case Ready() | Measured() | NotFinite():
+                raise RigError(f"the rig answered {answer.kind} to a wish for a dissection")
             case _:
                 assert_never(answer)
 
@@ -163,6 +190,12 @@ class Rig:
                 pass  # end_tree() ends it in any case
         if self._process is not None:
             processes.end_tree(self._process)
+        if self._watch is not None and (held := self._watch.held_bytes()):
+            self._reports.doubt(
+                f"{held / 2**20:,.0f} MiB of GPU memory did not come back after a process ended; "
+                "what is measured from here on has less. 'nvidia-smi' shows who holds it."
+            )
+        self._watch = None
         if self._link is not None:
             self._link.close()
             self._link = None
@@ -202,10 +235,10 @@ class Rig:
 
     def _await(  # noqa: C901 - one branch per message
         self, give_up: GiveUp, silence_s: float
-    ) -> Ready | Measured | NotFinite | Ending:
+    ) -> Ready | Measured | Dissected | NotFinite | Ending:
         """Wait for an answer, sampling probes; end on death, silence, or the caller's wish."""
         assert self._link is not None, "an answer needs an open rig"
-        heard = sampled = monotonic()
+        heard = monotonic()
         while True:
             try:
                 message = self._link.receive(POLL_S)
@@ -215,8 +248,8 @@ class Rig:
             match message:
                 case Progress():
                     heard = now
-                    self._on_progress(message)
-                case Ready() | Measured() | NotFinite():
+                    self._reports.progress(message)
+                case Ready() | Measured() | Dissected() | NotFinite():
                     return message
                 case Ended():
                     self._ended = message
@@ -228,25 +261,13 @@ class Rig:
                         return self._hung(silence_s)
                 case _:
                     raise RigError(f"unexpected message {message!r}")
-            if now - sampled >= SAMPLE_EVERY_S:
-                sampled = now
-                self._sample()
+            if self._watch is not None:
+                self._watch.sample()
             if ending := give_up():
                 return ending
 
     def _hung(self, silence_s: float) -> Ending:
         return Ending(Outcome.HUNG, f"no step for {silence_s:.0f} s", self.log_tail())
-
-    def _sample(self) -> None:
-        for probe in self._probes:
-            probe.sample()
-
-    def _read_probes(self, memory: Memory) -> Memory:
-        """Add the parent's own readings; the program stands still with what it holds."""
-        self._sample()
-        for probe in self._probes:
-            memory = probe.read(memory)
-        return memory
 
     def _has_died(self) -> bool:
         return self._process is not None and self._process.poll() is not None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 from autotune.hardware import Hardware
 from autotune.program import Program
-from autotune.rig import OnProgress, Rig
+from autotune.rig import Reports, Rig
 
 
 @dataclass
@@ -19,14 +19,14 @@ class Rigs:
 
     Attributes:
         directory: The run directory.
-        on_progress: Called at each block of a running measurement.
+        reports: Where the rigs tell what happens.
         started: How many rigs were made in this run, earlier sittings included.
     """
 
     program: Program
     directory: Path
     hardware: Hardware
-    on_progress: OnProgress = lambda _: None
+    reports: Reports = field(default_factory=Reports)
     started: int = 0
 
     def __post_init__(self) -> None:
@@ -47,6 +47,6 @@ class Rigs:
             self.directory / "rigs" / f"{self.started:03d}",
             self.directory / "compile-cache",
             [gpu.uuid for gpu in self.hardware.gpus],
-            self.on_progress,
+            self.reports,
             self._tmp_dir,
         )

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from autotune import preflight
 from autotune.budget import Budget
 from autotune.console import Console
 from autotune.objective import Objective
 from autotune.outcome import Ending, Outcome
+from autotune.rig import Reports
 from autotune.rigs import Rigs
 from autotune.rundir import RunDir
 from autotune.stop import Stop
@@ -91,13 +93,16 @@ class Session:
 def sitting(run: RunDir, study: Study, budget_s: float, console: Console) -> Iterator[Session]:
     """Work on a run whose lease was taken: listen for Ctrl-C, leave no rig and no lease behind."""
     budget = Budget(budget_s, study.spent_s)
+    reports = Reports(console.progress, console.warn)
     try:
         with (
             Stop(console.stopping) as stop,
-            Rigs(study.head.program, run.path, study.head.hardware, console.progress) as rigs,
+            Rigs(study.head.program, run.path, study.head.hardware, reports) as rigs,
             Objective(rigs) as objective,
         ):
             console.begin(study.head, run.name, budget)
+            for doubt in preflight.doubts(study.head.hardware):
+                console.warn(doubt)
             yield Session(run, study, budget, stop, console, rigs, objective)
     finally:
         study.spent_s = budget.spent_s

@@ -17,12 +17,12 @@ from pydantic import Field, TypeAdapter
 
 from autotune.config import Config
 from autotune.errors import RigError
-from autotune.measurement import Measurement
+from autotune.measurement import Anatomy, Measurement
 from autotune.profile import Profile
 from autotune.program import Program
 from autotune.setting import Setting
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,14 @@ class Measure:
 
 
 @dataclass(frozen=True)
+class Dissect:
+    """Take the program apart under the config that was measured last."""
+
+    plan: WindowPlan
+    kind: Literal["dissect"] = "dissect"
+
+
+@dataclass(frozen=True)
 class Close:
     """End now: no code of the program runs any more."""
 
@@ -101,6 +109,14 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Dissected:
+    """The answer to Dissect."""
+
+    anatomy: Anatomy
+    kind: Literal["dissected"] = "dissected"
+
+
+@dataclass(frozen=True)
 class NotFinite:
     """The loss became NaN or infinite under this config."""
 
@@ -125,8 +141,8 @@ class Ended:
     kind: Literal["ended"] = "ended"
 
 
-ToRig = Start | Measure | Close
-FromRig = Ready | Progress | Measured | NotFinite | Ended
+ToRig = Start | Measure | Dissect | Close
+FromRig = Ready | Progress | Measured | Dissected | NotFinite | Ended
 Message = Annotated[ToRig | FromRig, Field(discriminator="kind")]
 
 

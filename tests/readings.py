@@ -1,25 +1,23 @@
 # ruff: noqa: N802 - the names are those of pynvml
 """Recorded readings: stands in for pynvml where there is no NVIDIA driver.
 
-A module-like object, because the real one needs a driver; values and error classes are those that
-nvidia-ml-py gives.
+A module-like object, because the real one needs a driver; error classes and constants are
+nvidia-ml-py's own, the fields of its answers too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
+from typing import TypeVar
+
+import pynvml
 
 from autotune.hardware import Gpu
 
-
-class NVMLError(Exception):
-    """Any answer of the driver that is an error."""
-
-
-class NVMLErrorLibraryNotFound(NVMLError):
-    """libnvidia-ml.so is not installed."""
+T = TypeVar("T")
+NO_INSTANCE = 0xFFFFFFFF  # of a GPU that is not split by MIG
 
 
 @dataclass(frozen=True)
@@ -28,6 +26,59 @@ class MemoryInfo:
 
     total: int
     used: int
+
+
+@dataclass(frozen=True)
+class Utilization:
+    """nvmlUtilization_t, in percent."""
+
+    gpu: int
+    memory: int
+
+
+@dataclass(frozen=True)
+class ProcessInfo:
+    """nvmlProcessInfo_t; pynvml gives None for memory that the driver does not know."""
+
+    pid: int
+    usedGpuMemory: int | None  # noqa: N815
+    gpuInstanceId: int = NO_INSTANCE  # noqa: N815
+    computeInstanceId: int = NO_INSTANCE  # noqa: N815
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """What one GPU reports besides its memory, an A100 at work; None is "Not Supported"."""
+
+    sm_clock_mhz: int | None = 1410
+    max_sm_clock_mhz: int | None = 1410
+    reasons: int | None = pynvml.nvmlClocksEventReasonNone
+    temperature_c: int | None = 48
+    utilization_pct: int | None = 97
+    energy_mj: int | None = 1_250_500
+    compute: tuple[ProcessInfo, ...] | None = ()
+    graphics: tuple[ProcessInfo, ...] | None = ()
+
+
+THROTTLED = GpuState(
+    sm_clock_mhz=705,
+    reasons=pynvml.nvmlClocksEventReasonHwSlowdown | pynvml.nvmlClocksEventReasonHwThermalSlowdown,
+    temperature_c=93,
+)
+MIG_GPU = Gpu(
+    "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
+    "MIG-00000000-0000-0000-0000-000000000081",
+    4864 << 20,
+    (8, 0),
+)
+MIG_SLICE = GpuState(
+    sm_clock_mhz=None,
+    max_sm_clock_mhz=None,
+    reasons=None,
+    temperature_c=None,
+    utilization_pct=None,
+    energy_mj=None,
+)
 
 
 class NvmlReadings(ModuleType):
@@ -39,10 +90,17 @@ class NvmlReadings(ModuleType):
         library: The driver's library is installed.
         fails_at: From this function's first call on, each call raises NVMLError.
         text_as_bytes: Names are bytes, as before nvidia-ml-py 11.5.
+        states: What each GPU reports, by UUID; an A100 at work where nothing is said.
+
+    Attributes:
+        lacks: Functions that this driver is too old for.
     """
 
-    NVMLError = NVMLError
-    NVMLError_LibraryNotFound = NVMLErrorLibraryNotFound
+    NVMLError = pynvml.NVMLError
+    NVMLError_LibraryNotFound = pynvml.NVMLError_LibraryNotFound
+    NVMLLibraryMismatchError = pynvml.NVMLLibraryMismatchError
+    NVML_CLOCK_SM = pynvml.NVML_CLOCK_SM
+    NVML_TEMPERATURE_GPU = pynvml.NVML_TEMPERATURE_GPU
 
     def __init__(
         self,
@@ -52,14 +110,19 @@ class NvmlReadings(ModuleType):
         library: bool = True,
         fails_at: str = "",
         text_as_bytes: bool = False,
+        states: Mapping[str, GpuState] | None = None,
     ) -> None:
         super().__init__("pynvml")
+        reasons = {n: v for n, v in vars(pynvml).items() if n.startswith("nvmlClocksEventReason")}
+        vars(self).update(reasons)
         self._gpus = gpus
         self._used_bytes = list(used_bytes)
         self._library = library
         self._text_as_bytes = text_as_bytes
         self._is_running = False
         self.fails_at = fails_at
+        self.states = dict(states or {})
+        self.lacks: frozenset[str] = frozenset()
 
     @property
     def is_shut_down(self) -> bool:
@@ -67,7 +130,7 @@ class NvmlReadings(ModuleType):
 
     def nvmlInit(self) -> None:
         if not self._library:
-            raise NVMLErrorLibraryNotFound("NVML Shared Library Not Found")
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
         self._answer("nvmlInit")
         self._is_running = True
 
@@ -86,7 +149,7 @@ class NvmlReadings(ModuleType):
         self._answer("nvmlDeviceGetHandleByUUID")
         found = [gpu for gpu in self._gpus if gpu.uuid == uuid]
         if not found:
-            raise NVMLError("Not Found")
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
         return found[0]
 
     def nvmlDeviceGetName(self, handle: Gpu) -> str | bytes:
@@ -103,9 +166,66 @@ class NvmlReadings(ModuleType):
         used = self._used_bytes.pop(0) if len(self._used_bytes) > 1 else self._used_bytes[0]
         return MemoryInfo(handle.memory_bytes, used)
 
+    def nvmlDeviceGetClockInfo(self, handle: Gpu, type: int) -> int:  # noqa: A002
+        self._answer("nvmlDeviceGetClockInfo")
+        assert type == pynvml.NVML_CLOCK_SM
+        return _supported(self._state(handle).sm_clock_mhz)
+
+    def nvmlDeviceGetMaxClockInfo(self, handle: Gpu, type: int) -> int:  # noqa: A002
+        self._answer("nvmlDeviceGetMaxClockInfo")
+        assert type == pynvml.NVML_CLOCK_SM
+        return _supported(self._state(handle).max_sm_clock_mhz)
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Gpu) -> int:
+        self._answer("nvmlDeviceGetCurrentClocksEventReasons")
+        return _supported(self._state(handle).reasons)
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Gpu) -> int:
+        self._answer("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return _supported(self._state(handle).reasons)
+
+    def nvmlDeviceGetTemperature(self, handle: Gpu, sensor: int) -> int:
+        self._answer("nvmlDeviceGetTemperature")
+        assert sensor == pynvml.NVML_TEMPERATURE_GPU
+        return _supported(self._state(handle).temperature_c)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: Gpu) -> Utilization:
+        self._answer("nvmlDeviceGetUtilizationRates")
+        return Utilization(gpu=_supported(self._state(handle).utilization_pct), memory=31)
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: Gpu) -> int:
+        self._answer("nvmlDeviceGetTotalEnergyConsumption")
+        return _supported(self._state(handle).energy_mj)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: Gpu) -> list[ProcessInfo]:
+        self._answer_of_this_version("nvmlDeviceGetComputeRunningProcesses")
+        return list(_supported(self._state(handle).compute))
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, handle: Gpu) -> list[ProcessInfo]:
+        self._answer_of_this_version("nvmlDeviceGetGraphicsRunningProcesses")
+        return list(_supported(self._state(handle).graphics))
+
+    def _state(self, handle: Gpu) -> GpuState:
+        return self.states.get(handle.uuid, GpuState())
+
     def _answer(self, function: str) -> None:
+        if function in self.lacks:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
         if self.fails_at == function:
-            raise NVMLError("GPU is lost")
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+
+    def _answer_of_this_version(self, function: str) -> None:
+        """Answer where pynvml asks for the newest version, and has an error of its own for it."""
+        try:
+            self._answer(function)
+        except pynvml.NVMLError_FunctionNotFound as error:
+            raise pynvml.NVMLLibraryMismatchError(function) from error
 
     def _text(self, text: str) -> str | bytes:
         return text.encode() if self._text_as_bytes else text
+
+
+def _supported(value: T | None) -> T:
+    if value is None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    return value

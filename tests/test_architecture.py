@@ -14,7 +14,17 @@ import autotune
 
 PACKAGE = Path(autotune.__file__).parent
 FAMILIES = ("knobs", "probes")
-VALUES = ("config", "domain", "outcome", "profile", "measurement", "lr", "setting", "record")
+VALUES = (
+    "config",
+    "domain",
+    "outcome",
+    "profile",
+    "measurement",
+    "lr",
+    "setting",
+    "record",
+    "interference",
+)
 LEAVES = ("errors", "hardware", "program", "space")  # what a record may hold besides values
 TORCH_IN_PROBES = {"torch_memory"}  # runs inside the program, imports torch in its functions
 

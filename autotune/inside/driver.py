@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import queue
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,17 +16,33 @@ import torch
 from torch import nn
 
 from autotune.config import KnobValue
+from autotune.inside.dissect import Dissection
 from autotune.inside.feed import Feed, first_tensor, steps_per_epoch
 from autotune.inside.listener import Listener
-from autotune.inside.meter import Flow, Meter
+from autotune.inside.meter import Flow, Instruments, Meter
 from autotune.inside.observe import Observer
 from autotune.inside.seams import Seams
+from autotune.inside.seams.parts import PartsClock
 from autotune.measurement import Memory
+from autotune.probes.host_load import HostLoad
 from autotune.probes.torch_memory import TorchMemory
-from autotune.wire import Close, Link, Measure, Measured, NotFinite, Progress, Ready, Start, ToRig
+from autotune.wire import (
+    Close,
+    Dissect,
+    Dissected,
+    Link,
+    Measure,
+    Measured,
+    NotFinite,
+    Progress,
+    Ready,
+    Start,
+    ToRig,
+)
 
 STEPS_ALIKE = 4  # a step whose calls without gradients no recent step had holds a validation pass
 SIGN_OF_LIFE_S = 5.0
+TOKEN_DTYPES = {torch.int64, torch.int32}  # what embeddings take
 
 
 @dataclass
@@ -35,6 +53,7 @@ class _Counts:
     forward_samples: int = 0
     batches: int = 0
     wait_s: float = 0.0
+    tokens: int = 0
     calls_without_grad: int = 0
 
 
@@ -74,7 +93,9 @@ class Driver(Listener):
         )
         self._observer = Observer(self.seams)
         self._meter: Meter | None = None
+        self._dissection: Dissection | None = None
         self._memory = TorchMemory("cpu")
+        self._host_load = HostLoad(os.getppid())
         self._feed: Feed | None = None
         self._feed_steps = 0
         self._feed_samples = 0
@@ -100,9 +121,13 @@ class Driver(Listener):
             if self._feed_steps > 1:
                 self._samples_between_starts = self._feed_samples
             self._feed, self._feed_steps, self._feed_samples = feed, 0, 0
+        if (clock := self._clock) is not None:
+            clock.asked()
 
     def after_batch(self, feed: Feed, samples: int, wait_s: float) -> None:
         """Count a batch of a training loader; others only disturb the block."""
+        if (clock := self._clock) is not None:
+            clock.leave()
         self._observer.batch_handed_out(feed)
         if self._observer.loaders is not None and not self._observer.is_training(feed):
             self._disturb()
@@ -128,6 +153,8 @@ class Driver(Listener):
             self._counts.calls_without_grad += 1
             return
         tensor = first_tensor(args)
+        if tensor is not None and tensor.dim() > 1 and tensor.dtype in TOKEN_DTYPES:
+            self._counts.tokens += tensor.numel()
         self._counts.forward_samples += int(tensor.shape[0]) if tensor is not None else 1
 
     def loss_seen(self, loss: torch.Tensor) -> None:
@@ -151,6 +178,10 @@ class Driver(Listener):
         if self._meter is not None and self._meter.finish("the program ended"):
             self._report(self._meter)
 
+    @property
+    def _clock(self) -> PartsClock | None:
+        return None if self._dissection is None else self._dissection.clock
+
     def _leads(self, feed: Feed) -> bool:
         loaders = self._observer.loaders
         return not loaders or feed.loader is loaders[0]
@@ -160,8 +191,9 @@ class Driver(Listener):
         return all(roots[module].parameters >= r.parameters for r in roots.values())
 
     def _disturb(self) -> None:
-        if self._meter is not None:
-            self._meter.disturb()
+        task = self._meter or self._dissection
+        if task is not None:
+            task.disturb()
 
     def _border(self) -> None:
         counts, usual = self._counts, {c.calls_without_grad for c in self._last_counts}
@@ -170,12 +202,15 @@ class Driver(Listener):
         samples = counts.batch_samples if self._observer.loaders else counts.forward_samples
         self._feed_steps += 1
         self._feed_samples += samples
+        if counts.calls_without_grad not in usual:
+            self._disturb()  # a validation pass; a teacher model is called alike in every step
+        if self._dissection is not None:
+            self._dissect(self._dissection, samples, counts.wait_s)
+            return
         if self._meter is None:
             self._observe(samples)
             return
-        if counts.calls_without_grad not in usual:
-            self._disturb()  # a validation pass; a teacher model is called alike in every step
-        if not self._meter.step(samples, counts.wait_s):
+        if not self._meter.step(samples, counts.wait_s, counts.tokens):
             if perf_counter() - self._sent > SIGN_OF_LIFE_S:
                 self._progress(self._meter)
             return
@@ -208,6 +243,13 @@ class Driver(Listener):
         self._link.send(Ready(profile, perf_counter() - self._started))
         self._obey()
 
+    def _dissect(self, dissection: Dissection, samples: int, wait_s: float) -> None:
+        dissection.step(samples, wait_s)
+        if dissection.is_done:
+            self._dissection = None
+            self._link.send(Dissected(dissection.anatomy))
+            self._obey()
+
     def _report(self, meter: Meter) -> None:
         self._link.send(Measured(meter.measurement(self._memory.read(Memory()))))
 
@@ -222,18 +264,37 @@ class Driver(Listener):
                 self._setting = setting
                 self._memory.reset()
                 self._loss = None
-                self._meter = Meter(plan, self._flow, self._sync, self._read_loss)
+                self._meter = Meter(plan, self._instruments())
                 self._meter.disturb()  # the switch itself falls into the first step
+            case Dissect(plan):
+                self._meter = None
+                self._dissection = Dissection(
+                    plan,
+                    self._instruments(),
+                    self.seams,
+                    self._feed if len(self._observer.loaders or ()) == 1 else None,
+                    counts_flops=_graphs_compiled() == 0,
+                )
             case Close():
                 self._quit()
             case other:
                 raise AssertionError(f"unexpected command {other!r}")
+
+    def _instruments(self) -> Instruments:
+        return Instruments(
+            self._flow, self._sync, self._read_loss, self._activity, self._host_load.read
+        )
+
+    def _activity(self) -> int:
+        """Grows while torch compiles, and while its allocator takes memory from the device."""
+        return _graphs_compiled() + self._memory.segments_taken()
 
     def _flow(self) -> Flow:
         feed = self._feed
         if feed is None or not self._observer.loaders:
             return Flow()
         batches = max(1, self._last_counts[-1].batches)
+        ready = feed.ready_batches
         return Flow(
             buffered_steps=math.ceil(feed.buffered_batches / batches),
             cycle_steps=max(1, math.ceil(feed.num_workers / batches)),
@@ -241,6 +302,7 @@ class Driver(Listener):
             samples_per_epoch=self._samples_between_starts or feed.samples_per_epoch,
             start_s=feed.start_s,
             starts=feed.starts,
+            ready_steps=None if ready is None else ready / batches,
         )
 
     def _sync(self) -> None:
@@ -249,3 +311,9 @@ class Driver(Listener):
 
     def _read_loss(self) -> float | None:
         return None if self._loss is None else float(self._loss.item())
+
+
+def _graphs_compiled() -> int:
+    """Frames that torch.compile has taken in this process so far."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return 0 if dynamo is None else int(dynamo.counters["frames"].get("total", 0))

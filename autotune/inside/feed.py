@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ class Feed:
         self._listener = listener
         self._version = seam.version
         self.wants_gradients = torch.is_grad_enabled()
+        self._cached: _Cached | None = None
         self._active = seam.variant(loader) if listener.never_ends(self) else loader
         self._begin()
 
@@ -51,17 +53,18 @@ class Feed:
         if endless and self._version != self._seam.version:
             self._swap()
         asked = perf_counter()
-        try:
-            batch = next(self._inner)
-        except StopIteration:
-            if not endless:
-                raise
-            self._listener.epoch_ended(self)
-            self._begin()
-            batch = next(self._inner)
-        self._note_start()
-        self._listener.after_batch(self, self._count(batch), perf_counter() - asked)
+        if endless and self._seam.replays:
+            self._cached = self._cached or _Cached(*self._next(endless=True))
+            batch, samples = self._cached.batch(), self._cached.samples
+        else:
+            self._cached = None
+            batch, samples = self._next(endless=endless)
+        self._listener.after_batch(self, samples, perf_counter() - asked)
         return batch
+
+    def take(self) -> int:
+        """Take a batch as the program would, starting over at the end; return its samples."""
+        return self._next(endless=True)[1]
 
     @property
     def num_workers(self) -> int:
@@ -72,6 +75,25 @@ class Feed:
     def buffered_batches(self) -> int:
         """Batches that workers hold ready at most."""
         return self._active.num_workers * (self._active.prefetch_factor or 0)
+
+    @property
+    def ready_batches(self) -> int | None:
+        """Batches that workers have finished and the program has not taken; None if unseen."""
+        if not self._active.num_workers:
+            return 0
+        waiting = getattr(self._inner, "_task_info", None)  # out of order: held until their turn
+        queues = {
+            id(q): q
+            for name in ("_data_queue", "_worker_result_queue")
+            if (q := getattr(self._inner, name, None)) is not None
+        }
+        if waiting is None or not queues:
+            return None
+        try:
+            queued = sum(int(q.qsize()) for q in queues.values())
+        except NotImplementedError:  # macOS has no sem_getvalue
+            return None
+        return queued + sum(len(task) == 2 for task in waiting.values())
 
     @property
     def batches_per_epoch(self) -> int | None:
@@ -90,6 +112,18 @@ class Feed:
         facts = self._seam.facts(self.loader)
         whole = batches * size
         return whole if facts.drop_last else min(whole, facts.dataset_len or whole)
+
+    def _next(self, *, endless: bool) -> tuple[Any, int]:
+        try:
+            batch = next(self._inner)
+        except StopIteration:
+            if not endless:
+                raise
+            self._listener.epoch_ended(self)
+            self._begin()
+            batch = next(self._inner)
+        self._note_start()
+        return batch, self._count(batch)
 
     def _count(self, batch: Any) -> int:
         """Samples in a batch: by the loader's own size where it has one, else by the tensors."""
@@ -124,16 +158,44 @@ class Feed:
         self._begin()
 
 
+class _Cached:
+    """One batch for many steps; a program that changes its batch in place gets a new copy each."""
+
+    def __init__(self, batch: Any, samples: int) -> None:
+        self.samples = samples
+        self._master = copy.deepcopy(batch)
+        self._hand_out(batch)
+
+    def batch(self) -> Any:
+        if self._versions != _versions(self._batch):
+            self._hand_out(copy.deepcopy(self._master))
+        return self._batch
+
+    def _hand_out(self, batch: Any) -> None:
+        self._batch = batch
+        self._versions = _versions(batch)
+
+
+def _versions(batch: Any) -> list[int]:
+    """How often each tensor was changed in place."""
+    return [t._version for t in tensors_in(batch)]  # noqa: SLF001 - autograd's own counter
+
+
 def first_tensor(batch: Any) -> torch.Tensor | None:
     """Return the first tensor with a batch dimension in nested lists, tuples and mappings."""
+    return next((t for t in tensors_in(batch) if t.dim()), None)
+
+
+def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested lists, tuples and mappings."""
     if isinstance(batch, torch.Tensor):
-        return batch if batch.dim() else None
-    parts: Any = ()
-    if isinstance(batch, Mapping):
-        parts = batch.values()
+        yield batch
+    elif isinstance(batch, Mapping):
+        for part in batch.values():
+            yield from tensors_in(part)
     elif isinstance(batch, (list, tuple)):
-        parts = batch
-    return next((t for t in map(first_tensor, parts) if t is not None), None)
+        for part in batch:
+            yield from tensors_in(part)
 
 
 def steps_per_epoch(feed: Feed, batches_per_step: int) -> int | None:

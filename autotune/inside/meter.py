@@ -1,14 +1,21 @@
-"""Meter: steps become blocks, blocks become a window; the device is synced at block edges only."""
+"""Meter: steps become blocks, blocks become a window; the device is synced at block edges only.
+
+Warm-up ends by evidence, all of it over the same recent blocks: the loader's buffers neither fill
+nor drain, nothing compiles or takes memory from the device, and the rates show no trend. In the
+window a block that something else disturbed is measured again, within a bound.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Literal
 
+from autotune.interference import Interference
 from autotune.measurement import Block, Measurement, Memory
+from autotune.probes.host_load import Counters
 from autotune.stats import STEADY_BLOCKS, EpochEdge, is_steady, relative_half_width, throughput
 from autotune.wire import WindowPlan
 
@@ -21,6 +28,8 @@ RECENT_BLOCKS = 2 * STEADY_BLOCKS
 LEAST_BLOCKS = 5
 LEAST_BLOCKS_TO_CUT = 3
 LEAST_EPOCHS_TO_CUT = 2
+LEVEL_SHARE = 0.02  # of the steps: by so much buffers may fill or drain and still be level
+MOST_DISCARDED = 10  # blocks of a window that may be measured again
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,7 @@ class Flow:
         samples_per_epoch: Samples between them, None if unknown.
         start_s: Seconds from the last start to its first batch.
         starts: How often the loader has started.
+        ready_steps: Steps for which batches lie ready now, None where that cannot be seen.
     """
 
     buffered_steps: int = 0
@@ -42,6 +52,35 @@ class Flow:
     samples_per_epoch: int | None = None
     start_s: float = 0.0
     starts: int = 0
+    ready_steps: float | None = None
+
+
+@dataclass(frozen=True)
+class Instruments:
+    """What the meter reads, at block edges alone.
+
+    Attributes:
+        flow: The present state of the data feed.
+        sync: Waits until the device is idle.
+        read_loss: The last loss, None where the program shows none.
+        activity: A number that grows while something compiles or the allocator grows.
+        counters: The kernel's counters, None where nothing is watched.
+    """
+
+    flow: Callable[[], Flow]
+    sync: Callable[[], None]
+    read_loss: Callable[[], float | None]
+    activity: Callable[[], int] = lambda: 0
+    counters: Callable[[], Counters | None] = lambda: None
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """What a block's end showed, to tell whether the program has settled."""
+
+    steps: int
+    ready_steps: float | None
+    activity: int
 
 
 @dataclass
@@ -52,16 +91,19 @@ class _Running:
         resumed: When the present stretch began.
         mark: When its last step ended.
         starts: Starts of the loader when it began.
+        counters: The kernel's counters when it began.
     """
 
     resumed: float
     mark: float
     starts: int
+    counters: Counters | None
     seconds: float = 0.0
     samples: int = 0
     steps: int = 0
     wait_s: float = 0.0
     edges: int = 0
+    tokens: int = 0
 
     def skip(self, now: float, starts: int) -> None:
         """Leave out what happened since the last step."""
@@ -77,23 +119,22 @@ class Meter:
 
     Args:
         plan: How long to warm up and to measure.
-        flow: Gives the present state of the data feed.
-        sync: Waits until the device is idle.
-        read_loss: Gives the last loss, None where the program shows none.
+        read: What is read at block edges.
     """
 
     plan: WindowPlan
-    flow: Callable[[], Flow]
-    sync: Callable[[], None]
-    read_loss: Callable[[], float | None]
+    read: Instruments
     phase: Literal["warm-up", "window"] = "warm-up"
     blocks: list[Block] = field(default_factory=list)
     losses: list[float | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.sync()
+        self.read.sync()
         self._began = perf_counter()
         self._steps = 0
+        self._evidence: list[_Evidence] = []
+        self._ready_at_opening: float | None = None
+        self._discarded = 0
         self._block_steps = 1
         self._whole_epochs = False
         self._disturbed = False
@@ -111,22 +152,23 @@ class Meter:
         """Leave the present step out: the program does something besides training in it."""
         self._disturbed = True
 
-    def step(self, samples: int, wait_s: float) -> bool:
+    def step(self, samples: int, wait_s: float, tokens: int = 0) -> bool:
         """Count a finished step; return whether it closed a block."""
         self._steps += 1
         run = self._run
         if self._disturbed:
             self._disturbed = False
-            self.sync()
-            run.skip(perf_counter(), self.flow().starts)
+            self.read.sync()
+            run.skip(perf_counter(), self.read.flow().starts)
             return False
         run.samples += samples
+        run.tokens += tokens
         run.wait_s += wait_s
         run.steps += 1
         run.mark = perf_counter()
         if run.steps < self._block_steps:
             return False
-        self.sync()
+        self.read.sync()
         self._close_block(perf_counter())
         self._run = self._new_block()
         return True
@@ -139,14 +181,14 @@ class Meter:
 
     def measurement(self, memory: Memory) -> Measurement:
         """Return the window as measured."""
-        flow = self.flow()
+        flow = self.read.flow()
         waits = sum(b.wait_s for b in self.blocks) / sum(b.steps for b in self.blocks)
         edge = (
             EpochEdge(max(0.0, flow.start_s - waits), flow.samples_per_epoch)
             if flow.samples_per_epoch
             else None
         )
-        rate = throughput(self.blocks, edge)
+        rate = throughput(self.blocks, edge, drained_share=self._drained_share)
         return Measurement(
             throughput=rate.interval,
             blocks=tuple(self.blocks),
@@ -157,28 +199,68 @@ class Meter:
             samples_per_epoch=flow.samples_per_epoch,
             losses=tuple(self.losses),
             memory=memory,
+            discarded_blocks=self._discarded,
+            drained_share=self._drained_share,
         )
 
     @property
     def _least_to_cut(self) -> int:
         return LEAST_EPOCHS_TO_CUT if self._whole_epochs else LEAST_BLOCKS_TO_CUT
 
+    @property
+    def _drained_share(self) -> float:
+        """Share of the window's steps that buffers gave without getting them back.
+
+        One step more or less is the beat of the workers, not a drain.
+        """
+        now, then = self.read.flow().ready_steps, self._ready_at_opening
+        steps = sum(b.steps for b in self.blocks)
+        if now is None or then is None or not steps:
+            return 0.0
+        return min(1.0, max(0.0, then - now - 1) / steps)
+
     def _new_block(self) -> _Running:
+        counters, starts = self.read.counters(), self.read.flow().starts
         now = perf_counter()
-        return _Running(now, now, self.flow().starts)
+        return _Running(now, now, starts, counters)
 
     def _close_block(self, now: float) -> None:
-        run = self._run
+        run, flow = self._run, self.read.flow()
         run.mark = now
-        run.skip(now, self.flow().starts)
-        seconds = run.seconds
-        self.blocks.append(Block(run.samples, run.steps, seconds, run.wait_s, run.edges))
-        self.losses.append(self.read_loss())
+        run.skip(now, flow.starts)
+        block = Block(
+            run.samples,
+            run.steps,
+            run.seconds,
+            run.wait_s,
+            run.edges,
+            run.tokens,
+            monotonic(),
+            self._interference(run),
+        )
+        if self.phase == "window" and block.is_disturbed and self._may_discard(block):
+            self._discarded += 1
+            self._began += block.seconds
+            return
+        self.blocks.append(block)
+        self.losses.append(self.read.read_loss())
         if self.phase == "warm-up":
-            self._block_steps = self._steps_for(seconds / run.steps)
+            self._evidence.append(_Evidence(self._steps, flow.ready_steps, self.read.activity()))
+            self._block_steps = self._steps_for(block.seconds / run.steps)
             self._end_warmup_if_steady(now)
         else:
             self._end_window_if_decided(now)
+
+    def _interference(self, run: _Running) -> Interference | None:
+        now = self.read.counters()
+        return None if now is None or run.counters is None else now.since(run.counters)
+
+    def _may_discard(self, block: Block) -> bool:
+        """A disturbed block is measured again as long as that takes no longer than the window."""
+        return (
+            self._discarded < MOST_DISCARDED
+            and (self._discarded + 1) * block.seconds <= self.plan.window_max_s
+        )
 
     def _steps_for(self, step_s: float) -> int:
         """Steps in a block of BLOCK_S, in whole cycles of the workers.
@@ -186,7 +268,7 @@ class Meter:
         Whole epochs where an epoch is shorter than that, or where the buffers hold much of one:
         there steps are fast at first and slow at the end, and only an epoch shows the flow.
         """
-        flow = self.flow()
+        flow = self.read.flow()
         steps = flow.cycle_steps * max(1, math.ceil(BLOCK_S / step_s / flow.cycle_steps))
         epoch = flow.steps_per_epoch
         self._whole_epochs = epoch is not None and (
@@ -199,16 +281,43 @@ class Meter:
         recent = self.blocks[-RECENT_BLOCKS:]
         plain = [b for b in recent if not b.epoch_edges]
         rates = [b.samples_per_s for b in (plain if len(plain) >= STEADY_BLOCKS else recent)]
-        drained = self._steps >= 2 * self.flow().buffered_steps
-        if elapsed_s >= self.plan.warmup_min_s and drained and is_steady(rates, tolerance=STEADY):
+        unsettled = [
+            what
+            for what, is_over in (
+                ("buffers still filling or draining", self._is_level()),
+                ("still compiling or taking memory", self._is_quiet()),
+                ("still drifting", is_steady(rates, tolerance=STEADY)),
+            )
+            if not is_over
+        ]
+        if elapsed_s >= self.plan.warmup_min_s and not unsettled:
             self._open_window(elapsed_s, "steady")
         elif elapsed_s >= self.plan.warmup_max_s and len(self.blocks) >= self._least_to_cut:
-            self._open_window(elapsed_s, f"cut after {elapsed_s:.0f} s: still drifting")
+            reason = ", ".join(unsettled) or "hardly settled"
+            self._open_window(elapsed_s, f"cut after {elapsed_s:.0f} s: {reason}")
+
+    def _is_level(self) -> bool:
+        """Over the recent blocks as much was produced as consumed."""
+        first, last = self._recent_evidence
+        if last.ready_steps is None or first.ready_steps is None:
+            return self._steps >= 2 * self.read.flow().buffered_steps
+        change = abs(last.ready_steps - first.ready_steps)
+        return change <= max(1.0, LEVEL_SHARE * (last.steps - first.steps))
+
+    def _is_quiet(self) -> bool:
+        first, last = self._recent_evidence
+        return first.activity == last.activity
+
+    @property
+    def _recent_evidence(self) -> tuple[_Evidence, _Evidence]:
+        recent = self._evidence[-RECENT_BLOCKS // 2 :]
+        return recent[0], recent[-1]
 
     def _open_window(self, warmup_s: float, reason: str) -> None:
         self.phase = "window"
         self._warmup_s, self._warmup_reason = warmup_s, reason
         self._began = perf_counter()
+        self._ready_at_opening = self.read.flow().ready_steps
         self.blocks.clear()
         self.losses.clear()
 
@@ -222,7 +331,7 @@ class Meter:
                 self._stop_reason = "clearly slower"
                 return
         enough = len(rates) >= LEAST_BLOCKS and elapsed_s >= self.plan.window_min_s
-        if enough and half <= self.plan.half_width:
+        if enough and half <= self.plan.half_width and self._drained_share <= LEVEL_SHARE:
             self._stop_reason = f"interval within {self.plan.half_width:.0%}"
         elif elapsed_s >= self.plan.window_max_s and len(rates) >= self._least_to_cut:
             self._stop_reason = f"cut after {elapsed_s:.1f} s"

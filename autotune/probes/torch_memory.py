@@ -13,6 +13,7 @@ class TorchMemory(Probe):
 
     def __init__(self, device: str) -> None:
         self._is_cuda = device == "cuda"
+        self._retries = self._failures = 0
 
     def reset(self) -> None:
         """Set torch's own peaks back, and give back what an earlier config left in the cache."""
@@ -22,6 +23,11 @@ class TorchMemory(Probe):
             torch.cuda.empty_cache()
             for index in range(torch.cuda.device_count()):
                 torch.cuda.reset_peak_memory_stats(index)
+        self._retries, self._failures = self._total("num_alloc_retries"), self._total("num_ooms")
+
+    def segments_taken(self) -> int:
+        """Return how often the allocator has taken memory from the devices so far."""
+        return self._total("segment.all.allocated")
 
     def read(self, memory: Memory) -> Memory:
         """Fill in the allocator's peaks."""
@@ -34,4 +40,15 @@ class TorchMemory(Probe):
             memory,
             device_allocated_bytes=sum(torch.cuda.max_memory_allocated(i) for i in devices),
             device_reserved_bytes=sum(torch.cuda.max_memory_reserved(i) for i in devices),
+            alloc_retries=self._total("num_alloc_retries") - self._retries,
+            alloc_failures=self._total("num_ooms") - self._failures,
         )
+
+    def _total(self, statistic: str) -> int:
+        """One of ``torch.cuda.memory_stats()`` over all devices, 0 without CUDA."""
+        if not self._is_cuda:
+            return 0
+        import torch
+
+        devices = range(torch.cuda.device_count())
+        return sum(int(torch.cuda.memory_stats(i).get(statistic, 0)) for i in devices)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from autotune.inside import meter as meters
-from autotune.inside.meter import Flow, Meter
+from autotune.inside.meter import Flow, Instruments, Meter
 from autotune.measurement import Measurement, Memory
 from autotune.wire import WindowPlan
 
@@ -32,7 +32,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def make_meter(plan: WindowPlan = PLAN, flow: Flow | None = None) -> Meter:
-    return Meter(plan, lambda: flow or Flow(), lambda: None, lambda: 0.5)
+    return Meter(plan, Instruments(lambda: flow or Flow(), lambda: None, lambda: 0.5))
 
 
 def drive(meter: Meter, clock: Clock, step_s: Iterator[float], samples: int = 10) -> Measurement:
@@ -112,8 +112,10 @@ def test_blocks_of_whole_epochs_reach_a_steady_state_too(clock: Clock) -> None:
     starts = itertools.count()
     meter = Meter(
         PLAN,
-        lambda: Flow(steps_per_epoch=8, samples_per_epoch=80, starts=next(starts)),
-        lambda: None,
-        lambda: None,
+        Instruments(
+            lambda: Flow(steps_per_epoch=8, samples_per_epoch=80, starts=next(starts)),
+            lambda: None,
+            lambda: None,
+        ),
     )
     assert drive(meter, clock, itertools.repeat(0.01)).warmup_reason == "steady"

@@ -22,6 +22,8 @@ class LoaderSeam:
     A loader that equals *target* gets the options when it is built, so ``len(loader)`` and all that
     is derived from it are true. In a running program its feed asks for a changed copy instead.
 
+    While ``replays`` is set, training feeds hand out their last batch again and again.
+
     Args:
         listener: Told about every batch; None leaves iteration as it is.
         target: The training loader, when it is known from an earlier run.
@@ -44,6 +46,7 @@ class LoaderSeam:
         self._seen: Counter[LoaderFacts] = Counter()
         self._options: dict[str, int | bool] = {}
         self.version = 0
+        self.replays = False
         self.found_target = False
 
     def request(self, **options: int | bool) -> None:

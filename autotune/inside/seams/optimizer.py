@@ -34,6 +34,7 @@ class OptimizerSeam:
         self._hook: Any = None
         self._pre_hook: Any = None
         self._has_begun = False
+        self._watcher: tuple[Callable[[], None], Callable[[], None]] | None = None
         self._optimizers: WeakSet[Optimizer] = WeakSet()
         self._scaled: set[int] = set()
         self._factor = 1.0
@@ -80,11 +81,29 @@ class OptimizerSeam:
 
         self._patches.replace(Optimizer, "add_param_group", add_param_group)
         self._pre_hook = register_optimizer_step_pre_hook(
-            lambda _optimizer, _args, _kwargs: seam._begin()
+            lambda _optimizer, _args, _kwargs: seam._before_step()
         )
         self._hook = register_optimizer_step_post_hook(
-            lambda optimizer, _args, _kwargs: seam._stepped(optimizer)
+            lambda optimizer, _args, _kwargs: seam._after_step(optimizer)
         )
+
+    def watch(self, before: Callable[[], None], after: Callable[[], None]) -> None:
+        """Call these around each step, until ``unwatch()``; also possible within a step."""
+        self._watcher = before, after
+
+    def unwatch(self) -> None:
+        """Call them no more."""
+        self._watcher = None
+
+    def _before_step(self) -> None:
+        self._begin()
+        if self._watcher is not None:
+            self._watcher[0]()
+
+    def _after_step(self, optimizer: Optimizer) -> None:
+        self._stepped(optimizer)
+        if self._watcher is not None:
+            self._watcher[1]()
 
     def _begin(self) -> None:
         """The program is about to make its first step."""
