@@ -138,6 +138,67 @@ def run(
         os.execve(plan.argv[0], plan.argv, {**os.environ, **plan.env, "AUTOTUNE_RUN": "1"})  # noqa: S606
 
 
+@app.command(context_settings=PROGRAM_LAST)
+def measure(
+    program: ProgramArgument,
+    args: ArgsArgument = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A best.yaml to run it under; as written by default.")
+    ] = None,
+    processes: Annotated[
+        int, typer.Option(min=1, help="Fresh processes: equal ones may differ in speed.")
+    ] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
+) -> None:
+    """Measure one config well: throughput, where a step goes, ceilings, memory, doubts."""
+    from autotune import bestfile, factsheet, hardware
+    from autotune.console import Console
+    from autotune.program import parse_program
+    from autotune.survey import survey
+
+    console = Console()
+    with _errors(console, args or [], "measure"):
+        best = None if config is None else bestfile.read(config)
+        subject = parse_program(program, args or [])
+        facts = survey(subject, best, hardware.detect(), processes, console)
+    if as_json:
+        sys.stdout.write(factsheet.as_json(facts) + "\n")
+    else:
+        factsheet.show(facts)
+
+
+@app.command(context_settings=PROGRAM_LAST)
+def doctor(
+    program: Annotated[
+        str | None, typer.Argument(help="With --aa: the program.", show_default=False)
+    ] = None,
+    args: ArgsArgument = None,
+    aa: Annotated[
+        bool, typer.Option("--aa", help="Compare the program with itself: the noise floor.")
+    ] = False,
+    budget: Annotated[str, typer.Option(help="Wall time for --aa: 90s, 3m.")] = "2m",
+) -> None:
+    """Say what this machine is, who is busy on it, and what it can tell apart."""
+    from autotune import factsheet, hardware, preflight
+    from autotune.budget import parse_duration
+    from autotune.console import Console
+    from autotune.noise_floor import measure_noise_floor
+    from autotune.program import parse_program
+
+    console = Console()
+    with _errors(console, args or [], "doctor"):
+        if aa and program is None:
+            raise UsageError("--aa needs a program: autotune doctor --aa train.py")
+        if program is not None and not aa:
+            raise UsageError(f"What about '{program}'? autotune doctor --aa {program}")
+        machine = hardware.detect()
+        factsheet.show_machine(machine, preflight.doubts(machine))
+        if program is not None:
+            subject = parse_program(program, args or [])
+            floor = measure_noise_floor(subject, machine, parse_duration(budget), console)
+            factsheet.show_noise_floor(floor)
+
+
 @app.command()
 def knobs() -> None:
     """List the knobs."""
@@ -174,11 +235,15 @@ class _errors:  # noqa: N801 - reads as a statement
     Args:
         console: Where the message goes.
         program_args: What the program got, among which options of ours may have strayed.
+        command: The subcommand whose options these would be.
     """
 
-    def __init__(self, console: Console, program_args: Sequence[str] = ()) -> None:
+    def __init__(
+        self, console: Console, program_args: Sequence[str] = (), command: str = "search"
+    ) -> None:
         self._console = console
         self._program_args = program_args
+        self._command = command
 
     def __enter__(self) -> None:
         return None
@@ -197,7 +262,7 @@ class _errors:  # noqa: N801 - reads as a statement
                 raise typer.Exit(130)
 
     def _strayed(self) -> str:
-        known = _option_names("search")
+        known = _option_names(self._command)
         strayed = [a for a in self._program_args if a.partition("=")[0] in known]
         if not strayed:
             return ""

@@ -1,5 +1,9 @@
 """Confirmation: baseline and winner in fresh processes, in turn; the only source of a claim.
 
+The best of many measurements looks better than it is, by the luck that made it the best (the
+winner's curse); so what the search measured only chooses the candidate, and the claim rests on
+windows of the confirmation alone.
+
 A round is one fresh process, started as the program would be: as written in the first round, under
 the winner in the second, and so on. In it the two configs take turns, A B B A …. Equal processes
 were seen to differ in speed by 10 % and more for all their life on a virtual machine; a ratio taken
@@ -27,7 +31,6 @@ from autotune.session import Session
 from autotune.setting import Setting
 from autotune.space import ResolvedSpace
 from autotune.stats import paired_ratio
-from autotune.study import Study
 from autotune.wire import WindowPlan
 
 # A fresh process on a 2-core machine was seen to run at half its steady speed for its first 3-5 s.
@@ -43,6 +46,7 @@ TURNS = {
 }
 LEAST_ROUNDS = 2
 MOST_ROUNDS = 6
+Round = list[WindowRecord]
 CANDIDATES = 2  # how many configs may fail in a fresh process before the baseline is kept
 NARROW_PCT = 5.0  # half-width of the speedup at which no further round is worth its time
 
@@ -71,13 +75,14 @@ class Confirmation:
 
 @dataclass(frozen=True)
 class Contest:
-    """The two configs, and where and how they are run."""
+    """The two configs, and where and how they are run; at full length, also once decided."""
 
     rigs: Rigs
     space: ResolvedSpace
     base: Setting
     winner: Config
     give_up: GiveUp
+    is_full_length: bool = False
 
     def setting(self, side: Side) -> Setting:
         """Return the setting of a side."""
@@ -114,7 +119,8 @@ def confirm_best(session: Session, baseline: Baseline) -> Verdict:
             candidate.config,
             session.until_overdrawn,
         )
-        outcome = confirm(session.study, contest, session.has_time_for)
+        study = session.study
+        outcome = confirm(contest, study.confirmation, study.add_confirmation, session.has_time_for)
         if isinstance(outcome, Confirmation):
             return Verdict(candidate, outcome)
         verdict = Verdict(candidate, reason=outcome.reason)
@@ -125,25 +131,27 @@ def confirm_best(session: Session, baseline: Baseline) -> Verdict:
 
 
 def confirm(
-    study: Study, contest: Contest, has_time_for: Callable[[float], bool]
+    contest: Contest,
+    earlier: Sequence[Round],
+    keep: Callable[[Round], None],
+    has_time_for: Callable[[float], bool],
 ) -> Confirmation | Ending:
     """Run rounds until the speedup is decided or time is up.
 
-    Rounds of an earlier, interrupted confirmation of the same winner count.
-
     Args:
-        study: Where each round is recorded.
         contest: What is run.
+        earlier: Rounds of interrupted confirmations; those of the same winner count.
+        keep: Records a round.
         has_time_for: Tells whether the budget holds this many seconds more.
 
     Returns:
         The confirmation, or why there is none: the ending of the process that failed.
     """
-    rounds = [r for r in study.confirmation if _winner_of(r) == contest.winner]
+    rounds = [r for r in earlier if _winner_of(r) == contest.winner]
     while True:
         confirmation = read(rounds)
         if confirmation is not None and (
-            confirmation.is_decided
+            (confirmation.is_decided and not contest.is_full_length)
             or len(rounds) >= MOST_ROUNDS
             or not has_time_for(max(sum(w.cost_s for w in r) for r in rounds))
         ):
@@ -152,11 +160,11 @@ def confirm(
         outcome = _round(contest, first)
         if isinstance(outcome, Ending):
             return confirmation or outcome
-        study.add_confirmation(outcome)
+        keep(outcome)
         rounds.append(outcome)
 
 
-def read(rounds: Sequence[Sequence[WindowRecord]]) -> Confirmation | None:
+def read(rounds: Sequence[Round]) -> Confirmation | None:
     """Return what rounds say, None without one. Neighbours in the alternation are compared."""
     if not rounds:
         return None
@@ -177,7 +185,7 @@ def _looks_faster(record: TrialRecord) -> bool:
     return record.speedup is not None and record.speedup.low > 1.0
 
 
-def _round(contest: Contest, first: Side) -> list[WindowRecord] | Ending:
+def _round(contest: Contest, first: Side) -> Round | Ending:
     windows: list[WindowRecord] = []
     with _Process(contest) as process:
         for side in TURNS[first]:

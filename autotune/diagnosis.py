@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from autotune.config import KnobValue
 from autotune.hardware import Hardware
-from autotune.measurement import Measurement
+from autotune.measurement import Anatomy, Measurement
 from autotune.profile import Profile
 from autotune.space import ResolvedSpace
 
@@ -53,7 +53,11 @@ class Diagnosis:
 
 
 def diagnose(
-    profile: Profile, baseline: Measurement, space: ResolvedSpace, hardware: Hardware
+    profile: Profile,
+    baseline: Measurement,
+    space: ResolvedSpace,
+    hardware: Hardware,
+    anatomy: Anatomy = Anatomy(),  # noqa: B008 - a frozen value
 ) -> Diagnosis:
     """Return where the baseline's time goes and what to try."""
     share = baseline.wait_share
@@ -63,11 +67,7 @@ def diagnose(
         verdict = Verdict.INPUT_BOUND
     else:
         verdict = Verdict.MIXED
-    evidence = (
-        f"the program waits for data {share:.0%} of the time"
-        if profile.loaders
-        else "the program draws its batches itself, without a DataLoader"
-    )
+    evidence = "; ".join(_evidence(profile, baseline, anatomy))
     loading = [*_loading_moves(profile, space, hardware)]
     compute = [*_compute_moves(space)]
     batch = [*_batch_moves(space)]
@@ -77,6 +77,24 @@ def diagnose(
         else [*compute, *batch, *loading]
     )
     return Diagnosis(verdict, evidence, tuple(_within(space, ordered)))
+
+
+def _evidence(profile: Profile, baseline: Measurement, anatomy: Anatomy) -> Iterator[str]:
+    if not profile.loaders:
+        yield "the program draws its batches itself, without a DataLoader"
+    else:
+        yield f"the program waits for data {baseline.wait_share:.0%} of the time"
+    if anatomy.data_free is not None and anatomy.compute_free is not None:
+        now = baseline.throughput.estimate
+        yield (
+            f"with its data ready it would reach {anatomy.data_free.estimate / now:.2f}x, and its "
+            f"loader alone gives {anatomy.compute_free.estimate / now:.2f}x"
+        )
+    if anatomy.split is not None:
+        split = anatomy.split
+        parts = {n: s for n, s in split.parts.items() if n != "data wait"}
+        largest = max(parts, key=lambda name: parts[name])
+        yield f"{largest} takes {parts[largest] / split.step_s:.0%} of a step"
 
 
 def _loading_moves(profile: Profile, space: ResolvedSpace, hardware: Hardware) -> Iterator[Move]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 import signal
 
+from autotune.errors import ProgramError
 from autotune.outcome import Ending, Outcome
+from autotune.program import Program
 from autotune.wire import Ended
 
 # Spellings: torch.OutOfMemoryError and c10's messages; CUDA and HIP runtime errors; cuBLAS and
@@ -74,3 +76,31 @@ def from_exit_code(code: int, log_tail: str) -> Ending:
             return Ending(Outcome.SHARED_MEMORY, f"{name}: {SHM_MEND}", log_tail)
         case _:
             return Ending(Outcome.CRASHED, f"the process died of {name}", log_tail)
+
+
+def program_error(program: Program, ending: Ending) -> ProgramError:
+    """Return the error for a program that fails, or does not train, as it is written."""
+    return ProgramError(_complaint(program, ending), ending.program_traceback)
+
+
+def _complaint(program: Program, ending: Ending) -> str:
+    name = program.name
+    match ending.outcome:
+        case Outcome.RAN_OUT:
+            return (
+                f"There is nothing to measure in {program}: {ending.reason}, and a baseline "
+                "needs a few dozen. Is this the training script? Give it more data or epochs."
+            )
+        case Outcome.INTERRUPTED:
+            return (
+                f"Stopped before the baseline of {name} was measured; there is nothing to report."
+            )
+        case Outcome.OUT_OF_MEMORY | Outcome.HOST_OUT_OF_MEMORY:
+            return (
+                f"{name} does not fit as it is written: {ending.reason}. "
+                "Make its batch or its model smaller first."
+            )
+        case Outcome.HUNG:
+            return f"{name} hangs by itself: {ending.reason}. Its last output is above."
+        case _:
+            return f"{name} fails by itself, before autotune changed anything: {ending.reason}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from autotune.config import Config
 from autotune.hardware import Hardware
 from autotune.lr import LrRule
-from autotune.measurement import Interval, Measurement
+from autotune.measurement import Anatomy, Interval, Measurement
 from autotune.outcome import Ending, Outcome
 from autotune.profile import Profile
 from autotune.program import Program
@@ -104,8 +104,10 @@ class BaselineFacts:
     Attributes:
         startup_s: Seconds from the rig's start to the end of its first, observed steps.
         step_s: Seconds per step of the baseline.
+        anatomy: Where its step goes, and its ceilings; empty where there was no time for it.
     """
 
     profile: Profile
     startup_s: float
     step_s: float
+    anatomy: Anatomy = field(default_factory=Anatomy)

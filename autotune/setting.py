@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autotune.config import Config, KnobValue
-from autotune.lr import LrRule
-from autotune.profile import LoaderFacts
+from autotune.lr import LrRule, rule_for
+from autotune.profile import LoaderFacts, Profile
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,25 @@ class Setting:
     lr_rule: LrRule
     own_knobs: tuple[str, ...]
     device: str
+
+    @classmethod
+    def as_written(cls, baseline: Config, profile: Profile, rule: LrRule | None = None) -> Setting:
+        """Return the setting of a program as it is, against which every other is applied.
+
+        Args:
+            baseline: The program's own values of the knobs.
+            profile: What its first steps revealed.
+            rule: How the learning rate follows the batch; by default the optimizers' kin decides.
+        """
+        families = [name for optimizer in profile.optimizers for name in optimizer.families]
+        return cls(
+            config=baseline,
+            baseline=baseline,
+            loader=profile.training_loader,
+            lr_rule=rule or rule_for(families),
+            own_knobs=tuple(profile.config_reads),
+            device=profile.device,
+        )
 
     def changes(self) -> dict[str, KnobValue]:
         """Return the knobs that the seams must set, those of the program itself left out."""

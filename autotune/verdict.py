@@ -41,6 +41,7 @@ def _headline(result: SearchResult) -> Iterator[str]:
                 f"[bold green]{speedup.estimate:.2f}x faster[/] {bounds(speedup)}, "
                 "confirmed in fresh processes"
             )
+            yield from _winners_curse(result)
         case Finding.NO_GAIN:
             yield "[bold]No significant gain:[/] your program's own config is kept."
             if result.candidate_speedup is not None:
@@ -65,6 +66,16 @@ def _headline(result: SearchResult) -> Iterator[str]:
             yield f"  Go on with: autotune resume {result.run_dir.name} --budget {budget_s}s"
         case _:
             assert_never(result.finding)
+
+
+def _winners_curse(result: SearchResult) -> Iterator[str]:
+    """Say why the claim is not what the search itself measured, where that was more."""
+    searched = [r.speedup for r in result.records if r.config == result.best and r.speedup]
+    if searched and searched[0].estimate > result.speedup.estimate:
+        yield (
+            f"  [dim]The search measured {searched[0].estimate:.2f}x: the best of "
+            f"{len(result.records)} is partly luck, so only the confirmation counts.[/]"
+        )
 
 
 def _before_after(result: SearchResult) -> RenderableType:

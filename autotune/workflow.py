@@ -24,7 +24,11 @@ def search(run: RunDir, study: Study, budget_s: float, console: Console) -> Sear
     with sitting(run, study, budget_s, console) as session:
         baseline = measure_baseline(session)
         diagnosis = diagnose(
-            baseline.profile, baseline.measurement, baseline.space, study.head.hardware
+            baseline.profile,
+            baseline.measurement,
+            baseline.space,
+            study.head.hardware,
+            baseline.anatomy,
         )
         console.diagnosed(diagnosis, baseline.space)
         explore(session, baseline.space, diagnosis)

@@ -1,0 +1,121 @@
+"""Survey: measures one config well, in a few fresh processes, without searching."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from autotune import preflight
+from autotune.bestfile import BestFile
+from autotune.console import Console
+from autotune.errors import ProgramError
+from autotune.facts import Facts
+from autotune.failures import program_error
+from autotune.hardware import Hardware
+from autotune.measurement import Anatomy
+from autotune.objective import START_SILENCE_S
+from autotune.outcome import Ending, Outcome
+from autotune.profile import Profile
+from autotune.program import Program
+from autotune.rig import Reports, Rig
+from autotune.rigs import Rigs
+from autotune.setting import Setting
+from autotune.spacefile import load
+from autotune.stop import Stop
+from autotune.wire import WindowPlan
+
+WINDOW = WindowPlan(
+    warmup_min_s=3.0, warmup_max_s=20.0, window_min_s=4.0, window_max_s=10.0, half_width=0.01
+)
+CEILING = WindowPlan(warmup_min_s=0.5, warmup_max_s=4.0, window_min_s=1.0, window_max_s=2.0)
+
+
+def survey(
+    program: Program, best: BestFile | None, hardware: Hardware, processes: int, console: Console
+) -> Facts:
+    """Measure a program as written, or under a best.yaml.
+
+    Args:
+        program: The program.
+        best: The config to run it under; None leaves it as written.
+        hardware: This machine.
+        processes: How many fresh processes are measured, one after another.
+        console: Where progress is shown.
+
+    Raises:
+        ProgramError: when the program fails or trains too few steps.
+    """
+    doubts = preflight.doubts(hardware)
+    if best is not None:
+        doubts += best.doubts(hardware, program.fingerprint)
+    for doubt in doubts:
+        console.warn(doubt)
+    found: list[Facts] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="autotune-") as folder,
+        Stop(console.stopping) as stop,
+        Rigs(program, Path(folder), hardware, Reports(console.progress, console.warn)) as rigs,
+    ):
+        for number in range(1, processes + 1):
+            console.phase(f"process {number} of {processes}")
+            with rigs.new() as rig:
+                found.append(_one(_Subject(rig, program, best, hardware, stop), is_first=not found))
+            if stop.requests:
+                break
+    measurements = tuple(m for facts in found for m in facts.measurements)
+    return replace(found[0], measurements=measurements, machine_doubts=tuple(doubts))
+
+
+class _Subject:
+    """A rig with what is measured on it."""
+
+    def __init__(
+        self, rig: Rig, program: Program, best: BestFile | None, hardware: Hardware, stop: Stop
+    ) -> None:
+        self.rig, self.program, self.best, self.hardware = rig, program, best, hardware
+        self._stop = stop
+
+    def give_up(self) -> Ending | None:
+        """Go on until the user stops it."""
+        if self._stop.requests:
+            return Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C")
+        return None
+
+    def setting(self, profile: Profile) -> Setting:
+        """The config that this is about."""
+        if self.best is not None:
+            return self.best.setting
+        space = load("default").resolve(self.hardware, profile)
+        return Setting.as_written(space.baseline, profile)
+
+
+def _one(subject: _Subject, *, is_first: bool) -> Facts:
+    """Measure one fresh process; the first is taken apart as well."""
+    rig, give_up, best = subject.rig, subject.give_up, subject.best
+    ready = rig.open(None if best is None else best.setting, give_up, START_SILENCE_S)
+    if isinstance(ready, Ending):
+        raise _failure(subject, ready)
+    setting = subject.setting(ready.profile)
+    measurement = rig.measure(setting, WINDOW, give_up, START_SILENCE_S)
+    if isinstance(measurement, Ending):
+        raise _failure(subject, measurement)
+    anatomy = rig.dissect(CEILING, give_up, START_SILENCE_S) if is_first else Anatomy()
+    return Facts(
+        str(subject.program),
+        setting.config,
+        subject.hardware,
+        ready.profile,
+        (measurement,),
+        anatomy if isinstance(anatomy, Anatomy) else Anatomy(),
+    )
+
+
+def _failure(subject: _Subject, ending: Ending) -> ProgramError:
+    if subject.best is None:
+        return program_error(subject.program, ending)
+    return ProgramError(
+        f"{subject.program.name} fails under this config: {ending.reason}. "
+        "Without --config it is measured as written.",
+        ending.program_traceback,
+    )
