@@ -22,6 +22,10 @@ lint: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# one of benchmarks/*.py: make bench-overhead, bench-trust, bench-live_vs_fresh; nothing else may run
+bench-%: .venv/dev
+	$(BIN)/python -m benchmarks.$*
+
 clean:
 	rm -rf .venv .autotune .mypy_cache .pytest_cache .ruff_cache build dist
 

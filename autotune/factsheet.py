@@ -44,6 +44,7 @@ def as_json(facts: Facts) -> str:
     throughput, tokens = facts.throughput, facts.tokens_per_s
     first = facts.measurements[0]
     derived = {
+        "config": dict(facts.config),
         "throughput": vars(throughput),
         "tokens_per_s": None if tokens is None else vars(tokens),
         "step_s": facts.step_s,
@@ -52,7 +53,7 @@ def as_json(facts: Facts) -> str:
         "roofline_share": facts.roofline_share,
         "doubts": list(facts.doubts),
     }
-    return json.dumps({**derived, **data}, indent=2)
+    return json.dumps({**data, **derived}, indent=2)
 
 
 def show_machine(hardware: Hardware, doubts: list[str]) -> None:

@@ -95,8 +95,9 @@ class Watch:
             return mean_power_w(self._cpu_readings, begin, end)
         by_gpu: dict[str, list[tuple[float, float]]] = {}
         for reading in self._gpus.readings:
+            readings = by_gpu.setdefault(reading.uuid, [])
             if reading.energy_j is not None:
-                by_gpu.setdefault(reading.uuid, []).append((reading.at_s, reading.energy_j))
+                readings.append((reading.at_s, reading.energy_j))
         powers = [mean_power_w(readings, begin, end) for readings in by_gpu.values()]
         known = [power for power in powers if power is not None]
         return sum(known) if known and len(known) == len(powers) else None

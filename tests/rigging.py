@@ -10,7 +10,7 @@ from pathlib import Path
 from autotune import bestfile, hardware
 from autotune.config import Config, KnobValue
 from autotune.lr import LrRule
-from autotune.measurement import Measurement, Memory
+from autotune.measurement import Anatomy, Measurement, Memory
 from autotune.outcome import Ending
 from autotune.profile import LoaderFacts, Profile
 from autotune.program import parse_program
@@ -48,6 +48,12 @@ class OpenRig:
         result = self.measure(SHORT, 60.0, **changes)
         assert isinstance(result, Measurement), result
         return result
+
+    def dissect(self, plan: WindowPlan = SHORT) -> Anatomy:
+        """Take apart what was measured last."""
+        anatomy = self.rig.dissect(plan, never, 60.0)
+        assert isinstance(anatomy, Anatomy), anatomy
+        return anatomy
 
 
 @contextmanager

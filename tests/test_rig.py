@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -259,3 +260,64 @@ with open_rig(directory, "slow_items.py") as opened:
 
 def _worker_count(process: psutil.Process) -> int:
     return len(process.children())
+
+
+def test_full_buffers_at_the_start_of_a_window_do_not_count_as_speed(tmp_path: Path) -> None:
+    """A rig that waits for its next command fills its buffers: a second of false speed."""
+    patient = WindowPlan(0.0, 15.0, 0.5, 1.0)
+    hasty = replace(patient, warmup_max_s=0.0)
+    with open_rig(tmp_path, "drains.py") as rig:
+        truth = _measurement(rig.measure(replace(patient, warmup_min_s=4.0)))
+        time.sleep(1.5)
+        patiently = _measurement(rig.measure(patient))
+        time.sleep(1.5)
+        hastily = _measurement(rig.measure(hasty))
+    assert patiently.throughput.estimate < 1.1 * truth.throughput.estimate
+    assert patiently.warmup_reason == "steady"
+    assert hastily.throughput.estimate > 1.15 * truth.throughput.estimate, "the trap is real"
+    assert hastily.throughput.low < 1.05 * truth.throughput.estimate, "and allowed for"
+    assert any("buffers" in doubt for doubt in hastily.doubts)
+
+
+def test_a_program_is_taken_apart_while_it_trains_and_trains_on(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "slow_items.py") as rig:
+        before = rig.measured()
+        anatomy = rig.dissect()
+        after = rig.measured()
+    now = before.throughput.estimate
+    assert anatomy.split is not None
+    assert anatomy.split.step_s == pytest.approx(before.step_s, rel=0.25)
+    assert anatomy.split.wait_s > 0.8 * anatomy.split.step_s
+    assert anatomy.data_free is not None
+    assert anatomy.data_free.estimate > 5 * now
+    assert anatomy.compute_free is not None
+    assert 0.7 * now < anatomy.compute_free.estimate < 1.5 * now
+    assert after.throughput.estimate == pytest.approx(now, rel=0.25)
+
+
+def test_flops_are_those_of_the_arithmetic(tmp_path: Path) -> None:
+    """Two linear layers: 2 x batch x in x out for each matrix product, three in a layer."""
+    with open_rig(tmp_path, "plain.py", str(tmp_path / "losses")) as rig:
+        rig.measured()
+        flops = rig.dissect().flops_per_step
+    batch, layers = 32, ((16, 64), (64, 2))
+    forward = sum(2 * batch * a * b for a, b in layers)
+    weights = forward
+    inputs = 2 * batch * 64 * 2  # the first layer's input needs no gradient
+    assert flops == forward + weights + inputs
+
+
+def test_without_a_loader_there_are_no_ceilings_but_a_split(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "no_loader.py") as rig:
+        rig.measured()
+        anatomy = rig.dissect()
+    assert anatomy.split is not None
+    assert anatomy.split.compute_s > 0
+    assert anatomy.split.optimizer_s > 0
+    assert anatomy.split.wait_s == 0
+    assert (anatomy.data_free, anatomy.compute_free) == (None, None)
+
+
+def _measurement(result: Measurement | Ending) -> Measurement:
+    assert isinstance(result, Measurement), result
+    return result

@@ -6,12 +6,16 @@ import math
 import random
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
+from autotune.interference import Interference
 from autotune.measurement import Block, Interval
 from autotune.stats import (
     EpochEdge,
+    autocorrelation,
+    doubted,
     is_steady,
     live_ratio,
     paired_ratio,
@@ -350,3 +354,144 @@ def test_a_spread_is_the_median_with_the_range() -> None:
     windows = [Interval(e, e - 1, e + 1) for e in (980.0, 1000.0, 1050.0)]
     assert spread(windows) == Interval(1000.0, 980.0, 1050.0)
     assert spread(windows[:1]) == windows[0]
+
+
+# --- neighbours that are alike --------------------------------------------------------------------
+
+
+def ar1(count: int, rho: float, seed: int) -> list[float]:
+    """A stationary series of unit variance whose neighbours correlate by *rho*."""
+    rng = random.Random(seed)
+    series = [rng.gauss(0, 1)]
+    for _ in range(count - 1):
+        series.append(rho * series[-1] + math.sqrt(1 - rho**2) * rng.gauss(0, 1))
+    return series
+
+
+def ar1_rates(count: int, rho: float, seed: int) -> list[float]:
+    return [1000 * math.exp(0.03 * x) for x in ar1(count, rho, seed)]
+
+
+def mean_autocorrelation(rho: float, count: int) -> float:
+    return statistics.fmean(autocorrelation(ar1_rates(count, rho, seed)) for seed in range(100))
+
+
+def test_independent_rates_are_hardly_alike() -> None:
+    assert mean_autocorrelation(0.0, 200) < 0.06  # negative estimates count as 0
+
+
+def test_the_autocorrelation_of_a_series_is_found() -> None:
+    assert mean_autocorrelation(0.6, 200) == pytest.approx(0.6, abs=0.05)
+
+
+def test_an_outlier_neither_hides_nor_makes_autocorrelation() -> None:
+    alike = ar1_rates(200, 0.6, seed=1)
+    found = autocorrelation(alike)
+    alike[100] = 20.0
+    assert autocorrelation(alike) == pytest.approx(found, abs=0.05)
+    assert autocorrelation([*ar1_rates(200, 0.0, seed=1), 20.0, 20.0]) < 0.15
+
+
+def test_rates_that_alternate_count_as_independent() -> None:
+    assert autocorrelation([1000.0, 1100.0] * 10) == 0
+
+
+def test_equal_rates_are_not_alike() -> None:
+    assert autocorrelation([1000.0] * 20) == 0
+
+
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_fewer_than_eight_rates_say_nothing_of_autocorrelation(count: int) -> None:
+    assert autocorrelation([1000.0 + place for place in range(count)]) == 0
+
+
+def test_a_trend_is_autocorrelation_and_bounded() -> None:
+    assert autocorrelation([1000.0 + place for place in range(100)]) == pytest.approx(0.9)
+
+
+def test_alike_neighbours_widen_the_quick_interval() -> None:
+    """As many independent rates as n (1 - rho) / (1 + rho): half as many at rho = 1/3."""
+    alike = ar1_rates(200, 0.6, seed=2)
+    shuffled = random.Random(0).sample(alike, len(alike))
+    assert 1.6 < relative_half_width(alike) / relative_half_width(shuffled) < 2.6
+
+
+@pytest.mark.parametrize("count", [12, 30])
+def test_the_interval_encloses_the_truth_where_neighbours_are_alike(count: int) -> None:
+    windows = 300
+    hits = 0
+    for seed in range(windows):
+        slowness = [math.exp(-0.03 * x) for x in ar1(count, 0.5, seed)]
+        blocks = [plain_block(s) for s in slowness]
+        interval = throughput(blocks, None, seed=seed).interval
+        hits += interval.low <= RATE <= interval.high
+    assert hits / windows >= 0.88
+
+
+# --- what no resampling sees ----------------------------------------------------------------------
+
+RATES = [1000.0 + 10 * place for place in range(11)]  # median 1,050
+HALF_A_RANK = 5.0  # between the quantile of a share and the rank that so many blocks can move to
+
+
+def marked_blocks(*disturbed: int) -> list[Block]:
+    """Blocks of RATES, those at these places disturbed."""
+    blocks = [Block(round(rate), 1, 1.0, 0.0) for rate in RATES]
+    for place in disturbed:
+        blocks[place] = replace(blocks[place], interference=Interference(foreign_share=0.5))
+    return blocks
+
+
+def test_without_disturbed_blocks_the_interval_stays() -> None:
+    interval = Interval(1050.0, 1049.0, 1051.0)
+    assert doubted(marked_blocks(), interval) == interval
+
+
+def test_disturbed_blocks_widen_the_interval_to_the_quantiles_where_the_truth_may_lie() -> None:
+    """With 4 of 11 disturbed, the clean ones' median lies between the quantiles 0.5 -+ 2/11."""
+    widened = doubted(marked_blocks(0, 1, 2, 3), Interval(1050.0, 1049.0, 1051.0))
+    assert widened.estimate == 1050.0
+    assert widened.low == pytest.approx(1000 + 100 * (0.5 - 2 / 11), abs=HALF_A_RANK)
+    assert widened.high == pytest.approx(1000 + 100 * (0.5 + 2 / 11), abs=HALF_A_RANK)
+
+
+def test_where_all_blocks_are_disturbed_the_interval_is_their_range() -> None:
+    widened = doubted(marked_blocks(*range(11)), Interval(1050.0, 1049.0, 1051.0))
+    assert widened.low == pytest.approx(1000)
+    assert widened.high == pytest.approx(1100)
+
+
+def test_disturbed_blocks_never_narrow_an_interval() -> None:
+    wide = Interval(1050.0, 500.0, 1500.0)
+    assert doubted(marked_blocks(*range(11)), wide) == wide
+
+
+@pytest.mark.parametrize("disturbed", [3, 6])
+def test_the_widened_interval_holds_the_median_of_the_clean_blocks(disturbed: int) -> None:
+    """Whichever blocks they were: the fastest, the slowest, or some of both."""
+    point = Interval(1050.0, 1050.0, 1050.0)
+    for seed in range(50):
+        places = random.Random(seed).sample(range(11), disturbed)
+        for chosen in (places, range(disturbed), range(11 - disturbed, 11)):
+            blocks = marked_blocks(*chosen)
+            clean = statistics.median(b.samples_per_s for b in blocks if not b.is_disturbed)
+            widened = doubted(blocks, point)
+            assert widened.low <= clean + HALF_A_RANK
+            assert widened.high >= clean - HALF_A_RANK
+
+
+def test_drained_buffers_lower_only_the_low_end() -> None:
+    interval = Interval(1050.0, 1000.0, 1100.0)
+    assert doubted(marked_blocks(), interval, drained_share=0.3) == replace(interval, low=700.0)
+
+
+@pytest.mark.parametrize("edge", [None, EpochEdge(start_s=0.0, samples=1000)])
+def test_a_throughput_allows_for_disturbed_blocks_and_drained_buffers(
+    edge: EpochEdge | None,
+) -> None:
+    disturbed = throughput(marked_blocks(0, 1, 2, 3), edge).interval
+    assert disturbed.low <= 1000 + 100 * (0.5 - 2 / 11) + HALF_A_RANK
+    assert disturbed.high >= 1000 + 100 * (0.5 + 2 / 11) - HALF_A_RANK
+    calm = throughput(marked_blocks(), edge)
+    drained = throughput(marked_blocks(), edge, drained_share=0.5)
+    assert drained.interval == replace(calm.interval, low=calm.interval.low / 2)

@@ -303,6 +303,7 @@ class Driver(Listener):
             start_s=feed.start_s,
             starts=feed.starts,
             ready_steps=None if ready is None else ready / batches,
+            has_idle_workers=feed.has_idle_workers,
         )
 
     def _sync(self) -> None:

@@ -81,19 +81,33 @@ class Feed:
         """Batches that workers have finished and the program has not taken; None if unseen."""
         if not self._active.num_workers:
             return 0
-        waiting = getattr(self._inner, "_task_info", None)  # out of order: held until their turn
+        tasks = getattr(self._inner, "_task_info", None)
+        queued = self._queued_batches
+        if tasks is None or queued is None:
+            return None
+        return queued + sum(len(task) == 2 for task in tasks.values())  # waiting for their turn
+
+    @property
+    def has_idle_workers(self) -> bool | None:
+        """Some worker has nothing to do, because the buffers are full; None if unseen."""
+        unfinished = getattr(self._inner, "_tasks_outstanding", None)
+        queued = self._queued_batches
+        if unfinished is None or queued is None:
+            return None
+        return bool(unfinished - queued < self._active.num_workers)
+
+    @property
+    def _queued_batches(self) -> int | None:
+        """Batches on their way from the workers, in queues that torch keeps for itself."""
         queues = {
             id(q): q
             for name in ("_data_queue", "_worker_result_queue")
             if (q := getattr(self._inner, name, None)) is not None
         }
-        if waiting is None or not queues:
-            return None
         try:
-            queued = sum(int(q.qsize()) for q in queues.values())
+            return sum(int(q.qsize()) for q in queues.values()) if queues else None
         except NotImplementedError:  # macOS has no sem_getvalue
             return None
-        return queued + sum(len(task) == 2 for task in waiting.values())
 
     @property
     def batches_per_epoch(self) -> int | None:
@@ -159,7 +173,11 @@ class Feed:
 
 
 class _Cached:
-    """One batch for many steps; a program that changes its batch in place gets a new copy each."""
+    """One batch for many steps.
+
+    Each step gets containers of its own, whose entries a program may replace or take out. Tensors
+    are the same until the program changes one in place; from then on it gets copies.
+    """
 
     def __init__(self, batch: Any, samples: int) -> None:
         self.samples = samples
@@ -169,7 +187,7 @@ class _Cached:
     def batch(self) -> Any:
         if self._versions != _versions(self._batch):
             self._hand_out(copy.deepcopy(self._master))
-        return self._batch
+        return _new_containers(self._batch)
 
     def _hand_out(self, batch: Any) -> None:
         self._batch = batch
@@ -179,6 +197,20 @@ class _Cached:
 def _versions(batch: Any) -> list[int]:
     """How often each tensor was changed in place."""
     return [t._version for t in tensors_in(batch)]  # noqa: SLF001 - autograd's own counter
+
+
+def _new_containers(batch: Any) -> Any:
+    """Copy nested lists and mappings, not the tensors in them."""
+    if isinstance(batch, Mapping) and hasattr(batch, "__setitem__"):
+        new = copy.copy(batch)
+        for key, part in batch.items():
+            new[key] = _new_containers(part)
+        return new
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*map(_new_containers, batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(map(_new_containers, batch))
+    return batch
 
 
 def first_tensor(batch: Any) -> torch.Tensor | None:

@@ -29,6 +29,7 @@ LEAST_BLOCKS = 5
 LEAST_BLOCKS_TO_CUT = 3
 LEAST_EPOCHS_TO_CUT = 2
 LEVEL_SHARE = 0.02  # of the steps: by so much buffers may fill or drain and still be level
+LEAST_STEPS_LEVEL = 100  # fewer steps cannot tell a change of two batches from the workers' beat
 MOST_DISCARDED = 10  # blocks of a window that may be measured again
 
 
@@ -44,6 +45,7 @@ class Flow:
         start_s: Seconds from the last start to its first batch.
         starts: How often the loader has started.
         ready_steps: Steps for which batches lie ready now, None where that cannot be seen.
+        has_idle_workers: Some worker waits for room in the buffers; None where that is unseen.
     """
 
     buffered_steps: int = 0
@@ -53,6 +55,17 @@ class Flow:
     start_s: float = 0.0
     starts: int = 0
     ready_steps: float | None = None
+    has_idle_workers: bool | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Buffers are empty and the workers set the pace, or full and the program does.
+
+        In between, with every worker busy, they fill or drain.
+        """
+        if self.ready_steps is None:
+            return False
+        return bool(self.has_idle_workers) or self.ready_steps <= self.cycle_steps
 
 
 @dataclass(frozen=True)
@@ -79,7 +92,7 @@ class _Evidence:
     """What a block's end showed, to tell whether the program has settled."""
 
     steps: int
-    ready_steps: float | None
+    flow: Flow
     activity: int
 
 
@@ -245,7 +258,7 @@ class Meter:
         self.blocks.append(block)
         self.losses.append(self.read.read_loss())
         if self.phase == "warm-up":
-            self._evidence.append(_Evidence(self._steps, flow.ready_steps, self.read.activity()))
+            self._evidence.append(_Evidence(self._steps, flow, self.read.activity()))
             self._block_steps = self._steps_for(block.seconds / run.steps)
             self._end_warmup_if_steady(now)
         else:
@@ -298,20 +311,22 @@ class Meter:
 
     def _is_level(self) -> bool:
         """Over the recent blocks as much was produced as consumed."""
-        first, last = self._recent_evidence
-        if last.ready_steps is None or first.ready_steps is None:
-            return self._steps >= 2 * self.read.flow().buffered_steps
-        change = abs(last.ready_steps - first.ready_steps)
-        return change <= max(1.0, LEVEL_SHARE * (last.steps - first.steps))
+        recent = self._recent_evidence
+        first, last = recent[0], recent[-1]
+        now, then = last.flow.ready_steps, first.flow.ready_steps
+        if now is None or then is None:
+            return self._steps >= 2 * last.flow.buffered_steps
+        steps = last.steps - first.steps
+        is_even = steps >= LEAST_STEPS_LEVEL and abs(now - then) <= LEVEL_SHARE * steps
+        return is_even or all(evidence.flow.is_settled for evidence in recent)
 
     def _is_quiet(self) -> bool:
-        first, last = self._recent_evidence
-        return first.activity == last.activity
+        recent = self._recent_evidence
+        return recent[0].activity == recent[-1].activity
 
     @property
-    def _recent_evidence(self) -> tuple[_Evidence, _Evidence]:
-        recent = self._evidence[-RECENT_BLOCKS // 2 :]
-        return recent[0], recent[-1]
+    def _recent_evidence(self) -> list[_Evidence]:
+        return self._evidence[-STEADY_BLOCKS:]
 
     def _open_window(self, warmup_s: float, reason: str) -> None:
         self.phase = "window"

@@ -96,9 +96,9 @@ class HostLoad:
 
     def _ours_s(self) -> float:
         """CPU time of the living, and of ended children through their parent."""
-        own = self._self.cpu_times()
-        total = own.user + own.system + own.children_user + own.children_system
         living = {child.pid for child in multiprocessing.active_children() if child.pid}
+        own = self._self.cpu_times()  # after the ended were reaped by the line above
+        total = own.user + own.system + own.children_user + own.children_system
         for pid in living - self._workers.keys():
             if (process := _process(pid)) is not None:
                 self._workers[pid] = process

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import pytest
 
 from autotune.inside import meter as meters
-from autotune.inside.meter import Flow, Instruments, Meter
+from autotune.inside.meter import MOST_DISCARDED, Flow, Instruments, Meter
 from autotune.measurement import Measurement, Memory
+from autotune.probes.host_load import Counters
 from autotune.wire import WindowPlan
 
 PLAN = WindowPlan(warmup_min_s=1.0, warmup_max_s=30.0, window_min_s=1.0, window_max_s=5.0)
@@ -119,3 +123,356 @@ def test_blocks_of_whole_epochs_reach_a_steady_state_too(clock: Clock) -> None:
         ),
     )
     assert drive(meter, clock, itertools.repeat(0.01)).warmup_reason == "steady"
+
+
+def test_tokens_are_summed_over_the_steps_of_a_block(clock: Clock) -> None:
+    meter = make_meter()
+    for step in itertools.count():
+        clock.now += 0.01
+        meter.step(10, wait_s=0.0, tokens=100 if step % 2 else 300)
+        if meter.is_done:
+            break
+    assert {b.tokens for b in meter.blocks} == {2000}
+    tokens_per_s = meter.measurement(Memory()).tokens_per_s
+    assert tokens_per_s is not None
+    assert tokens_per_s.estimate == pytest.approx(20_000)
+
+
+# --- disturbed blocks -----------------------------------------------------------------------------
+
+FIXED = WindowPlan(warmup_min_s=1.0, warmup_max_s=30.0, window_min_s=2.0, window_max_s=2.0)
+
+
+@dataclass
+class Host:
+    """A machine of two cores whose counters a test moves."""
+
+    clock: Clock
+    foreign_s: float = 0.0
+
+    def counters(self) -> Counters:
+        return Counters(
+            at_s=self.clock.now,
+            cores=2,
+            busy_s=self.foreign_s + 7.0,
+            ours_s=7.0,
+            steal_s=None,
+            pressure_s=None,
+            throttled_s=None,
+            switches=0,
+        )
+
+
+def measure_on(
+    host: Host, is_disturbed: Callable[[int], bool], step_s: float = 0.01, plan: WindowPlan = FIXED
+) -> Measurement:
+    """A window in which other processes halve the speed of the steps that a test names."""
+    meter = Meter(plan, Instruments(Flow, lambda: None, lambda: 0.5, lambda: 0, host.counters))
+
+    def steps() -> Iterator[float]:
+        in_window = itertools.count()
+        while True:
+            if meter.phase == "window" and is_disturbed(next(in_window)):
+                host.foreign_s += step_s
+                yield 2 * step_s
+            else:
+                yield step_s
+
+    return drive(meter, host.clock, steps())
+
+
+def test_what_happened_in_a_block_is_read_from_the_counters_at_its_edges(clock: Clock) -> None:
+    result = measure_on(Host(clock), lambda _: False)
+    assert result.discarded_blocks == 0
+    assert result.disturbed_share == 0
+    assert {b.interference is not None for b in result.blocks} == {True}
+
+
+def test_without_counters_no_block_is_called_clean_or_disturbed(clock: Clock) -> None:
+    result = drive(make_meter(), clock, itertools.repeat(0.01))
+    assert {b.interference for b in result.blocks} == {None}
+
+
+def test_a_disturbed_block_is_measured_again(clock: Clock) -> None:
+    result = measure_on(Host(clock), lambda step: step // 10 in {2, 3, 7})
+    assert result.discarded_blocks == 3
+    assert result.disturbed_share == 0
+    assert {round(b.samples_per_s) for b in result.blocks} == {1000}
+
+
+def test_the_time_of_blocks_that_are_measured_again_does_not_eat_the_window(clock: Clock) -> None:
+    clean = measure_on(Host(clock), lambda _: False)
+    disturbed = measure_on(Host(clock), lambda step: step // 10 % 3 == 0)
+    assert disturbed.discarded_blocks >= 8
+    assert len(disturbed.blocks) == len(clean.blocks)
+
+
+def test_where_every_block_is_disturbed_they_count_in_the_end_and_are_marked(clock: Clock) -> None:
+    plan = replace(FIXED, window_max_s=5.0)
+    result = measure_on(Host(clock), lambda _: True, plan=plan)
+    assert result.discarded_blocks == MOST_DISCARDED
+    assert result.disturbed_share == 1
+    assert result.throughput.estimate == pytest.approx(500)
+    assert "other processes used the CPU" in result.doubts[0]
+
+
+def test_no_more_time_is_spent_on_measuring_again_than_on_the_window(clock: Clock) -> None:
+    plan = replace(FIXED, window_max_s=5.0)
+    result = measure_on(Host(clock), lambda _: True, step_s=1.0, plan=plan)  # disturbed: 2 s
+    assert result.discarded_blocks == 2
+    assert result.disturbed_share == 1
+
+
+def test_only_blocks_of_the_window_are_measured_again(clock: Clock) -> None:
+    host = Host(clock)
+    meter = Meter(FIXED, Instruments(Flow, lambda: None, lambda: 0.5, lambda: 0, host.counters))
+
+    def steps() -> Iterator[float]:
+        while True:
+            host.foreign_s += 0.01 if meter.phase == "warm-up" else 0.0
+            yield 0.01
+
+    result = drive(meter, clock, steps())
+    assert result.warmup_s == pytest.approx(1.0, abs=0.15)
+    assert result.discarded_blocks == 0
+
+
+def test_a_disturbed_block_that_is_measured_again_has_no_say_in_the_loss(clock: Clock) -> None:
+    result = measure_on(Host(clock), lambda step: step // 10 in {2, 3, 7})
+    assert len(result.losses) == len(result.blocks)
+
+
+# --- evidence that the program has settled --------------------------------------------------------
+
+
+@dataclass
+class Evidence:
+    """What a program shows at block edges, as a test wants it."""
+
+    ready_steps: float | None = None
+    has_idle_workers: bool | None = None
+    activity: int = 0
+
+    def meter(self, plan: WindowPlan, buffered_steps: int = 0) -> Meter:
+        return Meter(
+            plan,
+            Instruments(
+                lambda: Flow(
+                    buffered_steps=buffered_steps,
+                    ready_steps=self.ready_steps,
+                    has_idle_workers=self.has_idle_workers,
+                ),
+                lambda: None,
+                lambda: None,
+                lambda: self.activity,
+            ),
+        )
+
+
+LASTS_S = 4.0
+
+
+@dataclass(frozen=True)
+class Settling:
+    """How buffers move for LASTS_S.
+
+    Attributes:
+        ready_steps: What they hold, by the seconds since the program began.
+        idle_then: Workers are idle from then on.
+    """
+
+    ready_steps: Callable[[float], float]
+    idle_then: bool = False
+    step_s: float = 0.01
+
+
+SETTLING = {
+    "drain": Settling(lambda s: 50 * (LASTS_S - s)),
+    "drain in small steps": Settling(lambda s: 50 * (LASTS_S - s), step_s=0.001),
+    "drain too slowly for few steps to tell": Settling(lambda s: 1.5 * (LASTS_S - s) + 1),
+    "fill": Settling(lambda s: 50 * s + 10, idle_then=True),
+    "fill, and empty now and then": Settling(lambda s: 50 * s if s % 0.5 > 0.2 else 0, True),
+}
+
+
+@pytest.mark.parametrize("settling", SETTLING.values(), ids=SETTLING)
+def test_warm_up_goes_on_while_buffers_drain_or_fill(clock: Clock, settling: Settling) -> None:
+    evidence = Evidence()
+    meter = evidence.meter(PLAN)
+    began = clock.now
+
+    def steps() -> Iterator[float]:
+        while True:
+            moved_s = min(clock.now - began, LASTS_S)
+            evidence.ready_steps = settling.ready_steps(moved_s)
+            evidence.has_idle_workers = settling.idle_then and moved_s == LASTS_S
+            yield settling.step_s
+
+    result = drive(meter, clock, steps())
+    assert result.warmup_reason == "steady"
+    assert LASTS_S - 0.5 < result.warmup_s < LASTS_S + 1.0  # the last steps are within tolerance
+    assert result.drained_share == 0
+
+
+@pytest.mark.parametrize(
+    ("ready_steps", "is_idle", "step_s"),
+    [(400.0, True, 0.01), (0.0, False, 0.01), (200.0, False, 0.001)],
+    ids=["full", "empty", "as much produced as consumed, over many steps"],
+)
+def test_level_buffers_end_the_warm_up_however_much_they_hold(
+    clock: Clock, ready_steps: float, is_idle: bool, step_s: float
+) -> None:
+    meter = Evidence(ready_steps, is_idle).meter(PLAN, buffered_steps=100_000)
+    result = drive(meter, clock, itertools.repeat(step_s))
+    assert result.warmup_reason == "steady"
+    assert result.warmup_s == pytest.approx(1.0, abs=0.15)
+
+
+@pytest.mark.parametrize(("is_idle", "step_s"), [(True, 0.01), (False, 0.001)])
+def test_buffers_that_go_up_and_down_with_the_beat_of_the_workers_are_level(
+    clock: Clock, is_idle: bool, step_s: float
+) -> None:
+    evidence = Evidence(has_idle_workers=is_idle)
+    meter = evidence.meter(PLAN)
+
+    def steps() -> Iterator[float]:
+        for step in itertools.count():
+            evidence.ready_steps = 3 + step // 10 % 7 % 2
+            yield step_s
+
+    result = drive(meter, clock, steps())
+    assert result.warmup_s == pytest.approx(1.0, abs=0.15)
+    assert result.stop_reason.startswith("interval within")
+    assert result.drained_share == 0
+
+
+def test_warm_up_goes_on_while_something_compiles(clock: Clock) -> None:
+    evidence = Evidence()
+    meter = evidence.meter(PLAN)
+
+    def steps() -> Iterator[float]:
+        for step in itertools.count():
+            evidence.activity += step * 0.01 < LASTS_S and step % 20 == 0
+            yield 0.01
+
+    result = drive(meter, clock, steps())
+    assert result.warmup_reason == "steady"
+    assert LASTS_S < result.warmup_s < LASTS_S + 1.0
+
+
+@pytest.mark.parametrize(
+    ("drains", "compiles", "drifts", "missing"),
+    [
+        (True, False, False, "buffers still filling or draining"),
+        (False, True, False, "still compiling or taking memory"),
+        (False, False, True, "still drifting"),
+        (
+            True,
+            True,
+            True,
+            "buffers still filling or draining, still compiling or taking memory, still drifting",
+        ),
+    ],
+    ids=["drains", "compiles", "drifts", "all"],
+)
+def test_a_warm_up_that_is_cut_says_which_evidence_was_missing(
+    clock: Clock, drains: bool, compiles: bool, drifts: bool, missing: str
+) -> None:
+    plan = WindowPlan(warmup_min_s=0.5, warmup_max_s=3.0, window_min_s=0.1, window_max_s=1.0)
+    evidence = Evidence(ready_steps=1e6, has_idle_workers=not drains)
+    meter = evidence.meter(plan)
+
+    def steps() -> Iterator[float]:
+        for step in itertools.count():
+            if drains:
+                evidence.ready_steps = 1e6 - step
+            evidence.activity += compiles
+            yield 0.05 * 0.99**step if drifts else 0.01
+
+    assert drive(meter, clock, steps()).warmup_reason == f"cut after 3 s: {missing}"
+
+
+def drain_in_the_window(clock: Clock, per_step: float, at_most: float = 1000.0) -> Measurement:
+    """A window on full buffers, which lose so many steps in each step from its opening on."""
+    evidence = Evidence(ready_steps=1000.0, has_idle_workers=True)
+    meter = evidence.meter(PLAN)
+
+    def steps() -> Iterator[float]:
+        in_window = itertools.count(1)
+        while True:
+            if meter.phase == "window":
+                evidence.ready_steps = 1000 - min(per_step * next(in_window), at_most)
+            yield 0.01
+
+    return drive(meter, clock, steps())
+
+
+def test_a_window_that_drained_the_buffers_runs_to_its_end_and_says_how_much(clock: Clock) -> None:
+    result = drain_in_the_window(clock, per_step=0.5)
+    assert result.stop_reason == "cut after 5.0 s"
+    assert result.drained_share == pytest.approx(0.5, abs=0.01)
+    assert result.throughput.low == pytest.approx(500, abs=10)
+    assert result.throughput.high == pytest.approx(1000)
+    assert "came from buffers" in result.doubts[0]
+
+
+def test_one_step_less_in_the_buffers_is_the_beat_of_the_workers(clock: Clock) -> None:
+    assert drain_in_the_window(clock, per_step=1.0, at_most=1.0).drained_share == 0
+
+
+def test_a_window_whose_buffers_filled_ends_as_any_other(clock: Clock) -> None:
+    result = drain_in_the_window(clock, per_step=-0.5)
+    assert result.stop_reason.startswith("interval within")
+    assert result.drained_share == 0
+
+
+def test_a_window_whose_buffers_cannot_be_seen_is_not_said_to_have_drained(clock: Clock) -> None:
+    result = drive(Evidence(ready_steps=None).meter(PLAN), clock, itertools.repeat(0.01))
+    assert result.drained_share == 0
+    assert result.stop_reason.startswith("interval within")
+
+
+# --- giving up ------------------------------------------------------------------------------------
+
+WINDOWS = 300
+INCUMBENT = 1000.0  # samples/s
+FLOOR = 0.85
+
+
+def given_up(clock: Clock, ratio: float) -> float:
+    """Share of windows given up, of a config that is *ratio* as fast as the incumbent.
+
+    Blocks carry log-normal noise of 3 %, alike between neighbours: AR(1) with rho 0.5.
+    """
+    plan = replace(PLAN, give_up_below=FLOOR * INCUMBENT)
+    return sum(is_given_up(clock, plan, ratio, seed) for seed in range(WINDOWS)) / WINDOWS
+
+
+def is_given_up(clock: Clock, plan: WindowPlan, ratio: float, seed: int) -> bool:
+    rng = random.Random(seed)
+    meter = make_meter(plan)
+    noise = rng.gauss(0, 1)
+    while not meter.is_done:
+        noise = 0.5 * noise + math.sqrt(1 - 0.5**2) * rng.gauss(0, 1)
+        clock.now += 0.15 * math.exp(0.03 * noise) / ratio  # longer than a block: one step in each
+        meter.step(round(0.15 * INCUMBENT), wait_s=0.0)
+    return meter.measurement(Memory()).stop_reason == "clearly slower"
+
+
+def test_a_config_as_fast_as_the_incumbent_is_never_given_up(clock: Clock) -> None:
+    assert given_up(clock, ratio=1.0) == 0
+
+
+def test_a_config_within_ten_percent_of_the_incumbent_is_hardly_ever_given_up(
+    clock: Clock,
+) -> None:
+    assert given_up(clock, ratio=0.9) <= 0.01
+
+
+def test_a_config_at_the_floor_is_given_up_in_few_windows(clock: Clock) -> None:
+    """The first look is at three blocks, each later one is another chance: more than 2.5 %."""
+    assert 0.05 <= given_up(clock, ratio=FLOOR) <= 0.4
+
+
+def test_a_config_far_below_the_floor_is_nearly_always_given_up(clock: Clock) -> None:
+    assert given_up(clock, ratio=0.8) >= 0.95

@@ -56,6 +56,7 @@ class Seams:
 
     def install(self) -> None:
         """Install the seams; without a listener, only those that the applied setting needs."""
+        self._steps = 0
         self.loader.install()
         self.optimizer.install()
         if self._listener is not None or self.forward.is_needed:

@@ -78,7 +78,8 @@ class ForwardSeam:
 
     def install(self) -> None:
         """Begin to act."""
-        self._wrap(nn.Module)
+        for cls in {type(m) for m in self.roots} if self._narrowed else {nn.Module}:
+            self._wrap(cls)
 
     def narrow(self) -> None:
         """Keep only the classes of the known roots wrapped, and compile the roots if asked to."""
@@ -86,9 +87,8 @@ class ForwardSeam:
             return
         self._narrowed = True
         self._patches.undo()
+        self.install()
         roots = self.roots
-        for cls in {type(module) for module in roots}:
-            self._wrap(cls)
         if self._compile:
             if self._listener is not None:
                 _allow_recompiles()

@@ -55,7 +55,9 @@ class LoaderSeam:
         self.version += 1
 
     def facts(self, loader: DataLoader[Any]) -> LoaderFacts:
-        """Return the loader as the program built it."""
+        """Return the loader as the program built it, be it before the seam was installed."""
+        if loader not in self._facts:
+            self._built(loader)
         return self._facts[loader]
 
     def iterate(self, loader: DataLoader[Any]) -> Iterator[Any]:
@@ -144,7 +146,7 @@ class LoaderSeam:
 
     def _changes(self, loader: DataLoader[Any]) -> dict[str, Any]:
         """Attributes of the loader under the options; DataLoader refuses to set some by name."""
-        facts, options = self._facts[loader], self._options
+        facts, options = self.facts(loader), self._options
         workers = int(options.get("num_workers", facts.num_workers))
         prefetch = options.get("prefetch_factor", facts.prefetch_factor or 2)
         changes: dict[str, Any] = {

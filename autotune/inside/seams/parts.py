@@ -85,8 +85,9 @@ class PartsClock:
             self._change()
 
     def enter(self, part: Part) -> None:
-        """A call begins that is a part of its own."""
-        self._calls.append(part)
+        """A call begins that is a part of its own; all that a loader does here is waiting."""
+        is_loading = Part.WAIT in self._calls
+        self._calls.append(Part.WAIT if is_loading else part)
         self._change()
 
     def leave(self) -> None:
@@ -225,7 +226,7 @@ def _moves(tensor: torch.Tensor, name: str, args: tuple[Any, ...], kwargs: dict[
     """Tell whether ``to`` or ``cuda`` takes a tensor to another kind of device."""
     if name == "cuda":
         return tensor.device.type != "cuda"
-    target = kwargs.get("device", args[0] if args else None)
+    target = kwargs.get("device", kwargs.get("other", args[0] if args else None))
     match target:
         case torch.Tensor():
             kind = target.device.type

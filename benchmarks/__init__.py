@@ -1,0 +1,1 @@
+"""Benchmarks: every claim about autotune itself is measured again from here."""

@@ -1,0 +1,118 @@
+"""What autotune costs a step: while it measures, and under `autotune run`.
+
+    python -m benchmarks.overhead [--pairs 40]
+
+In one process the same loop trains in turn without and with the seams (A B B A ...), each stretch
+timed by the loop's own clock; processes differ in speed by more than the seams cost. *Measuring* is
+the whole of a rig's inside, windows and messages included. *Running* is `autotune run` with bf16
+autocast from a best.yaml, against the same autocast written by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import queue
+import socket
+import threading
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter
+
+from autotune.config import Config
+from autotune.inside.driver import Driver
+from autotune.inside.seams import Seams
+from autotune.lr import LrRule
+from autotune.program import parse_program
+from autotune.setting import Setting
+from autotune.wire import Link, Measure, Start, ToRig, WindowPlan
+from benchmarks.programs.loops import Train, make_cnn, make_gpt, make_mlp
+from benchmarks.record import as_figures, median_ratio, save
+
+PROGRAMS: dict[str, tuple[Callable[[], Train], int]] = {
+    "launch-bound MLP": (make_mlp, 300),
+    "CNN with a worker": (make_cnn, 60),
+    "transformer": (make_gpt, 30),
+}
+WINDOW = WindowPlan(0.5, 6.0, 3.0, 3.0, half_width=0.0)
+CONFIG = Config({"precision": "fp32"})
+
+
+def main() -> None:
+    """Run the benchmark and keep its figures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=40)
+    pairs = parser.parse_args().pairs
+    figures = {}
+    for name, (make, steps) in PROGRAMS.items():
+        figures[name] = {
+            "measuring": _compare(make(), steps, pairs, _rig_inside(), by_hand_amp=False),
+            "running": _compare(make(), steps, pairs, _run_seams(), by_hand_amp=True),
+        }
+    print(f"kept in {save('overhead', figures)}")
+
+
+def _compare(
+    train: Train, steps: int, pairs: int, seams: Seams, *, by_hand_amp: bool
+) -> dict[str, object]:
+    """Time stretches without and with the seams in turn."""
+
+    def stretch(*, seamed: bool) -> float:
+        if not seamed:
+            return train(steps, amp=by_hand_amp)
+        seams.install()
+        try:
+            return train(steps, amp=False)
+        finally:
+            seams.remove()
+
+    stretch(seamed=True)
+    stretch(seamed=False)
+    raw, ratios = [], []
+    for pair in range(pairs):
+        order = (False, True) if pair % 2 == 0 else (True, False)
+        times = {on: stretch(seamed=on) for on in order}
+        raw.append(times[False])
+        ratios.append(times[True] / times[False])
+    ratio = median_ratio(ratios)
+    raw_ms = 1e3 * median(raw)
+    added_us = 1e3 * raw_ms * (ratio.estimate - 1)
+    print(
+        f"step {raw_ms:.2f} ms, ratio {ratio.estimate:.4f} "
+        f"[{ratio.low:.4f}, {ratio.high:.4f}], {added_us:+.1f} us per step"
+    )
+    return {
+        "raw_step_ms": round(raw_ms, 4),
+        "ratio": as_figures(ratio),
+        "added_us_per_step": round(added_us, 2),
+        "pairs": pairs,
+        "steps_per_stretch": steps,
+    }
+
+
+def _rig_inside() -> Seams:
+    """The inside of a rig whose parent asks for one window after another."""
+    ours, theirs = socket.socketpair()
+    threading.Thread(target=_drain, args=(theirs,), daemon=True).start()
+    commands: queue.SimpleQueue[ToRig] = queue.SimpleQueue()
+    setting = Setting(CONFIG, CONFIG, None, LrRule.NONE, (), "cpu")
+    for _ in range(10_000):
+        commands.put(Measure(setting, WINDOW))
+    start = Start(parse_program(__file__, []), None, "")
+    return Driver(Link(ours), commands, start, perf_counter(), lambda: None).seams
+
+
+def _run_seams() -> Seams:
+    """What `autotune run` installs for bf16 autocast."""
+    seams = Seams(None, None)
+    bf16 = CONFIG.replace(precision="bf16")
+    seams.apply(Setting(bf16, CONFIG, None, LrRule.NONE, (), "cpu"))
+    return seams
+
+
+def _drain(connection: socket.socket) -> None:
+    while connection.recv(1 << 16):
+        pass
+
+
+if __name__ == "__main__":
+    main()

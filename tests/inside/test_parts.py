@@ -1,0 +1,477 @@
+"""Where a step's time goes: the clock, the seam that tells it, and the batch for many steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from operator import methodcaller
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, Adam, Optimizer
+from torch.utils.data import DataLoader, Dataset
+
+from autotune.inside.feed import _Cached, tensors_in
+from autotune.inside.seams import parts
+from autotune.inside.seams.optimizer import OptimizerSeam
+from autotune.inside.seams.parts import SYNCS, Part, PartsClock, PartsSeam, _moves
+from autotune.measurement import StepSplit
+
+PATCHED = (
+    (torch.Tensor, "backward"),
+    (torch.Tensor, "to"),
+    (torch.Tensor, "cuda"),
+    *((torch.Tensor, name) for name in SYNCS),
+    (torch.cuda, "synchronize"),
+    (Optimizer, "zero_grad"),
+    (nn.Linear, "__call__"),
+)
+
+
+class Time:
+    """Time that only passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def passing(monkeypatch: pytest.MonkeyPatch) -> Time:
+    passing = Time()
+    # The clock times a running program by perf_counter; a test of its arithmetic needs exact times.
+    monkeypatch.setattr(parts, "perf_counter", passing)
+    return passing
+
+
+def split_of(clock: PartsClock) -> StepSplit:
+    split = clock.split()
+    assert split is not None
+    return split
+
+
+# --- the clock ------------------------------------------------------------------------------------
+
+
+def test_each_moment_of_a_step_goes_to_one_part(passing: Time) -> None:
+    clock = PartsClock(with_events=False)
+    clock.start()
+    clock.asked()
+    passing.now += 1  # wait
+    clock.leave()
+    passing.now += 2  # overhead
+    clock.enter(Part.TRANSFER)
+    passing.now += 4
+    clock.leave()
+    clock.ground(Part.COMPUTE)
+    passing.now += 8
+    clock.ground(Part.OPTIMIZER)
+    passing.now += 16
+    clock.ground(Part.OVERHEAD)
+    clock.enter(Part.SYNC)
+    passing.now += 32
+    clock.leave()
+    passing.now += 64  # overhead
+    clock.stop(keep=True)
+    assert clock.split() == StepSplit(
+        wait_s=1, transfer_s=4, compute_s=8, optimizer_s=16, sync_s=32, overhead_s=66, steps=1
+    )
+
+
+def test_a_call_within_another_interrupts_it_and_the_outer_one_goes_on(passing: Time) -> None:
+    clock = PartsClock(with_events=False)
+    clock.start()
+    clock.enter(Part.COMPUTE)
+    passing.now += 1
+    clock.enter(Part.SYNC)
+    passing.now += 2
+    clock.enter(Part.TRANSFER)
+    passing.now += 4
+    clock.leave()
+    passing.now += 8
+    clock.leave()
+    passing.now += 16
+    clock.leave()
+    passing.now += 32
+    clock.stop(keep=True)
+    assert clock.split() == StepSplit(0, 4, 17, 0, 10, 32, steps=1)
+
+
+def test_what_the_step_is_at_may_change_within_a_call(passing: Time) -> None:
+    clock = PartsClock(with_events=False)
+    clock.start()
+    clock.enter(Part.SYNC)
+    passing.now += 1
+    clock.ground(Part.COMPUTE)
+    passing.now += 2
+    clock.leave()
+    passing.now += 4
+    clock.stop(keep=True)
+    split = split_of(clock)
+    assert (split.sync_s, split.compute_s, split.overhead_s) == (3, 4, 0)
+
+
+def test_to_ask_for_the_next_batch_ends_what_the_one_before_was_for(passing: Time) -> None:
+    clock = PartsClock(with_events=False)
+    clock.start()
+    clock.ground(Part.COMPUTE)  # two batches for one optimizer step: no optimizer between them
+    passing.now += 1
+    clock.asked()
+    passing.now += 2
+    clock.leave()
+    passing.now += 4
+    clock.stop(keep=True)
+    split = split_of(clock)
+    assert (split.compute_s, split.wait_s, split.overhead_s) == (1, 2, 4)
+
+
+def test_a_batch_that_nobody_asked_for_by_the_clock_ends_nothing(passing: Time) -> None:
+    clock = PartsClock(with_events=False)
+    clock.start()
+    clock.leave()
+    passing.now += 1
+    clock.stop(keep=True)
+    assert split_of(clock).overhead_s == 1
+
+
+def test_a_disturbed_step_is_not_kept(passing: Time) -> None:
+    clock = PartsClock(with_events=False)
+    for seconds, keep in ((1, True), (100, False), (3, True)):
+        clock.start()
+        clock.enter(Part.WAIT)
+        passing.now += seconds
+        clock.stop(keep=keep)
+        clock.leave()
+        passing.now += 1000  # between two steps the clock stands still
+        clock.ground(Part.COMPUTE)
+    assert clock.steps == 2
+    assert split_of(clock) == StepSplit(2, 0, 0, 0, 0, 0, steps=2)
+
+
+def test_a_step_begins_anew_whatever_the_one_before_was_at(passing: Time) -> None:
+    clock = PartsClock(with_events=False)
+    clock.start()
+    clock.ground(Part.COMPUTE)
+    clock.enter(Part.SYNC)
+    clock.stop(keep=False)
+    clock.start()
+    passing.now += 1
+    clock.stop(keep=True)
+    assert split_of(clock).overhead_s == 1
+
+
+def test_calls_between_steps_count_for_nothing(passing: Time) -> None:
+    clock = PartsClock(with_events=False)
+    clock.enter(Part.SYNC)
+    passing.now += 1
+    clock.leave()
+    assert clock.split() is None
+    assert clock.steps == 0
+
+
+# --- the seam, on a real loop ---------------------------------------------------------------------
+
+
+class Slow(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Samples that take a moment to load."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self._seconds = seconds
+        self._labels = torch.arange(8) % 2
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, place: int) -> tuple[torch.Tensor, torch.Tensor]:
+        time.sleep(self._seconds)
+        return torch.ones(256), self._labels[place]
+
+
+@contextmanager
+def taken_apart(model: nn.Module) -> Iterator[PartsClock]:
+    """A clock that is told about the parts of the steps of a model."""
+    clock = PartsClock(with_events=False)
+    optimizer_seam = OptimizerSeam(lambda: None, lambda _: None)
+    optimizer_seam.install()
+    seam = PartsSeam(clock, [model], optimizer_seam)
+    seam.install()
+    try:
+        yield clock
+    finally:
+        seam.remove()
+        optimizer_seam.remove()
+
+
+def patched() -> list[Any]:
+    return [vars(owner).get(name) for owner, name in PATCHED]
+
+
+@pytest.mark.parametrize("width", [2, 3], ids=["all goes well", "the model fails"])
+def test_a_removed_seam_leaves_no_trace(width: int) -> None:
+    before = patched()
+    model = nn.Linear(2, 1)
+    with suppress(RuntimeError), taken_apart(model):
+        assert all(a is not b for a, b in zip(before, patched(), strict=True))
+        model(torch.ones(1, width)).sum().backward()
+    assert all(a is b for a, b in zip(before, patched(), strict=True))
+    assert float(torch.tensor(2.5)) == 2.5
+    assert bool(torch.tensor(1))
+
+
+def test_a_removed_seam_no_longer_listens_to_the_optimizer(passing: Time) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    clock = PartsClock(with_events=False)
+    optimizer_seam = OptimizerSeam(lambda: None, lambda _: None)
+    optimizer_seam.install()
+    try:
+        seam = PartsSeam(clock, [model], optimizer_seam)
+        seam.install()
+        seam.remove()
+        clock.start()
+        clock.ground(Part.COMPUTE)
+        optimizer.step()
+        passing.now += 1
+        clock.stop(keep=True)
+    finally:
+        optimizer_seam.remove()
+    assert split_of(clock).compute_s == 1
+
+
+def heavy_loop(clock: PartsClock, model: nn.Module, optimizer: Optimizer, steps: int) -> float:
+    """Steps with work in each part; returns their wall time."""
+    batches = iter(DataLoader(Slow(0.002), batch_size=4))
+    began = time.perf_counter()
+    for _ in range(steps):
+        clock.start()
+        clock.asked()
+        inputs, labels = next(batches)
+        clock.leave()
+        for _ in range(300):
+            inputs.to("meta")
+        time.sleep(0.004)  # the program's own Python
+        loss = nn.functional.cross_entropy(model(inputs), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        for _ in range(2000):
+            loss.item()
+        clock.stop(keep=True)
+    return time.perf_counter() - began
+
+
+def test_on_a_real_loop_each_part_gets_its_time_and_together_they_are_the_step() -> None:
+    model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(8)))
+    optimizer = Adam(model.parameters())
+    with taken_apart(model) as clock:
+        wall_s = heavy_loop(clock, model, optimizer, steps=2)
+    split = split_of(clock)
+    assert split.steps == 2
+    assert split.step_s * split.steps == pytest.approx(wall_s, rel=0.2)
+    assert split.wait_s >= 4 * 0.002
+    assert split.overhead_s >= 0.004
+    assert split.launch_s is None
+    assert min(split.parts.values()) > 0.00005, split
+
+
+def at_each_call(clock: PartsClock, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Record what the clock is told from here on."""
+    told: list[str] = []
+
+    def record(name: str, original: Any) -> Any:
+        def tell(*part: Part) -> None:
+            told.append(" ".join([name, *part]))
+            original(*part)
+
+        return tell
+
+    for name in ("ground", "enter", "leave"):
+        # What is said matters here, beyond the times that it leads to.
+        monkeypatch.setattr(clock, name, record(name, getattr(clock, name)))
+    return told
+
+
+def test_a_training_step_is_told_from_the_models_call_to_the_optimizers_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with taken_apart(model) as clock:
+        told = at_each_call(clock, monkeypatch)
+        loss = model(torch.ones(1, 2)).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        loss.item()
+    assert told == [
+        "ground compute",
+        "ground compute",
+        "ground optimizer",
+        "ground optimizer",
+        "ground overhead",
+        "enter optimizer",
+        "leave",
+        "enter sync",
+        "leave",
+    ]
+
+
+def test_a_model_that_is_called_without_gradients_computes_for_the_call_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = nn.Linear(2, 1)
+    with taken_apart(model) as clock:
+        told = at_each_call(clock, monkeypatch)
+        with torch.no_grad():
+            model(torch.ones(1, 2))
+        with torch.no_grad(), pytest.raises(RuntimeError):
+            model(torch.ones(1, 3))
+    assert told == ["enter compute", "leave"] * 2
+
+
+@pytest.mark.parametrize(
+    "read",
+    [float, int, bool, "ab".__getitem__, *map(methodcaller, ("item", "tolist", "cpu", "numpy"))],
+    ids=["float", "int", "bool", "index", "item", "tolist", "cpu", "numpy"],
+)
+def test_reading_a_tensor_is_a_sync_call(
+    read: Callable[[torch.Tensor], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with taken_apart(nn.Linear(2, 1)) as clock:
+        told = at_each_call(clock, monkeypatch)
+        read(torch.tensor(1))
+    assert told[0] == "enter sync"
+    assert told.count("enter sync") == told.count("leave") == len(told) / 2
+
+
+def test_only_a_move_to_another_device_is_a_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with taken_apart(nn.Linear(2, 1)) as clock:
+        told = at_each_call(clock, monkeypatch)
+        tensor = torch.ones(2).to(torch.float64).to("cpu")
+        assert told == []
+        assert tensor.to("meta").device.type == "meta"
+    assert told == ["enter transfer", "leave"]
+
+
+def test_what_a_loader_without_workers_does_is_waiting() -> None:
+    class Reading(Slow):
+        def __getitem__(self, place: int) -> tuple[torch.Tensor, torch.Tensor]:
+            inputs, label = super().__getitem__(place)
+            return inputs, torch.tensor(label.item())
+
+    batches = iter(DataLoader(Reading(), batch_size=4))
+    with taken_apart(nn.Linear(2, 1)) as clock:
+        clock.start()
+        clock.asked()
+        next(batches)
+        clock.leave()
+        clock.stop(keep=True)
+    assert split_of(clock).sync_s == 0
+    assert split_of(clock).wait_s > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "kwargs", "moves"),
+    [
+        ("cuda", (), {}, True),
+        ("to", ("cuda",), {}, True),
+        ("to", ("cuda:1",), {}, True),
+        ("to", (torch.device("cuda", 0),), {"non_blocking": True}, True),
+        ("to", (0,), {}, True),
+        ("to", (), {"device": "cuda"}, True),
+        ("to", (), {"device": torch.device("cuda"), "dtype": torch.float16}, True),
+        ("to", (torch.empty(0, device="meta"),), {}, True),
+        ("to", ("cpu",), {}, False),
+        ("to", ("cpu:0",), {}, False),
+        ("to", (torch.device("cpu"),), {}, False),
+        ("to", (torch.empty(0, dtype=torch.float64),), {}, False),
+        ("to", (torch.float16,), {}, False),
+        ("to", (torch.float16, True), {}, False),
+        ("to", (), {"dtype": torch.float16}, False),
+        ("to", (), {"memory_format": torch.channels_last}, False),
+        ("to", (None, torch.float16), {}, False),
+        ("to", (), {"device": None}, False),
+    ],
+)
+def test_a_move_is_told_by_what_the_tensor_is_taken_to(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], moves: bool
+) -> None:
+    assert _moves(torch.ones(1), name, args, kwargs) is moves
+
+
+def test_a_move_to_where_another_tensor_lies_may_name_it() -> None:
+    assert _moves(torch.ones(1), "to", (), {"other": torch.empty(0, device="meta")})
+
+
+# --- one batch for many steps ---------------------------------------------------------------------
+
+
+def nested() -> dict[str, Any]:
+    return {"x": torch.ones(2, 3), "more": [torch.zeros(2), (torch.arange(2), "name")]}
+
+
+def test_a_batch_that_nobody_changes_is_made_of_the_same_tensors_again() -> None:
+    batch = nested()
+    cached = _Cached(batch, 2)
+    assert cached.samples == 2
+    for _ in range(2):
+        given = cached.batch()
+        assert [*map(id, tensors_in(given))] == [*map(id, tensors_in(batch))]
+        assert given["more"][1][1] == "name"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda batch: batch["x"].mul_(7),
+        lambda batch: batch["more"][0].add_(1),
+        lambda batch: batch["more"][1][0].fill_(9),
+        lambda batch: batch["x"].__setitem__(0, 5.0),
+        lambda batch: batch["x"].requires_grad_().detach().zero_(),
+        lambda batch: batch.pop("x"),
+        lambda batch: batch["more"].clear(),
+    ],
+    ids=["mapping", "list", "tuple in a list", "item", "detached", "popped", "cleared"],
+)
+def test_a_batch_changed_in_place_is_handed_out_pristine_again(change: Any) -> None:
+    cached = _Cached(nested(), 2)
+    for _ in range(3):
+        batch = cached.batch()
+        assert torch.equal(batch["x"], torch.ones(2, 3))
+        assert torch.equal(batch["more"][0], torch.zeros(2))
+        assert torch.equal(batch["more"][1][0], torch.arange(2))
+        assert batch["more"][1][1] == "name"
+        change(batch)
+
+
+def test_a_batch_that_was_changed_once_is_the_same_object_from_then_on() -> None:
+    cached = _Cached(torch.ones(2), 2)
+    cached.batch().mul_(2)
+    assert cached.batch() is cached.batch()
+
+
+def double(batch: dict[str, Any]) -> None:
+    batch["x"] = batch["x"] * 2
+
+
+def unsqueeze(batch: dict[str, Any]) -> None:
+    batch["x"] = batch["x"].unsqueeze(1)
+
+
+def pop_name(batch: dict[str, Any]) -> None:
+    batch.pop("name")
+
+
+@pytest.mark.parametrize("change", [double, unsqueeze, pop_name])
+def test_a_batch_whose_entries_are_replaced_is_handed_out_pristine_again(change: Any) -> None:
+    cached = _Cached({"x": torch.ones(2), "name": "a"}, 2)
+    for _ in range(3):
+        batch = cached.batch()
+        assert torch.equal(batch["x"], torch.ones(2))
+        assert batch["name"] == "a"
+        change(batch)
