@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from autotune.config import Config
 from autotune.hardware import Hardware
-from autotune.measurement import Anatomy, Interval, Measurement
+from autotune.measurement import Anatomy, Interval, Measurement, doubts_of
 from autotune.profile import Profile
 from autotune.roofline import roofline_share
 from autotune.stats import spread
@@ -72,8 +72,7 @@ class Facts:
         return (*self.machine_doubts, *dict.fromkeys(self._doubts()))
 
     def _doubts(self) -> Iterator[str]:
-        for measurement in self.measurements:
-            yield from measurement.doubts
+        yield from doubts_of(self.measurements)
         rate = self.throughput
         if rate.half_width_pct > WIDE_PCT and len(self.measurements) > 1:
             yield (

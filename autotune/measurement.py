@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from autotune.interference import Interference
 
 DRAINED_IS_DOUBTFUL = 0.02
+DISTURBED_IS_DOUBTFUL = 0.05
 
 
 @dataclass(frozen=True)
@@ -208,29 +209,7 @@ class Measurement:
     @property
     def doubts(self) -> tuple[str, ...]:
         """Why this measurement is less sure than others, as sentences for the user."""
-        return tuple(self._doubts())
-
-    def _doubts(self) -> Iterator[str]:
-        if self.warmup_reason.startswith("cut"):
-            yield f"The warm-up was {self.warmup_reason}."
-        if self.disturbed_share:
-            reasons = dict.fromkeys(
-                r for b in self.blocks if b.interference for r in b.interference.reasons
-            )
-            yield (
-                f"{self.disturbed_share:.0%} of the blocks were disturbed: {', '.join(reasons)}. "
-                "The interval is wider for it; close what else is running and measure again."
-            )
-        if self.drained_share > DRAINED_IS_DOUBTFUL:
-            yield (
-                f"{self.drained_share:.0%} of the samples came from buffers that were filled "
-                "before: the lower end of the interval allows for it."
-            )
-        if self.memory.alloc_retries:
-            yield (
-                f"The GPU's memory is nearly full: torch emptied its cache "
-                f"{self.memory.alloc_retries} times. Take a smaller batch."
-            )
+        return doubts_of([self])
 
     @property
     def wait_share(self) -> float:
@@ -241,3 +220,37 @@ class Measurement:
     def step_s(self) -> float:
         """Mean seconds per step."""
         return sum(b.seconds for b in self.blocks) / sum(b.steps for b in self.blocks)
+
+
+def doubts_of(windows: Sequence[Measurement]) -> tuple[str, ...]:
+    """Return why windows are less sure than others, as sentences for the user."""
+    return tuple(_doubts(windows))
+
+
+def _doubts(windows: Sequence[Measurement]) -> Iterator[str]:
+    several = f" in {{}} of {len(windows)} windows" if len(windows) > 1 else ""
+    cut = [m for m in windows if m.warmup_reason.startswith("cut")]
+    if cut:
+        yield f"The warm-up was {cut[0].warmup_reason}{several.format(len(cut))}."
+    blocks = [b for m in windows for b in m.blocks]
+    disturbed = sum(b.is_disturbed for b in blocks) / len(blocks) if blocks else 0.0
+    if disturbed >= DISTURBED_IS_DOUBTFUL:
+        reasons = dict.fromkeys(
+            reason for b in blocks if b.interference for reason in b.interference.reasons
+        )
+        yield (
+            f"{disturbed:.0%} of the blocks were disturbed: {', '.join(reasons)}. "
+            "The interval is wider for it; close what else is running and measure again."
+        )
+    drained = max((m.drained_share for m in windows), default=0.0)
+    if drained > DRAINED_IS_DOUBTFUL:
+        yield (
+            f"Up to {drained:.0%} of a window's samples came from buffers that were filled "
+            "before: the lower end of its interval allows for it."
+        )
+    retries = sum(m.memory.alloc_retries or 0 for m in windows)
+    if retries:
+        yield (
+            "The GPU's memory is nearly full: torch emptied its cache "
+            f"{retries} times. Take a smaller batch."
+        )

@@ -15,7 +15,7 @@ from autotune.bestfile import BestFile
 from autotune.config import Config, KnobValue
 from autotune.confirm import Verdict
 from autotune.lr import LrRule, lr_factor
-from autotune.measurement import Interval, Measurement, Memory
+from autotune.measurement import Interval, Measurement, Memory, doubts_of
 from autotune.proposals import restarts
 from autotune.record import Head, TrialRecord
 from autotune.session import Session
@@ -51,6 +51,7 @@ class SearchResult:
         losses: Last loss of the baseline's and the best's windows.
         reason: Why there is no confirmation, empty when there is one.
         untried: Values of restart knobs that there was no time for.
+        doubts: Why the confirmation is less sure than others, as sentences for the user.
     """
 
     finding: Finding
@@ -64,6 +65,7 @@ class SearchResult:
     losses: tuple[float | None, float | None]
     reason: str
     untried: tuple[str, ...]
+    doubts: tuple[str, ...]
     records: tuple[TrialRecord, ...]
     head: Head
     setting: Setting
@@ -190,6 +192,7 @@ def conclude(session: Session, baseline: Baseline, verdict: Verdict) -> SearchRe
         losses=(_last_loss(base_side), _last_loss(best_side)),
         reason=verdict.reason,
         untried=tuple(_untried(baseline.space, records)),
+        doubts=doubts_of((*confirmation.baseline, *confirmation.winner)) if confirmation else (),
         records=tuple(records),
         head=session.study.head,
         setting=baseline.setting,

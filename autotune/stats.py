@@ -126,8 +126,8 @@ def throughput(
     what the last one cost; when most blocks did, they are the ordinary case and nothing is spread.
 
     Two things that no resampling can see widen the interval. Of disturbed blocks nobody knows how
-    fast they would have been: with a share d of them, the median of the clean ones lies between the
-    quantiles 0.5 - d/2 and 0.5 + d/2 of all. And a share of samples that came out of buffers, and
+    fast they would have been: with m of them, the median of the clean ones lies within m/2 ranks of
+    the median of all. And a share of samples that came out of buffers, and
     was not produced in the window, may be missing in steady flow.
 
     Args:
@@ -196,18 +196,18 @@ def _run_length(rates: Sequence[float]) -> int:
 
 def doubted(blocks: Sequence[Block], interval: Interval, drained_share: float = 0.0) -> Interval:
     """Return an interval widened by what disturbed blocks and drained buffers may hide."""
-    disturbed = sum(b.is_disturbed for b in blocks) / len(blocks)
+    ranks = sum(b.is_disturbed for b in blocks) / 2  # by so many the median may have moved
     rates = sorted(b.samples_per_s for b in blocks)
     middle = statistics.median(rates)
-    below = _quantile(rates, 0.5 - disturbed / 2) / middle
-    above = _quantile(rates, 0.5 + disturbed / 2) / middle
+    below = _at_rank(rates, (len(rates) - 1) / 2 - ranks) / middle
+    above = _at_rank(rates, (len(rates) - 1) / 2 + ranks) / middle
     low = min(interval.low, interval.estimate * below) * (1 - drained_share)
     return Interval(interval.estimate, low, max(interval.high, interval.estimate * above))
 
 
-def _quantile(ordered: Sequence[float], q: float) -> float:
+def _at_rank(ordered: Sequence[float], place: float) -> float:
     """Linear interpolation between the two nearest of the ordered values."""
-    place = q * (len(ordered) - 1)
+    place = min(max(place, 0.0), len(ordered) - 1.0)
     lower = math.floor(place)
     upper = min(lower + 1, len(ordered) - 1)
     return ordered[lower] + (place - lower) * (ordered[upper] - ordered[lower])

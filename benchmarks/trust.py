@@ -15,8 +15,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from statistics import median
 from time import monotonic
@@ -25,9 +26,10 @@ from autotune import hardware
 from autotune.confirm import Confirmation, Contest, confirm
 from autotune.objective import START_SILENCE_S
 from autotune.outcome import Ending
-from autotune.program import parse_program
+from autotune.program import Program, parse_program
 from autotune.rigs import Rigs
 from autotune.setting import Setting
+from autotune.space import ResolvedSpace
 from autotune.spacefile import load
 from benchmarks.record import save
 
@@ -84,7 +86,9 @@ def main() -> None:
     with burning():
         disturbed = [claim(effect) for effect in effects]
     print("disturbed", _summary(disturbed))
-    equal = [claim(0) for _ in range(options.pairs)]
+    equal: list[Claim] = []
+    with suppress(KeyboardInterrupt):  # what is done so far counts
+        equal.extend(claim(0) for _ in range(options.pairs))
     false = sum(c.excludes_one for c in equal)
     print(f"equal configs: {false} of {len(equal)} intervals exclude 1")
     figures = {
@@ -106,15 +110,10 @@ def main() -> None:
 
 def claim(extra_pct: float) -> Claim:
     """Confirm the slower config against the faster one, in fresh processes."""
-    program = parse_program(str(PROGRAMS / "known_effect.py"), [str(extra_pct)])
+    program = _program(extra_pct)
+    space, base = _observed(extra_pct)
     began = monotonic()
     with tempfile.TemporaryDirectory() as folder, Rigs(program, Path(folder), MACHINE) as rigs:
-        with rigs.new() as rig:
-            ready = rig.open(None, _never, START_SILENCE_S)
-        if isinstance(ready, Ending):
-            raise SystemExit(f"the program failed: {ready.reason}")
-        space = load("default").resolve(MACHINE, ready.profile)
-        base = Setting.as_written(space.baseline, ready.profile)
         slower = base.config.replace(num_threads=1)
         contest = Contest(rigs, space, base, slower, _never)
         started = monotonic()
@@ -131,6 +130,26 @@ def claim(extra_pct: float) -> Claim:
         flush=True,
     )
     return made
+
+
+def _program(extra_pct: float) -> Program:
+    return parse_program(str(PROGRAMS / "known_effect.py"), [str(extra_pct)])
+
+
+@cache
+def _observed(extra_pct: float) -> tuple[ResolvedSpace, Setting]:
+    """What a first process reveals; every claim starts its own, so once is enough."""
+    program = _program(extra_pct)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Rigs(program, Path(folder), MACHINE) as rigs,
+        rigs.new() as rig,
+    ):
+        ready = rig.open(None, _never, START_SILENCE_S)
+    if isinstance(ready, Ending):
+        raise SystemExit(f"the program failed: {ready.reason}")
+    space = load("default").resolve(MACHINE, ready.profile)
+    return space, Setting.as_written(space.baseline, ready.profile)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import pytest
 
 from autotune.interference import (
     FOREIGN_SHARE,
-    FOREIGN_SHARE_UNDER_PRESSURE,
     PRESSURE_SHARE,
     STEAL_SHARE,
     THROTTLED_SHARE,
@@ -32,9 +31,8 @@ def block(interference: Interference | None) -> Block:
         Interference(),
         Interference(0.0, 0.0, 0.0, 0.0, 0.0),
         Interference(foreign_share=FOREIGN_SHARE * BELOW),
-        Interference(foreign_share=FOREIGN_SHARE_UNDER_PRESSURE),
-        Interference(foreign_share=FOREIGN_SHARE * BELOW, pressure_share=PRESSURE_SHARE * BELOW),
-        Interference(foreign_share=FOREIGN_SHARE_UNDER_PRESSURE * BELOW, pressure_share=1.0),
+        Interference(foreign_share=1.0, pressure_share=PRESSURE_SHARE * BELOW),
+        Interference(foreign_share=FOREIGN_SHARE * BELOW, pressure_share=1.0),
         Interference(steal_share=STEAL_SHARE * BELOW),
         Interference(throttled_share=THROTTLED_SHARE * BELOW),
         Interference(switches_per_s=1e5),
@@ -44,8 +42,7 @@ def block(interference: Interference | None) -> Block:
         "nothing is reported",
         "nothing happened",
         "others, a little",
-        "others, and no pressure reported",
-        "others, and a little pressure",
+        "others, on cores that nobody waited for",
         "the program's own threads wait for each other",
         "a little steal",
         "a little throttling",
@@ -62,7 +59,7 @@ def test_a_block_below_every_threshold_is_clean(quiet: Interference | None) -> N
     [
         (Interference(foreign_share=FOREIGN_SHARE), (OTHERS,)),
         (
-            Interference(foreign_share=FOREIGN_SHARE_UNDER_PRESSURE, pressure_share=PRESSURE_SHARE),
+            Interference(foreign_share=FOREIGN_SHARE, pressure_share=PRESSURE_SHARE),
             (OTHERS,),
         ),
         (Interference(steal_share=STEAL_SHARE), (HYPERVISOR,)),

@@ -108,7 +108,7 @@ def test_disturbed_blocks_are_counted_and_each_reason_is_said_once() -> None:
         ),
         (
             {"drained_share": 0.4},
-            "40% of the samples came from buffers that were filled before: ",
+            "Up to 40% of a window's samples came from buffers that were filled before: ",
         ),
         (
             {"memory": Memory(alloc_retries=7)},

@@ -99,8 +99,9 @@ def test_what_is_busy_is_told_relative_to_the_cores_that_may_be_used(
 
 
 def test_our_own_processes_do_not_make_the_machine_busy() -> None:
-    with burner("our-own", is_ours=True):
-        assert not any("at-our-own" in doubt for doubt in preflight.doubts(make_hardware(), LOOK_S))
+    with burner("our-own", is_ours=True) as pid:
+        doubts = preflight.doubts(make_hardware(), LOOK_S)
+    assert not any(f"(process {pid})" in doubt for doubt in doubts)
 
 
 def test_quiet_gpus_raise_no_doubt(gpus: NvmlReadings) -> None:

@@ -71,8 +71,10 @@ class Dissection:
     def step(self, samples: int, wait_s: float) -> None:
         """Go on at the border after a step."""
         if self._meter is not None:
-            self._meter.step(samples, wait_s)
+            closed_a_block = self._meter.step(samples, wait_s)
             if not self._meter.is_done:
+                if closed_a_block:
+                    self._meter.go_on()
                 return
         next(self._stages, None)
 

@@ -13,7 +13,6 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import nn
 
 from autotune.config import KnobValue
 from autotune.inside.dissect import Dissection
@@ -22,6 +21,7 @@ from autotune.inside.listener import Listener
 from autotune.inside.meter import Flow, Instruments, Meter
 from autotune.inside.observe import Observer
 from autotune.inside.seams import Seams
+from autotune.inside.seams.forward import Root
 from autotune.inside.seams.parts import PartsClock
 from autotune.measurement import Memory
 from autotune.probes.host_load import HostLoad
@@ -42,6 +42,7 @@ from autotune.wire import (
 
 STEPS_ALIKE = 4  # a step whose calls without gradients no recent step had holds a validation pass
 SIGN_OF_LIFE_S = 5.0
+PROGRESS_S = 0.3  # a message costs some 0.1 ms, and nobody reads faster
 TOKEN_DTYPES = {torch.int64, torch.int32}  # what embeddings take
 
 
@@ -102,14 +103,15 @@ class Driver(Listener):
         self._samples_between_starts: int | None = None
         self._loss: torch.Tensor | None = None
         self._counts = _Counts()
-        self._last_counts = deque([_Counts()], maxlen=STEPS_ALIKE)
+        self._usual_calls = deque([0], maxlen=STEPS_ALIKE)
+        self._batches_per_step = 1
         self._stepped = False
         self._sent = started
         self.steps = 0
 
     def before_batch(self, feed: Feed) -> None:
         """End the step that went before, if an optimizer has stepped since the last border."""
-        if not self._observer.is_training(feed) or not self._leads(feed):
+        if feed is not self._feed and not (self._observer.is_training(feed) and self._leads(feed)):
             return
         is_new = self._feed is not feed
         is_part_of_the_step = self._feed is not None and self._feed_steps == 0
@@ -128,26 +130,28 @@ class Driver(Listener):
         """Count a batch of a training loader; others only disturb the block."""
         if (clock := self._clock) is not None:
             clock.leave()
-        self._observer.batch_handed_out(feed)
-        if self._observer.loaders is not None and not self._observer.is_training(feed):
-            self._disturb()
-            return
-        if self._leads(feed):
+        is_known = feed is self._feed
+        if not is_known:
+            self._observer.batch_handed_out(feed)
+            if self._observer.loaders is not None and not self._observer.is_training(feed):
+                self._disturb()
+                return
+        if is_known or self._leads(feed):
             self._counts.batch_samples += samples
             self._counts.batches += 1
         self._counts.wait_s += wait_s
 
     def never_ends(self, feed: Feed) -> bool:
         """A training loader starts over: code at the end of an epoch does not run in a rig."""
-        return self._observer.is_training(feed)
+        return feed is self._feed or self._observer.is_training(feed)
 
     def epoch_ended(self, feed: Feed) -> None:  # noqa: ARG002
         """From here on there are more steps than the program planned: its schedules stand still."""
         self.seams.scheduler.hold()
 
-    def forward_called(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def forward_called(self, root: Root, args: tuple[Any, ...]) -> None:
         """Count samples at the largest model, for programs without a DataLoader."""
-        if not self._is_largest(module):
+        if root.parameters < self.seams.forward.most_parameters:
             return
         if not torch.is_grad_enabled():
             self._counts.calls_without_grad += 1
@@ -186,23 +190,21 @@ class Driver(Listener):
         loaders = self._observer.loaders
         return not loaders or feed.loader is loaders[0]
 
-    def _is_largest(self, module: nn.Module) -> bool:
-        roots = self.seams.forward.roots
-        return all(roots[module].parameters >= r.parameters for r in roots.values())
-
     def _disturb(self) -> None:
         task = self._meter or self._dissection
         if task is not None:
             task.disturb()
 
     def _border(self) -> None:
-        counts, usual = self._counts, {c.calls_without_grad for c in self._last_counts}
-        self._last_counts.append(counts)
+        counts = self._counts
+        is_usual = counts.calls_without_grad in self._usual_calls
+        self._usual_calls.append(counts.calls_without_grad)
+        self._batches_per_step = max(1, counts.batches)
         self._counts, self._stepped = _Counts(), False
         samples = counts.batch_samples if self._observer.loaders else counts.forward_samples
         self._feed_steps += 1
         self._feed_samples += samples
-        if counts.calls_without_grad not in usual:
+        if not is_usual:
             self._disturb()  # a validation pass; a teacher model is called alike in every step
         if self._dissection is not None:
             self._dissect(self._dissection, samples, counts.wait_s)
@@ -224,7 +226,9 @@ class Driver(Listener):
             self._report(meter)
             self._obey()
         else:
-            self._progress(meter)
+            if perf_counter() - self._sent > PROGRESS_S:
+                self._progress(meter)
+            meter.go_on()
 
     def _progress(self, meter: Meter) -> None:
         rate = meter.blocks[-1].samples_per_s if meter.blocks else 0.0
@@ -293,7 +297,7 @@ class Driver(Listener):
         feed = self._feed
         if feed is None or not self._observer.loaders:
             return Flow()
-        batches = max(1, self._last_counts[-1].batches)
+        batches = self._batches_per_step
         ready = feed.ready_batches
         return Flow(
             buffered_steps=math.ceil(feed.buffered_batches / batches),

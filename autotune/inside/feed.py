@@ -141,19 +141,22 @@ class Feed:
 
     def _count(self, batch: Any) -> int:
         """Samples in a batch: by the loader's own size where it has one, else by the tensors."""
-        size, facts = self._active.batch_size, self._seam.facts(self.loader)
         self._batch_number += 1
-        if size is None:
+        if self._batch_size is None:
             tensor = first_tensor(batch)
             return int(tensor.shape[0]) if tensor is not None else 1
-        if facts.drop_last or facts.iterable or self._batch_number != self.batches_per_epoch:
-            return size
-        return ((facts.dataset_len or size) - 1) % size + 1
+        if self._batch_number != self._short_batch:
+            return self._batch_size
+        dataset_len = self._seam.facts(self.loader).dataset_len
+        return ((dataset_len or self._batch_size) - 1) % self._batch_size + 1
 
     def _begin(self) -> None:
         self._begun = perf_counter()
         self._fresh = True
         self._batch_number = 0
+        self._batch_size = self._active.batch_size
+        facts = self._seam.facts(self.loader)
+        self._short_batch = None if facts.drop_last or facts.iterable else self.batches_per_epoch
         self._inner: Iterator[Any] = self._seam.iterate(self._active)
         self.starts += 1
 
@@ -215,6 +218,8 @@ def _new_containers(batch: Any) -> Any:
 
 def first_tensor(batch: Any) -> torch.Tensor | None:
     """Return the first tensor with a batch dimension in nested lists, tuples and mappings."""
+    if type(batch) is tuple and batch and isinstance(batch[0], torch.Tensor) and batch[0].dim():
+        return batch[0]  # the ordinary case, once in every step
     return next((t for t in tensors_in(batch) if t.dim()), None)
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
     from autotune.inside.feed import Feed
+    from autotune.inside.seams.forward import Root
 
 
 class Listener:
@@ -27,7 +27,7 @@ class Listener:
     def epoch_ended(self, feed: Feed) -> None:
         """A feed that never ends starts over."""
 
-    def forward_called(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def forward_called(self, root: Root, args: tuple[Any, ...]) -> None:
         """The program calls an outermost module that owns parameters."""
 
     def loss_seen(self, loss: torch.Tensor) -> None:

@@ -19,7 +19,7 @@ import psutil
 
 from autotune.interference import Interference
 
-PRESSURE = Path("/proc/pressure/cpu")
+PRESSURE = (Path("/sys/fs/cgroup/cpu.pressure"), Path("/proc/pressure/cpu"))  # container, machine
 THROTTLING = (  # file, key, unit in seconds: cgroup v2, then v1
     (Path("/sys/fs/cgroup/cpu.stat"), "throttled_usec", 1e-6),
     (Path("/sys/fs/cgroup/cpu/cpu.stat"), "throttled_time", 1e-9),
@@ -60,20 +60,21 @@ class HostLoad:
 
     Args:
         tuner_pid: The process that measures; its work is ours too.
-        pressure: PSI file of the CPU.
+        pressure: PSI files of the CPU, tried in order.
         throttling: Files that say how long a CPU quota was used up, tried in order.
     """
 
     def __init__(
         self,
         tuner_pid: int,
-        pressure: Path = PRESSURE,
+        pressure: Iterable[Path] = PRESSURE,
         throttling: Iterable[tuple[Path, str, float]] = THROTTLING,
     ) -> None:
         self._self = psutil.Process()
         self._tuner = _process(tuner_pid)
-        self._pressure = pressure
-        self._throttling = tuple(throttling)
+        self._cores = psutil.cpu_count() or 1
+        self._pressure = [path for path in pressure if _pressure_s([path]) is not None]
+        self._throttling = [s for s in throttling if _throttled_s([s]) is not None]
         self._workers: dict[int, psutil.Process] = {}
 
     def read(self) -> Counters:
@@ -85,7 +86,7 @@ class HostLoad:
         steal = getattr(machine, "steal", None)
         return Counters(
             at_s=monotonic(),
-            cores=psutil.cpu_count() or 1,
+            cores=self._cores,
             busy_s=sum(machine) - idle - outside - (steal or 0.0),
             ours_s=self._ours_s(),
             steal_s=steal,
@@ -123,9 +124,9 @@ def _share(after: float | None, before: float | None, whole_s: float) -> float |
     return None if after is None or before is None else max(0.0, (after - before) / whole_s)
 
 
-def _pressure_s(path: Path) -> float | None:
+def _pressure_s(paths: Iterable[Path]) -> float | None:
     """Seconds in which some task waited for a core: the ``total`` of the line ``some``."""
-    for line in _lines(path):
+    for line in (line for path in paths for line in _lines(path)):
         kind, *fields = line.split()
         for field in fields:
             if kind == "some" and field.startswith("total="):

@@ -42,7 +42,8 @@ def make_meter(plan: WindowPlan = PLAN, flow: Flow | None = None) -> Meter:
 def drive(meter: Meter, clock: Clock, step_s: Iterator[float], samples: int = 10) -> Measurement:
     for seconds in step_s:
         clock.now += seconds
-        meter.step(samples, wait_s=seconds / 4)
+        if meter.step(samples, wait_s=seconds / 4):
+            meter.go_on()
         if meter.is_done:
             return meter.measurement(Memory())
     raise AssertionError("the window should have ended")
@@ -129,7 +130,8 @@ def test_tokens_are_summed_over_the_steps_of_a_block(clock: Clock) -> None:
     meter = make_meter()
     for step in itertools.count():
         clock.now += 0.01
-        meter.step(10, wait_s=0.0, tokens=100 if step % 2 else 300)
+        if meter.step(10, wait_s=0.0, tokens=100 if step % 2 else 300):
+            meter.go_on()
         if meter.is_done:
             break
     assert {b.tokens for b in meter.blocks} == {2000}
@@ -455,7 +457,8 @@ def is_given_up(clock: Clock, plan: WindowPlan, ratio: float, seed: int) -> bool
     while not meter.is_done:
         noise = 0.5 * noise + math.sqrt(1 - 0.5**2) * rng.gauss(0, 1)
         clock.now += 0.15 * math.exp(0.03 * noise) / ratio  # longer than a block: one step in each
-        meter.step(round(0.15 * INCUMBENT), wait_s=0.0)
+        if meter.step(round(0.15 * INCUMBENT), wait_s=0.0):
+            meter.go_on()
     return meter.measurement(Memory()).stop_reason == "clearly slower"
 
 

@@ -339,12 +339,15 @@ def test_a_model_that_is_called_without_gradients_computes_for_the_call_alone(
     [float, int, bool, "ab".__getitem__, *map(methodcaller, ("item", "tolist", "cpu", "numpy"))],
     ids=["float", "int", "bool", "index", "item", "tolist", "cpu", "numpy"],
 )
-def test_reading_a_tensor_is_a_sync_call(
+def test_reading_a_tensor_from_a_device_is_a_sync_call(
     read: Callable[[torch.Tensor], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with taken_apart(nn.Linear(2, 1)) as clock:
         told = at_each_call(clock, monkeypatch)
         read(torch.tensor(1))
+        assert told == [], "nothing waits for the CPU"
+        with suppress(RuntimeError, NotImplementedError, TypeError):  # nothing is there to be read
+            read(torch.tensor(1, device="meta"))
     assert told[0] == "enter sync"
     assert told.count("enter sync") == told.count("leave") == len(told) / 2
 

@@ -152,7 +152,7 @@ def load_over(folder: Path, **files: str) -> HostLoad:
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     sources = ((folder / "v2", "throttled_usec", 1e-6), (folder / "v1", "throttled_time", 1e-9))
-    return HostLoad(NOBODY, folder / "psi", sources)
+    return HostLoad(NOBODY, [folder / "none", folder / "psi"], sources)
 
 
 def test_pressure_is_the_time_in_which_some_task_waited(tmp_path: Path) -> None:

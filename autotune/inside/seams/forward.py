@@ -26,6 +26,9 @@ class Root:
     parameters: int
 
 
+_UNKNOWN = Root(-1)
+
+
 class ForwardSeam:
     """Acts around the program's outermost module calls.
 
@@ -36,6 +39,9 @@ class ForwardSeam:
     Args:
         listener: Told about every call; may be None.
         optimizers: Gives the living optimizers, whose state follows the memory layout.
+
+    Attributes:
+        most_parameters: Of any root that was called so far.
     """
 
     def __init__(
@@ -50,6 +56,7 @@ class ForwardSeam:
         self._channels_last = False
         self._compile = False
         self._narrowed = False
+        self.most_parameters = 0
 
     @property
     def roots(self) -> dict[nn.Module, Root]:
@@ -121,7 +128,7 @@ class ForwardSeam:
         if root is None:
             return original(module, *args, **kwargs)
         if self._listener is not None:
-            self._listener.forward_called(module, args or tuple(kwargs.values()))
+            self._listener.forward_called(root, args or tuple(kwargs.values()))
         if self._channels_last:
             args, kwargs = _map_tensors(_to_channels_last, (args, kwargs))
         if not self._autocast:
@@ -132,15 +139,19 @@ class ForwardSeam:
         return _map_tensors(_to_fp32, output)
 
     def _root_of(self, module: nn.Module) -> Root | None:
-        if module not in self._roots:
-            parameters = list(module.parameters())
-            if any(map(is_lazy, parameters)):
-                return None  # a lazy module knows its parameters after its first call
-            root = Root(sum(p.numel() for p in parameters)) if parameters else None
-            self._roots[module] = root
-            if root is not None and self._channels_last:
+        known = self._roots.get(module, _UNKNOWN)
+        if known is not _UNKNOWN:
+            return known
+        parameters = list(module.parameters())
+        if any(map(is_lazy, parameters)):
+            return None  # a lazy module knows its parameters after its first call
+        root = Root(sum(p.numel() for p in parameters)) if parameters else None
+        self._roots[module] = root
+        if root is not None:
+            self.most_parameters = max(self.most_parameters, root.parameters)
+            if self._channels_last:
                 self._lay_out(module)
-        return self._roots[module]
+        return root
 
     def _lay_out(self, module: nn.Module) -> None:
         layout = torch.channels_last if self._channels_last else torch.contiguous_format

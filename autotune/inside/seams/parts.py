@@ -160,7 +160,8 @@ class PartsSeam:
             original = getattr(torch.Tensor, name)
             self._patches.replace(torch.Tensor, name, _as_transfer(original, clock))
         for name in SYNCS:
-            self._time(torch.Tensor, name, Part.SYNC)
+            original = getattr(torch.Tensor, name)
+            self._patches.replace(torch.Tensor, name, _as_sync(original, clock))
         self._time(torch.cuda, "synchronize", Part.SYNC)
         self._optimizer_seam.watch(
             lambda: clock.ground(Part.OPTIMIZER), lambda: clock.ground(Part.OVERHEAD)
@@ -220,6 +221,21 @@ def _as_transfer(original: Callable[..., Any], clock: PartsClock) -> Callable[..
             clock.leave()
 
     return move
+
+
+def _as_sync(original: Callable[..., Any], clock: PartsClock) -> Callable[..., Any]:
+    """Nothing waits for a tensor on the CPU; optimizers read their step counts from such."""
+
+    def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if tensor.device.type == "cpu":
+            return original(tensor, *args, **kwargs)
+        clock.enter(Part.SYNC)
+        try:
+            return original(tensor, *args, **kwargs)
+        finally:
+            clock.leave()
+
+    return read
 
 
 def _moves(tensor: torch.Tensor, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
