@@ -107,6 +107,8 @@ class Console:
         rate = record.measurement.throughput
         if number == 0:
             self._say(f"    0  {rate.estimate:,.0f} samples/s as written {bounds(rate)}")
+            for doubt in record.measurement.doubts:
+                self.warn(f"       {doubt}")
             return
         best = self._state.best
         is_best = best is None or record.speedup.low > best.low

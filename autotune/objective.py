@@ -31,7 +31,11 @@ MOSTLY_DISTURBED = 0.5  # of the blocks: such a window is measured a second time
 START_SILENCE_S = 900.0  # imports, data preparation and compilation may take minutes
 LEAST_SILENCE_S = 60.0
 SILENCE_STEPS = 30
-CLEARLY_WORSE = 0.85  # of the incumbent's throughput: the window is not measured to its end
+# Of the incumbent's throughput: a window surely below it is not measured to its end. Of 1,000
+# simulated windows each, whose blocks vary by 3 % and correlate by 0.5, none was ended of configs as
+# fast as the incumbent, 0.1 % at 0.90 of it, 25 % at the limit itself, and 99 % at 0.80
+# (tests/inside/test_meter.py).
+CLEARLY_WORSE = 0.85
 
 
 class Objective:

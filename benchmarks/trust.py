@@ -1,11 +1,13 @@
 """How far claims can be trusted: confirmations of effects that are known.
 
-    python -m benchmarks.trust [--pairs 40] [--claims 4]
+    python -m benchmarks.trust [--pairs 40] [--each 10] [--confirmations 2]
 
 (a) 40 pairs of equal configs: how often does the 95 % interval exclude 1? (b) A step with 3, 5, 10
 and 30 % of extra work: how often does the interval hold the true ratio, and how far off is the
-estimate? (c) The same while a process of our own keeps one core busy 30 % of the time. Every claim
-is a whole confirmation, in fresh processes, as a search makes it.
+estimate? (c) The same while a process of our own keeps one core busy 30 % of the time.
+
+A *live* claim is what a search prints for a trial: two windows, one after the other, in a running
+program. A *confirmed* one is what it reports in the end, in fresh processes; it takes a minute.
 """
 
 from __future__ import annotations
@@ -14,25 +16,30 @@ import argparse
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
 from time import monotonic
 
 from autotune import hardware
-from autotune.confirm import Confirmation, Contest, confirm
-from autotune.objective import START_SILENCE_S
+from autotune.confirm import Contest, confirm
+from autotune.measurement import Interval, Measurement
+from autotune.objective import FRESH_WINDOW, LIVE_WINDOW, START_SILENCE_S
 from autotune.outcome import Ending
 from autotune.program import Program, parse_program
+from autotune.rig import Rig
 from autotune.rigs import Rigs
 from autotune.setting import Setting
 from autotune.space import ResolvedSpace
 from autotune.spacefile import load
+from autotune.stats import live_ratio
+from autotune.wire import WindowPlan
 from benchmarks.record import save
 
+Claims = Callable[[float, int], "list[Claim]"]
 PROGRAMS = Path(__file__).parent / "programs"
 EFFECTS_PCT = (3, 5, 10, 30)
 LONGEST_S = 75.0  # of one claim, so that a run of the benchmark ends in an hour
@@ -78,20 +85,27 @@ def main() -> None:
     """Run the benchmark and keep its figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=40, help="Equal configs in (a).")
-    parser.add_argument("--claims", type=int, default=4, help="Of each effect in (b) and (c).")
+    parser.add_argument("--each", type=int, default=10, help="Live claims of each effect.")
+    parser.add_argument("--confirmations", type=int, default=2, help="Of each effect.")
     options = parser.parse_args()
-    effects = [effect for effect in EFFECTS_PCT for _ in range(options.claims)]
-    quiet = [claim(effect) for effect in effects]
-    print("quiet", _summary(quiet))
+    figures = {"live": _all(live_claims, options.pairs, options.each)}
+    if options.confirmations:
+        figures["confirmed"] = _all(
+            lambda extra, count: [confirmed_claim(extra) for _ in range(count)],
+            options.confirmations,
+            options.confirmations,
+        )
+    print(f"kept in {save('trust', figures)}")
+
+
+def _all(make: Claims, pairs: int, each: int) -> dict[str, object]:
+    """Cases (a), (b) and (c) with one way of making claims."""
+    equal = make(0, pairs)
+    quiet = [claim for effect in EFFECTS_PCT for claim in make(effect, each)]
     with burning():
-        disturbed = [claim(effect) for effect in effects]
-    print("disturbed", _summary(disturbed))
-    equal: list[Claim] = []
-    with suppress(KeyboardInterrupt):  # what is done so far counts
-        equal.extend(claim(0) for _ in range(options.pairs))
+        disturbed = [claim for effect in EFFECTS_PCT for claim in make(effect, each)]
     false = sum(c.excludes_one for c in equal)
-    print(f"equal configs: {false} of {len(equal)} intervals exclude 1")
-    figures = {
+    summary: dict[str, object] = {
         "equal": {
             "pairs": len(equal),
             "excluding_one": false,
@@ -100,15 +114,40 @@ def main() -> None:
         },
         "quiet": _summary(quiet),
         "disturbed": _summary(disturbed),
-        "claims": {
-            name: [asdict(c) for c in claims]
-            for name, claims in (("equal", equal), ("quiet", quiet), ("disturbed", disturbed))
-        },
     }
-    print(f"kept in {save('trust', figures)}")
+    print(summary, flush=True)
+    cases = {"equal": equal, "quiet": quiet, "disturbed": disturbed}
+    return {**summary, "claims": {name: [asdict(c) for c in made] for name, made in cases.items()}}
 
 
-def claim(extra_pct: float) -> Claim:
+def live_claims(extra_pct: float, count: int) -> list[Claim]:
+    """Compare neighbouring windows of the two configs in one running program."""
+    claims = []
+    _, base = _observed(extra_pct)
+    slower = replace(base, config=base.config.replace(num_threads=1))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Rigs(_program(extra_pct), Path(folder), MACHINE) as rigs,
+        rigs.new() as rig,
+    ):
+        rig.open(base, _never, START_SILENCE_S)
+        _window(rig, base, FRESH_WINDOW)
+        for _ in range(count):
+            began = monotonic()
+            one, other = _window(rig, base, LIVE_WINDOW), _window(rig, slower, LIVE_WINDOW)
+            ratio = live_ratio(other.throughput, one.throughput)
+            claims.append(_claim(extra_pct, ratio, 1, [one, other], monotonic() - began))
+    return claims
+
+
+def _window(rig: Rig, setting: Setting, plan: WindowPlan) -> Measurement:
+    result = rig.measure(setting, plan, _never, START_SILENCE_S)
+    if isinstance(result, Ending):
+        raise SystemExit(f"the program failed: {result.reason}")
+    return result
+
+
+def confirmed_claim(extra_pct: float) -> Claim:
     """Confirm the slower config against the faster one, in fresh processes."""
     program = _program(extra_pct)
     space, base = _observed(extra_pct)
@@ -122,14 +161,8 @@ def claim(extra_pct: float) -> Claim:
         )
     if isinstance(outcome, Ending):
         raise SystemExit(f"the confirmation failed: {outcome.reason}")
-    made = _claim(extra_pct, outcome, monotonic() - began)
-    print(
-        f"{extra_pct:3} %: {made.estimate:.4f} [{made.low:.4f}, {made.high:.4f}], truth "
-        f"{made.truth:.4f}, {made.rounds} rounds, measured {made.measured_s:.0f} s, "
-        f"{made.discarded_blocks} blocks again, {made.disturbed_share:.0%} disturbed",
-        flush=True,
-    )
-    return made
+    windows = [*outcome.baseline, *outcome.winner]
+    return _claim(extra_pct, outcome.speedup, outcome.rounds, windows, monotonic() - began)
 
 
 def _program(extra_pct: float) -> Program:
@@ -164,19 +197,27 @@ def burning() -> Iterator[None]:
         process.wait()
 
 
-def _claim(extra_pct: float, confirmation: Confirmation, wall_s: float) -> Claim:
-    windows = (*confirmation.baseline, *confirmation.winner)
-    return Claim(
+def _claim(
+    extra_pct: float, ratio: Interval, rounds: int, windows: list[Measurement], wall_s: float
+) -> Claim:
+    made = Claim(
         extra_pct,
-        confirmation.speedup.estimate,
-        confirmation.speedup.low,
-        confirmation.speedup.high,
-        confirmation.rounds,
+        round(ratio.estimate, 5),
+        round(ratio.low, 5),
+        round(ratio.high, 5),
+        rounds,
         measured_s=round(sum(b.seconds for w in windows for b in w.blocks), 2),
         wall_s=round(wall_s, 2),
         discarded_blocks=sum(w.discarded_blocks for w in windows),
-        disturbed_share=sum(w.disturbed_share for w in windows) / len(windows),
+        disturbed_share=round(sum(w.disturbed_share for w in windows) / len(windows), 3),
     )
+    print(
+        f"{extra_pct:3} %: {made.estimate:.4f} [{made.low:.4f}, {made.high:.4f}], truth "
+        f"{made.truth:.4f}, measured {made.measured_s:.1f} s, "
+        f"{made.discarded_blocks} blocks again, {made.disturbed_share:.0%} disturbed",
+        flush=True,
+    )
+    return made
 
 
 def _summary(claims: list[Claim]) -> dict[str, object]:
