@@ -47,6 +47,7 @@ TURNS = {
 LEAST_ROUNDS = 2
 MOST_ROUNDS = 6
 Round = list[WindowRecord]
+WORTH_CONFIRMING = 1.02  # a live speedup, however wide its interval: the confirmation decides
 CANDIDATES = 2  # how many configs may fail in a fresh process before the baseline is kept
 NARROW_PCT = 5.0  # half-width of the speedup at which no further round is worth its time
 
@@ -182,7 +183,8 @@ def read(rounds: Sequence[Round]) -> Confirmation | None:
 
 
 def _looks_faster(record: TrialRecord) -> bool:
-    return record.speedup is not None and record.speedup.low > 1.0
+    found = record.speedup
+    return found is not None and (found.low > 1.0 or found.estimate >= WORTH_CONFIRMING)
 
 
 def _round(contest: Contest, first: Side) -> Round | Ending:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from time import monotonic
 from typing import Self
 
+from autotune.comparison import Drift, Turn, is_decided, speedup
 from autotune.config import Config
 from autotune.measurement import Anatomy, Interval, Measurement
 from autotune.outcome import ENDED_BY_US, Ending, Outcome
@@ -14,7 +16,6 @@ from autotune.rig import GiveUp, Rig
 from autotune.rigs import Rigs
 from autotune.setting import Setting
 from autotune.space import ResolvedSpace
-from autotune.stats import live_ratio
 from autotune.wire import Ready, WindowPlan
 
 # A fresh process on a 2-core machine was seen to run at half its steady speed for its first 3-5 s;
@@ -31,10 +32,11 @@ MOSTLY_DISTURBED = 0.5  # of the blocks: such a window is measured a second time
 START_SILENCE_S = 900.0  # imports, data preparation and compilation may take minutes
 LEAST_SILENCE_S = 60.0
 SILENCE_STEPS = 30
+MOST_TURNS = 3  # with the baseline in between, of a config that may be the best
 # Of the incumbent's throughput: a window surely below it is not measured to its end. Of 1,000
-# simulated windows each, whose blocks vary by 3 % and correlate by 0.5, none was ended of configs as
-# fast as the incumbent, 0.1 % at 0.90 of it, 25 % at the limit itself, and 99 % at 0.80
-# (tests/inside/test_meter.py).
+# simulated windows each, whose blocks vary by 3 % and correlate by 0.5, none was ended of configs
+# as fast as the incumbent, 0.1 % at 0.90 of it, 25 % at the limit itself, and 99 % at 0.80
+# (tests/inside/test_meter.py). What windows drift by is taken off the limit besides.
 CLEARLY_WORSE = 0.85
 
 
@@ -50,6 +52,8 @@ class Objective:
         self._reference: Interval | None = None
         self._reference_at = 0.0
         self._reference_rig = -1
+        self._drift = Drift()
+        self._drift_between_processes = Drift()
         self._silence_s = START_SILENCE_S
 
     def __enter__(self) -> Self:
@@ -76,7 +80,10 @@ class Objective:
         if isinstance(measurement, Measurement):
             self._remember_reference(measurement)
             self._silence_s = max(LEAST_SILENCE_S, SILENCE_STEPS * measurement.step_s)
-        return self._record(self._base_config, "the program as written", measurement, began)
+        turns: tuple[Turn, ...] = ()
+        if self._reference is not None:
+            turns = (Turn(self._reference, self._reference),)
+        return self._record(self._base_config, "the program as written", measurement, began, turns)
 
     def dissect(self, give_up: GiveUp) -> Anatomy:
         """Take the baseline apart on the open rig; empty when the program ends in between."""
@@ -92,6 +99,9 @@ class Objective:
     ) -> TrialRecord:
         """Measure a config; a program that comes to its end in between is started again once.
 
+        A config that may be faster than the best so far takes turns with the baseline until that is
+        decided.
+
         Args:
             config: A canonical config without conflicts.
             why: Why it is tried.
@@ -99,10 +109,10 @@ class Objective:
             incumbent: Best speedup so far, to stop early on a config that is clearly worse.
         """
         began = monotonic()
-        result = self._attempt(config, give_up, incumbent)
+        result, turns = self._take_turns(config, give_up, incumbent)
         if isinstance(result, Ending) and result.outcome is Outcome.RAN_OUT:
-            result = self._attempt(config, give_up, incumbent)
-        return self._record(config, why, result, began)
+            result, turns = self._take_turns(config, give_up, incumbent)
+        return self._record(config, why, result, began, turns)
 
     def close(self) -> None:
         """Close the open rig, if any."""
@@ -119,19 +129,43 @@ class Objective:
         assert self._base is not None, "set_up() comes first"
         return replace(self._base, config=config)
 
-    def _attempt(
+    def _take_turns(
         self, config: Config, give_up: GiveUp, incumbent: float | None
+    ) -> tuple[Measurement | Ending, tuple[Turn, ...]]:
+        turns: tuple[Turn, ...] = ()
+        measured: Measurement | None = None
+        while True:
+            result = self._turn(config, give_up, incumbent, is_first=not turns)
+            if isinstance(result, Ending):
+                is_harmless = result.outcome in {*ENDED_BY_US, Outcome.RAN_OUT}
+                return (measured if measured and is_harmless else result), turns
+            measured = result
+            assert self._reference is not None, "a turn measures one"
+            turns += (Turn(result.throughput, self._reference),)
+            if not self._has_its_reference or len(turns) >= MOST_TURNS:
+                break
+            if is_decided(speedup(turns, self._drift), incumbent or 1.0):
+                break
+        self._drift = self._drift.having_compared(turns)
+        return measured, turns
+
+    def _turn(
+        self, config: Config, give_up: GiveUp, incumbent: float | None, *, is_first: bool
     ) -> Measurement | Ending:
+        """Measure the config, and the baseline before it unless that was done lately."""
         if self._reference is None and (ending := self._renew_reference(give_up)):
             return ending
         if ending := self._ready_for(config, give_up):
             return ending
-        if self._reference_is_stale and (ending := self._renew_reference(give_up)):
+        is_due = self._reference_is_stale or not is_first
+        if self._can_refer and is_due and (ending := self._renew_reference(give_up)):
             return ending
         assert self._reference is not None, "a reference was measured above"
-        floor = CLEARLY_WORSE * incumbent * self._reference.estimate if incumbent else None
-        is_warm = self._reference_rig == self._rigs.started
-        plan = LIVE_WINDOW if is_warm else FRESH_WINDOW
+        floor = None
+        if incumbent:
+            drifted = math.exp(-self._drift_of_turns.reach(1))
+            floor = CLEARLY_WORSE * incumbent * self._reference.estimate * drifted
+        plan = LIVE_WINDOW if self._has_its_reference else FRESH_WINDOW
         return self._measure(config, replace(plan, give_up_below=floor), give_up)
 
     def _renew_reference(self, give_up: GiveUp) -> Ending | None:
@@ -142,20 +176,31 @@ class Objective:
         return self._refresh_reference(give_up)
 
     @property
-    def _reference_is_stale(self) -> bool:
-        """The baseline can be measured on this rig, and was last measured elsewhere or long ago."""
+    def _can_refer(self) -> bool:
+        """The baseline can be measured on this rig."""
         assert self._space is not None, "set_up() comes first"
         assert self._on_rig is not None, "a rig is open"
-        if self._space.needs_restart(self._on_rig, self._base_config):
-            return False
+        return not self._space.needs_restart(self._on_rig, self._base_config)
+
+    @property
+    def _reference_is_stale(self) -> bool:
+        """The baseline was last measured elsewhere or long ago."""
         is_old = monotonic() - self._reference_at > REFERENCE_AGE_S
-        return is_old or self._reference_rig != self._rigs.started
+        return is_old or not self._has_its_reference
+
+    @property
+    def _has_its_reference(self) -> bool:
+        """The baseline was measured on this very rig."""
+        return self._reference_rig == self._rigs.started
+
+    @property
+    def _drift_of_turns(self) -> Drift:
+        return self._drift if self._has_its_reference else self._drift_between_processes
 
     def _refresh_reference(self, give_up: GiveUp) -> Ending | None:
         if ending := self._ready_for(self._base_config, give_up):
             return ending
-        is_fresh_rig = self._reference_rig != self._rigs.started
-        plan = FRESH_WINDOW if is_fresh_rig else LIVE_WINDOW
+        plan = LIVE_WINDOW if self._has_its_reference else FRESH_WINDOW
         measurement = self._measure(self._base_config, plan, give_up)
         if isinstance(measurement, Ending):
             return measurement
@@ -163,7 +208,14 @@ class Objective:
         return None
 
     def _remember_reference(self, measurement: Measurement) -> None:
-        self._reference = measurement.throughput
+        """Keep it; how far it lies from the last one tells how far equal windows drift here."""
+        seen = measurement.throughput
+        if self._reference is not None and self._has_its_reference:
+            self._drift = self._drift.having_seen(self._reference, seen)
+        elif self._reference is not None:
+            between = self._drift_between_processes
+            self._drift_between_processes = between.having_seen(self._reference, seen)
+        self._reference = seen
         self._reference_at = monotonic()
         self._reference_rig = self._rigs.started
 
@@ -202,18 +254,21 @@ class Objective:
         return result
 
     def _record(
-        self, config: Config, why: str, result: Measurement | Ending, began: float
+        self,
+        config: Config,
+        why: str,
+        result: Measurement | Ending,
+        began: float,
+        turns: tuple[Turn, ...],
     ) -> TrialRecord:
-        speedup = None
-        if isinstance(result, Measurement) and self._reference is not None:
-            speedup = live_ratio(result.throughput, self._reference)
+        is_measured = isinstance(result, Measurement)
         return TrialRecord(
             config=config,
             why=why,
             measurement=result if isinstance(result, Measurement) else None,
             ending=result if isinstance(result, Ending) else None,
-            reference=self._reference,
-            speedup=speedup,
+            turns=turns,
+            speedup=speedup(turns, self._drift_of_turns) if is_measured else None,
             rig=self._rigs.started,
             cost_s=monotonic() - began,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from autotune.comparison import Turn
 from autotune.config import Config
 from autotune.hardware import Hardware
 from autotune.lr import LrRule
@@ -14,7 +15,7 @@ from autotune.profile import Profile
 from autotune.program import Program
 from autotune.space import SearchSpace
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,9 @@ class TrialRecord:
 
     Attributes:
         why: Why this config was tried.
-        reference: Throughput of the baseline measured near in time.
-        speedup: Over that reference; None without a measurement.
+        measurement: The last window.
+        turns: Its throughput in each window, and the baseline's near in time.
+        speedup: Over the baseline, from all turns; None without a measurement.
         rig: Number of the rig it was measured on, None when no rig was needed.
         cost_s: Wall time it took, starting a rig included.
     """
@@ -60,7 +62,7 @@ class TrialRecord:
     why: str
     measurement: Measurement | None
     ending: Ending | None
-    reference: Interval | None
+    turns: tuple[Turn, ...]
     speedup: Interval | None
     rig: int | None
     cost_s: float

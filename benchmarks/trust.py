@@ -1,13 +1,13 @@
 """How far claims can be trusted: confirmations of effects that are known.
 
-    python -m benchmarks.trust [--pairs 40] [--each 10] [--confirmations 2]
+    python -m benchmarks.trust [--live 40,10] [--confirmed 20,2]
 
-(a) 40 pairs of equal configs: how often does the 95 % interval exclude 1? (b) A step with 3, 5, 10
+(a) Pairs of equal configs: how often does the 95 % interval exclude 1? (b) A step with 3, 5, 10
 and 30 % of extra work: how often does the interval hold the true ratio, and how far off is the
 estimate? (c) The same while a process of our own keeps one core busy 30 % of the time.
 
-A *live* claim is what a search prints for a trial: two windows, one after the other, in a running
-program. A *confirmed* one is what it reports in the end, in fresh processes; it takes a minute.
+A *live* claim is what a search prints for a trial: windows in turn in a running program. A
+*confirmed* one is what it reports in the end, in fresh processes; it takes a minute.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -27,16 +27,13 @@ from time import monotonic
 from autotune import hardware
 from autotune.confirm import Contest, confirm
 from autotune.measurement import Interval, Measurement
-from autotune.objective import FRESH_WINDOW, LIVE_WINDOW, START_SILENCE_S
+from autotune.objective import START_SILENCE_S, Objective
 from autotune.outcome import Ending
 from autotune.program import Program, parse_program
-from autotune.rig import Rig
 from autotune.rigs import Rigs
 from autotune.setting import Setting
 from autotune.space import ResolvedSpace
 from autotune.spacefile import load
-from autotune.stats import live_ratio
-from autotune.wire import WindowPlan
 from benchmarks.record import save
 
 Claims = Callable[[float, int], "list[Claim]"]
@@ -48,14 +45,20 @@ BURNED_SHARE = 0.3
 
 @dataclass(frozen=True)
 class Claim:
-    """One confirmation of a config that does ``extra_pct`` more work than the other."""
+    """A claim on a config that does ``extra_pct`` more work than the other.
+
+    Attributes:
+        rounds: Fresh processes, or turns in one.
+        measured_s: Time in windows, both configs'; None where only the last is kept.
+        wall_s: Time that the claim took in all.
+    """
 
     extra_pct: float
     estimate: float
     low: float
     high: float
     rounds: int
-    measured_s: float
+    measured_s: float | None
     wall_s: float
     discarded_blocks: int
     disturbed_share: float
@@ -84,18 +87,21 @@ class Claim:
 def main() -> None:
     """Run the benchmark and keep its figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=40, help="Equal configs in (a).")
-    parser.add_argument("--each", type=int, default=10, help="Live claims of each effect.")
-    parser.add_argument("--confirmations", type=int, default=2, help="Of each effect.")
+    counts = "Claims on equal configs, and on each effect; 0,0 for none."
+    parser.add_argument("--live", type=_counts, default=(40, 10), help=counts)
+    parser.add_argument("--confirmed", type=_counts, default=(20, 2), help=counts)
     options = parser.parse_args()
-    figures = {"live": _all(live_claims, options.pairs, options.each)}
-    if options.confirmations:
-        figures["confirmed"] = _all(
-            lambda extra, count: [confirmed_claim(extra) for _ in range(count)],
-            options.confirmations,
-            options.confirmations,
-        )
+    figures = {}
+    if any(options.live):
+        figures["live"] = _all(live_claims, *options.live)
+    if any(options.confirmed):
+        figures["confirmed"] = _all(confirmed_claims, *options.confirmed)
     print(f"kept in {save('trust', figures)}")
+
+
+def _counts(text: str) -> tuple[int, int]:
+    pairs, each = text.split(",")
+    return int(pairs), int(each)
 
 
 def _all(make: Claims, pairs: int, each: int) -> dict[str, object]:
@@ -121,30 +127,32 @@ def _all(make: Claims, pairs: int, each: int) -> dict[str, object]:
 
 
 def live_claims(extra_pct: float, count: int) -> list[Claim]:
-    """Compare neighbouring windows of the two configs in one running program."""
+    """Compare the two configs in one running program, as the trials of a search."""
     claims = []
-    _, base = _observed(extra_pct)
-    slower = replace(base, config=base.config.replace(num_threads=1))
+    space, base = _observed(extra_pct)
+    slower = base.config.replace(num_threads=1)
     with (
         tempfile.TemporaryDirectory() as folder,
         Rigs(_program(extra_pct), Path(folder), MACHINE) as rigs,
-        rigs.new() as rig,
+        Objective(rigs) as objective,
     ):
-        rig.open(base, _never, START_SILENCE_S)
-        _window(rig, base, FRESH_WINDOW)
+        ready = objective.observe(_never)
+        if isinstance(ready, Ending):
+            raise SystemExit(f"the program failed: {ready.reason}")
+        objective.set_up(space, base)
+        objective.baseline(_never)
         for _ in range(count):
-            began = monotonic()
-            one, other = _window(rig, base, LIVE_WINDOW), _window(rig, slower, LIVE_WINDOW)
-            ratio = live_ratio(other.throughput, one.throughput)
-            claims.append(_claim(extra_pct, ratio, 1, [one, other], monotonic() - began))
+            record = objective(slower, "benchmark", _never, None)
+            if record.measurement is None or record.speedup is None:
+                raise SystemExit(f"the program failed: {record.ending}")
+            turns, windows = len(record.turns), [record.measurement]
+            claims.append(_claim(extra_pct, record.speedup, turns, windows, record.cost_s))
     return claims
 
 
-def _window(rig: Rig, setting: Setting, plan: WindowPlan) -> Measurement:
-    result = rig.measure(setting, plan, _never, START_SILENCE_S)
-    if isinstance(result, Ending):
-        raise SystemExit(f"the program failed: {result.reason}")
-    return result
+def confirmed_claims(extra_pct: float, count: int) -> list[Claim]:
+    """Confirm as a search does, so many times."""
+    return [confirmed_claim(extra_pct) for _ in range(count)]
 
 
 def confirmed_claim(extra_pct: float) -> Claim:
@@ -200,20 +208,21 @@ def burning() -> Iterator[None]:
 def _claim(
     extra_pct: float, ratio: Interval, rounds: int, windows: list[Measurement], wall_s: float
 ) -> Claim:
+    is_whole = len(windows) > 1
     made = Claim(
         extra_pct,
         round(ratio.estimate, 5),
         round(ratio.low, 5),
         round(ratio.high, 5),
         rounds,
-        measured_s=round(sum(b.seconds for w in windows for b in w.blocks), 2),
+        measured_s=sum(b.seconds for w in windows for b in w.blocks) if is_whole else None,
         wall_s=round(wall_s, 2),
         discarded_blocks=sum(w.discarded_blocks for w in windows),
         disturbed_share=round(sum(w.disturbed_share for w in windows) / len(windows), 3),
     )
     print(
         f"{extra_pct:3} %: {made.estimate:.4f} [{made.low:.4f}, {made.high:.4f}], truth "
-        f"{made.truth:.4f}, measured {made.measured_s:.1f} s, "
+        f"{made.truth:.4f}, {made.rounds} rounds, {made.wall_s:.1f} s, "
         f"{made.discarded_blocks} blocks again, {made.disturbed_share:.0%} disturbed",
         flush=True,
     )
@@ -232,7 +241,8 @@ def _summary(claims: list[Claim]) -> dict[str, object]:
             f"{effect} %": sum(c.excludes_one for c in claims if c.extra_pct == effect)
             for effect in EFFECTS_PCT
         },
-        "median_measured_s_at_5_pct": median(c.measured_s for c in fives) if fives else None,
+        "median_wall_s_at_5_pct": round(median(c.wall_s for c in fives), 1),
+        "measured_s_at_5_pct": [round(c.measured_s, 1) for c in fives if c.measured_s],
     }
 
 

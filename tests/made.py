@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from autotune.comparison import Turn
 from autotune.config import Config, KnobValue
 from autotune.hardware import Gpu, Hardware
 from autotune.lr import LrRule
@@ -125,11 +126,12 @@ def make_record(
     config: Mapping[str, KnobValue], outcome: float | Ending = 1.0, why: str = "a test"
 ) -> TrialRecord:
     """Return the record of a config with this speedup over 1,000 samples/s, or with an ending."""
-    record = TrialRecord(Config(config), why, None, None, make_interval(1000.0), None, 1, 2.5)
+    record = TrialRecord(Config(config), why, None, None, (), None, 1, 2.5)
     if isinstance(outcome, Ending):
         return replace(record, ending=outcome)
     measurement = make_measurement(1000 * outcome)
-    return replace(record, measurement=measurement, speedup=make_interval(outcome))
+    turns = (Turn(measurement.throughput, make_interval(1000.0)),)
+    return replace(record, measurement=measurement, turns=turns, speedup=make_interval(outcome))
 
 
 def make_space(

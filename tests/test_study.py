@@ -159,7 +159,7 @@ def test_every_kind_of_record_is_read_back_in_order(study: Study, tmp_path: Path
         )
         for place, outcome in enumerate((Outcome.OUT_OF_MEMORY, Outcome.CRASHED))
     ]
-    unmeasured = replace(ended[0], rig=None, reference=None, config=Config(SPACE.baseline))
+    unmeasured = replace(ended[0], rig=None, config=Config(SPACE.baseline))
     records = [measured, full, *ended, unmeasured]
     for record in records:
         tell(study, record)

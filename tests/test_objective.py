@@ -1,0 +1,188 @@
+"""The objective with scripted rigs: which windows it asks for, and what it makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import repeat
+from typing import cast
+
+import pytest
+
+from autotune.config import Config
+from autotune.measurement import Measurement
+from autotune.objective import CLEARLY_WORSE, MOST_TURNS, Objective
+from autotune.outcome import Ending, Outcome
+from autotune.rigs import Rigs
+from autotune.setting import Setting
+from autotune.wire import WindowPlan
+from tests.made import (
+    make_hardware,
+    make_interval,
+    make_measurement,
+    make_profile,
+    make_setting,
+    make_space,
+)
+
+SPACE = make_space(["num_workers", "batch_size", "compile"]).resolve(
+    make_hardware(), make_profile()
+)
+BASE = SPACE.baseline
+OTHER = SPACE.canonical(BASE.replace(num_workers=1))
+COMPILED = SPACE.canonical(BASE.replace(compile="default"))
+
+Answer = float | Ending
+
+
+class ScriptedRigs:
+    """Rigs whose windows are as fast as scripted; keeps what was asked of them."""
+
+    def __init__(self, rates: dict[Config, Iterator[Answer]]) -> None:
+        self.rates = rates
+        self.started = 0
+        self.asked: list[tuple[int, Config, WindowPlan]] = []
+
+    def new(self) -> ScriptedRig:
+        self.started += 1
+        return ScriptedRig(self)
+
+    @property
+    def configs(self) -> list[Config]:
+        return [config for _, config, _ in self.asked]
+
+
+class ScriptedRig:
+    """One of them."""
+
+    def __init__(self, rigs: ScriptedRigs) -> None:
+        self.rigs, self.number = rigs, rigs.started
+
+    def open(self, *_: object) -> None:
+        """Start at once."""
+
+    def close(self) -> None:
+        """End at once."""
+
+    def measure(self, setting: Setting, plan: WindowPlan, *_: object) -> Measurement | Ending:
+        self.rigs.asked.append((self.number, setting.config, plan))
+        answer = next(self.rigs.rates[setting.config])
+        return answer if isinstance(answer, Ending) else make_measurement(answer, spread_pct=0.5)
+
+
+def scripted(**rates: Iterator[Answer]) -> tuple[ScriptedRigs, Objective]:
+    """Return rigs and an objective that has measured the baseline and nothing else."""
+    configs = {"base": BASE, "other": OTHER, "compiled": COMPILED}
+    rigs = ScriptedRigs({configs[name]: answers for name, answers in rates.items()})
+    objective = Objective(cast("Rigs", rigs))
+    objective.observe(never)
+    objective.set_up(SPACE, make_setting(BASE))
+    objective.baseline(never)
+    rigs.asked.clear()
+    return rigs, objective
+
+
+def never() -> Ending | None:
+    return None
+
+
+def test_a_config_that_may_be_the_best_takes_turns_with_the_baseline() -> None:
+    rigs, objective = scripted(base=repeat(1000.0), other=repeat(1020.0))
+    record = objective(OTHER, "a test", never, 1.0)
+    assert rigs.configs == [OTHER, *[BASE, OTHER] * (MOST_TURNS - 1)]
+    assert len(record.turns) == MOST_TURNS
+    assert record.speedup is not None
+    assert record.speedup.estimate == pytest.approx(1.02)
+
+
+@pytest.mark.parametrize(("rate", "incumbent"), [(800.0, 1.0), (1500.0, 1.0), (1200.0, 1.6)])
+def test_one_turn_is_enough_where_it_decides(rate: float, incumbent: float) -> None:
+    rigs, objective = scripted(base=repeat(1000.0), other=repeat(rate))
+    record = objective(OTHER, "a test", never, incumbent)
+    assert rigs.configs == [OTHER]
+    assert len(record.turns) == 1
+
+
+def test_a_machine_that_proves_quiet_needs_fewer_turns() -> None:
+    _rigs, objective = scripted(base=repeat(1000.0), other=repeat(1010.0))
+    turns = [len(objective(OTHER, "a test", never, 1.0).turns) for _ in range(12)]
+    assert turns[0] == MOST_TURNS
+    assert turns[-1] == 1
+
+
+def test_a_machine_that_proves_noisy_makes_the_same_windows_claim_less() -> None:
+    swinging: Iterator[Answer] = iter([1000.0, 900.0, 1100.0, 900.0, 1100.0] * 20)
+    _, noisy = scripted(base=swinging, other=repeat(1200.0))
+    _, quiet = scripted(base=repeat(1000.0), other=repeat(1200.0))
+    for _ in range(6):
+        noisily = noisy(OTHER, "a test", never, 1.2).speedup
+        quietly = quiet(OTHER, "a test", never, 1.2).speedup
+    assert noisily is not None
+    assert quietly is not None
+    assert noisily.half_width_pct > 3 * quietly.half_width_pct
+
+
+@pytest.mark.parametrize("outcome", [Outcome.INTERRUPTED, Outcome.OUT_OF_TIME, Outcome.RAN_OUT])
+def test_turns_that_were_measured_count_though_a_later_one_is_cut_off(outcome: Outcome) -> None:
+    cut = Ending(outcome, "cut off")
+    _, objective = scripted(base=repeat(1000.0), other=iter([1010.0, cut]))
+    record = objective(OTHER, "a test", never, 1.0)
+    assert record.outcome is Outcome.OK
+    assert len(record.turns) == 1
+    assert record.speedup is not None
+
+
+def test_a_config_that_fails_in_a_later_turn_has_failed() -> None:
+    ending = Ending(Outcome.OUT_OF_MEMORY, "out of memory")
+    _rigs, objective = scripted(base=repeat(1000.0), other=iter([1010.0, ending]))
+    record = objective(OTHER, "a test", never, 1.0)
+    assert record.outcome is Outcome.OUT_OF_MEMORY
+    assert record.speedup is None
+    assert record.measurement is None
+
+
+def test_a_program_that_ends_in_the_first_turn_is_started_once_more() -> None:
+    ending = Ending(Outcome.RAN_OUT, "the program came to its end")
+    rigs, objective = scripted(base=repeat(1000.0), other=iter([ending, 1500.0]))
+    record = objective(OTHER, "a test", never, 1.0)
+    assert record.outcome is Outcome.OK
+    assert [number for number, _, _ in rigs.asked] == [1, 2, 2], "a new rig is anchored anew"
+    assert rigs.configs == [OTHER, BASE, OTHER]
+
+
+def test_a_config_with_a_process_of_its_own_is_compared_across_processes() -> None:
+    """What processes differ by is not what windows differ by, so it is assumed anew."""
+    rigs, objective = scripted(base=repeat(1000.0), other=repeat(1010.0), compiled=repeat(1100.0))
+    for _ in range(12):
+        live = objective(OTHER, "a test", never, 1.0).speedup
+    rigs.asked.clear()
+    record = objective(COMPILED, "a test", never, 1.0)
+    assert rigs.configs == [COMPILED]
+    assert len(record.turns) == 1
+    assert live is not None
+    assert record.speedup is not None
+    assert record.speedup.half_width_pct > 3 * live.half_width_pct
+
+
+def test_the_limit_for_clearly_slower_leaves_room_for_drift() -> None:
+    rigs, objective = scripted(base=repeat(1000.0), other=repeat(500.0))
+    objective(OTHER, "a test", never, 1.5)
+    (_, _, plan) = rigs.asked[0]
+    assert plan.give_up_below is not None
+    assert 0.8 * CLEARLY_WORSE * 1500 < plan.give_up_below < 0.95 * CLEARLY_WORSE * 1500
+
+
+def test_without_an_incumbent_every_window_is_measured_to_its_end() -> None:
+    rigs, objective = scripted(base=repeat(1000.0), other=repeat(500.0))
+    objective(OTHER, "a test", never, None)
+    assert [plan.give_up_below for _, _, plan in rigs.asked] == [None]
+
+
+def test_the_baseline_is_its_own_reference() -> None:
+    rigs = ScriptedRigs({BASE: repeat(1000.0)})
+    objective = Objective(cast("Rigs", rigs))
+    objective.observe(never)
+    objective.set_up(SPACE, make_setting(BASE))
+    record = objective.baseline(never)
+    assert record.speedup is not None
+    assert record.speedup.estimate == 1.0
+    assert record.turns[0].config == record.turns[0].reference == make_interval(1000.0, 0.5)
