@@ -98,9 +98,16 @@ def speedup(turns: Sequence[Turn], drift: Drift) -> Interval:
     return Interval(math.exp(centre), math.exp(centre - below), math.exp(centre + above))
 
 
-def is_decided(found: Interval, incumbent: float) -> bool:
-    """Tell whether a config is surely slower or faster than the best so far, or known narrowly."""
-    return found.half_width_pct <= NARROW_PCT or not found.low <= incumbent <= found.high
+def is_decided(found: Interval, turns: int, incumbent: float) -> bool:
+    """Tell whether a config is surely slower or faster than the best so far, or known narrowly.
+
+    It is believed to be slower after one turn and faster after two: a machine may change its pace
+    between two windows, by 40 % in what was seen, and what looks best gets the attention.
+    """
+    if found.high < incumbent:
+        return True
+    is_clear = found.low > incumbent or found.half_width_pct <= NARROW_PCT
+    return turns > 1 and is_clear
 
 
 def _below(window: Interval) -> float:

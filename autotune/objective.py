@@ -27,7 +27,7 @@ LIVE_WINDOW = WindowPlan(warmup_min_s=0.5, warmup_max_s=6.0, window_min_s=0.6, w
 CEILING_WINDOW = WindowPlan(
     warmup_min_s=0.3, warmup_max_s=3.0, window_min_s=0.6, window_max_s=1.2, half_width=0.03
 )
-REFERENCE_AGE_S = 12.0
+REFERENCE_AGE_S = 4.0  # a machine was seen to change its pace by 40 % from one second to the next
 MOSTLY_DISTURBED = 0.5  # of the blocks: such a window is measured a second time
 START_SILENCE_S = 900.0  # imports, data preparation and compilation may take minutes
 LEAST_SILENCE_S = 60.0
@@ -144,7 +144,7 @@ class Objective:
             turns += (Turn(result.throughput, self._reference),)
             if not self._has_its_reference or len(turns) >= MOST_TURNS:
                 break
-            if is_decided(speedup(turns, self._drift), incumbent or 1.0):
+            if is_decided(speedup(turns, self._drift), len(turns), incumbent or 1.0):
                 break
         self._drift = self._drift.having_compared(turns)
         return measured, turns

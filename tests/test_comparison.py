@@ -124,16 +124,17 @@ def test_on_machines_that_drift_little_and_much_few_equal_configs_seem_to_differ
 
 
 @pytest.mark.parametrize(
-    ("found", "incumbent", "decided"),
+    ("found", "incumbent", "needed"),
     [
-        (Interval(1.0, 0.9, 1.1), 1.0, False),
-        (Interval(1.0, 0.9, 1.1), 1.2, True),  # surely slower than the best
-        (Interval(1.5, 1.3, 1.7), 1.2, True),  # surely faster
-        (Interval(1.5, 1.3, 1.7), 1.6, False),
-        (Interval(1.0, 0.98, 1.02), 1.0, True),  # narrow enough
+        (Interval(1.0, 0.9, 1.1), 1.0, None),
+        (Interval(1.0, 0.9, 1.1), 1.2, 1),  # surely slower than the best
+        (Interval(1.5, 1.3, 1.7), 1.2, 2),  # surely faster
+        (Interval(1.5, 1.3, 1.7), 1.6, None),
+        (Interval(1.0, 0.98, 1.02), 1.0, 2),  # narrow enough
     ],
 )
 def test_a_comparison_ends_when_it_is_decided_or_narrow(
-    found: Interval, incumbent: float, decided: bool
+    found: Interval, incumbent: float, needed: int | None
 ) -> None:
-    assert is_decided(found, incumbent) is decided
+    turns = next((n for n in (1, 2, 3) if is_decided(found, n, incumbent)), None)
+    assert turns == needed
