@@ -27,7 +27,6 @@ LIVE_WINDOW = WindowPlan(warmup_min_s=0.5, warmup_max_s=6.0, window_min_s=0.6, w
 CEILING_WINDOW = WindowPlan(
     warmup_min_s=0.3, warmup_max_s=3.0, window_min_s=0.6, window_max_s=1.2, half_width=0.03
 )
-REFERENCE_AGE_S = 4.0  # a machine was seen to change its pace by 40 % from one second to the next
 MOSTLY_DISTURBED = 0.5  # of the blocks: such a window is measured a second time
 START_SILENCE_S = 900.0  # imports, data preparation and compilation may take minutes
 LEAST_SILENCE_S = 60.0
@@ -50,7 +49,7 @@ class Objective:
         self._space: ResolvedSpace | None = None
         self._base: Setting | None = None
         self._reference: Interval | None = None
-        self._reference_at = 0.0
+        self._reference_is_last = False
         self._reference_rig = -1
         self._drift = Drift()
         self._drift_between_processes = Drift()
@@ -88,6 +87,7 @@ class Objective:
     def dissect(self, give_up: GiveUp) -> Anatomy:
         """Take the baseline apart on the open rig; empty when the program ends in between."""
         assert self._rig is not None, "a rig is open"
+        self._reference_is_last = False
         anatomy = self._rig.dissect(CEILING_WINDOW, give_up, self._silence_s)
         if isinstance(anatomy, Anatomy):
             return anatomy
@@ -135,7 +135,7 @@ class Objective:
         turns: tuple[Turn, ...] = ()
         measured: Measurement | None = None
         while True:
-            result = self._turn(config, give_up, incumbent, is_first=not turns)
+            result = self._turn(config, give_up, incumbent)
             if isinstance(result, Ending):
                 is_harmless = result.outcome in {*ENDED_BY_US, Outcome.RAN_OUT}
                 return (measured if measured and is_harmless else result), turns
@@ -150,15 +150,14 @@ class Objective:
         return measured, turns
 
     def _turn(
-        self, config: Config, give_up: GiveUp, incumbent: float | None, *, is_first: bool
+        self, config: Config, give_up: GiveUp, incumbent: float | None
     ) -> Measurement | Ending:
-        """Measure the config, and the baseline before it unless that was done lately."""
+        """Measure the baseline, then the config: a machine may change its pace every second."""
         if self._reference is None and (ending := self._renew_reference(give_up)):
             return ending
         if ending := self._ready_for(config, give_up):
             return ending
-        is_due = self._reference_is_stale or not is_first
-        if self._can_refer and is_due and (ending := self._renew_reference(give_up)):
+        if self._needs_reference and (ending := self._renew_reference(give_up)):
             return ending
         assert self._reference is not None, "a reference was measured above"
         floor = None
@@ -176,17 +175,13 @@ class Objective:
         return self._refresh_reference(give_up)
 
     @property
-    def _can_refer(self) -> bool:
-        """The baseline can be measured on this rig."""
+    def _needs_reference(self) -> bool:
+        """The baseline can be measured on this rig, and was not the last thing measured on it."""
         assert self._space is not None, "set_up() comes first"
         assert self._on_rig is not None, "a rig is open"
-        return not self._space.needs_restart(self._on_rig, self._base_config)
-
-    @property
-    def _reference_is_stale(self) -> bool:
-        """The baseline was last measured elsewhere or long ago."""
-        is_old = monotonic() - self._reference_at > REFERENCE_AGE_S
-        return is_old or not self._has_its_reference
+        if self._space.needs_restart(self._on_rig, self._base_config):
+            return False
+        return not (self._reference_is_last and self._has_its_reference)
 
     @property
     def _has_its_reference(self) -> bool:
@@ -216,7 +211,7 @@ class Objective:
             between = self._drift_between_processes
             self._drift_between_processes = between.having_seen(self._reference, seen)
         self._reference = seen
-        self._reference_at = monotonic()
+        self._reference_is_last = True
         self._reference_rig = self._rigs.started
 
     def _ready_for(self, config: Config, give_up: GiveUp) -> Ending | None:
@@ -240,6 +235,7 @@ class Objective:
 
     def _measure(self, config: Config, plan: WindowPlan, give_up: GiveUp) -> Measurement | Ending:
         assert self._rig is not None, "a rig is open"
+        self._reference_is_last = False
         compiles = config.get("compile", "off") != "off"
         silence_s = START_SILENCE_S if compiles else self._silence_s
         result = self._rig.measure(self._setting(config), plan, give_up, silence_s)

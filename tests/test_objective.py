@@ -178,6 +178,13 @@ def test_the_limit_for_clearly_slower_leaves_room_for_drift() -> None:
     assert 0.8 * CLEARLY_WORSE * 1500 < plan.give_up_below < 0.95 * CLEARLY_WORSE * 1500
 
 
+def test_each_comparison_has_a_reference_of_its_own() -> None:
+    rigs, objective = scripted(base=repeat(1000.0), other=repeat(500.0))
+    for _ in range(3):
+        objective(OTHER, "a test", never, None)
+    assert rigs.configs == [OTHER, BASE, OTHER, BASE, OTHER], "trial 0 was the first one's"
+
+
 def test_without_an_incumbent_every_window_is_measured_to_its_end() -> None:
     rigs, objective = scripted(base=repeat(1000.0), other=repeat(500.0))
     objective(OTHER, "a test", never, None)
