@@ -32,6 +32,7 @@ def search(
     values: Mapping[str, Iterable[object]] | None = None,
     lr_rule: str | None = None,
     keep_global_batch: bool = False,
+    max_global_batch: int | None = None,
     name: str | None = None,
     output: str | os.PathLike[str] | None = None,
     seed: int = 0,
@@ -50,7 +51,8 @@ def search(
         fix: Hold knobs at a value in every config but the baseline.
         values: Candidate values for knobs, instead of those that autotune would choose.
         lr_rule: ``"linear"``, ``"sqrt"`` or ``"none"``; by default the optimizer's family decides.
-        keep_global_batch: Leave the batch, and so the learning rate, as they are.
+        keep_global_batch: Leave the samples of a step, and so the learning rate, as they are.
+        max_global_batch: The most samples of a step; by default eight times the program's own.
         name: Name of the run directory below ``.autotune/``.
         output: Where to write best.yaml besides the run directory; None writes it nowhere else.
         seed: Seeds the sampler.
@@ -66,6 +68,7 @@ def search(
     """
     searched = space if isinstance(space, SearchSpace) else spacefile.load(space)
     searched = _narrow(searched, tune, fix, values, keep_global_batch=keep_global_batch)
+    searched = searched.up_to_global_batch(max_global_batch)
     budget_s = parse_duration(budget) if isinstance(budget, str) else float(budget)
     if output is not None and not os.access(Path(output).resolve().parent, os.W_OK):
         raise UsageError(f"'{output}' cannot be written: name another --output.")
@@ -152,7 +155,7 @@ def _narrow(
     if fix:
         space = space.fix(fix)
     if keep_global_batch:
-        space = space.without("batch_size")
+        space = space.keep_global_batch()
     return space
 
 

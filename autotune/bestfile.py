@@ -38,6 +38,8 @@ class ProgramSection(_Section):
     device: str
     loader: LoaderFacts | None = None
     own_knobs: tuple[str, ...] = ()
+    own_autocast: bool = False
+    own_scaler: bool = False
 
 
 class SpeedupSection(_Section):
@@ -108,6 +110,8 @@ class BestFile(_Section):
             lr_rule=self.learning.lr_rule,
             own_knobs=self.program.own_knobs,
             device=self.program.device,
+            own_autocast=self.program.own_autocast,
+            own_scaler=self.program.own_scaler,
         )
 
     def doubts(self, hardware: Hardware, fingerprint: str | None) -> list[str]:

@@ -58,8 +58,14 @@ def search(
         typer.Option(help="How the learning rate follows the batch: linear, sqrt or none."),
     ] = None,
     keep_global_batch: Annotated[
-        bool, typer.Option("--keep-global-batch", help="Leave batch and learning rate alone.")
+        bool,
+        typer.Option(
+            "--keep-global-batch", help="Leave the samples of a step and the learning rate alone."
+        ),
     ] = False,
+    max_global_batch: Annotated[
+        int | None, typer.Option(help="The most samples of a step; 8 times your own by default.")
+    ] = None,
     output: OutputOption = Path("best.yaml"),
     name: Annotated[str | None, typer.Option(help="Name of the run in .autotune/.")] = None,
     seed: Annotated[int, typer.Option(help="Seeds the sampler.")] = 0,
@@ -80,6 +86,7 @@ def search(
             values={k: _list(v) for k, v in _pairs(values or [], "--values")},
             lr_rule=lr_rule,
             keep_global_batch=keep_global_batch,
+            max_global_batch=max_global_batch,
             name=name,
             output=output,
             seed=seed,
@@ -199,20 +206,29 @@ def doctor(
             factsheet.show_noise_floor(floor)
 
 
-@app.command()
-def knobs() -> None:
-    """List the knobs."""
-    from rich.console import Console as RichConsole
-    from rich.table import Table
+@app.command(context_settings=PROGRAM_LAST)
+def knobs(
+    program: Annotated[
+        str | None,
+        typer.Argument(help="A program to ask; without one, an ordinary one.", show_default=False),
+    ] = None,
+    args: ArgsArgument = None,
+) -> None:
+    """List the knobs with what would be tried on this machine, or why not."""
+    from autotune import hardware, knobsheet
+    from autotune.console import Console
+    from autotune.program import parse_program
 
-    from autotune.knobs import registry
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("knob", "changes", "what it sets"):
-        table.add_column(column)
-    for knob in registry().values():
-        table.add_row(knob.name, knob.scope, knob.summary)
-    RichConsole().print(table)
+    with _errors(Console(), args or [], "knobs"):
+        machine = hardware.detect()
+        if program is None:
+            device = "cuda" if machine.gpus else "cpu"
+            about = "an ordinary image classifier on this machine; name a program to ask it"
+            profile = knobsheet.ordinary_program(device)
+        else:
+            subject = parse_program(program, args or [])
+            about, profile = str(subject), knobsheet.observe(subject, machine)
+        knobsheet.show(knobsheet.rows(machine, profile), about)
 
 
 @app.callback(invoke_without_command=True)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from autotune.measurement import Interval
+from autotune.measurement import Interval, Turn
 from autotune.stats import t_quantile
 
 # Before anything is known of a machine, this much drift is assumed, with the weight of so many
@@ -24,19 +24,6 @@ from autotune.stats import t_quantile
 ASSUMED_SPREAD = 0.025
 ASSUMED_WEIGHT = 2
 NARROW_PCT = 3.0  # half-width of a speedup at which one more turn is not worth its time
-
-
-@dataclass(frozen=True)
-class Turn:
-    """Throughput of a config and, near in time, of the baseline."""
-
-    config: Interval
-    reference: Interval
-
-    @property
-    def log_ratio(self) -> float:
-        """Logarithm of the speedup."""
-        return math.log(self.config.estimate / self.reference.estimate)
 
 
 @dataclass(frozen=True)

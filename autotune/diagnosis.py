@@ -18,6 +18,19 @@ INPUT_BOUND_SHARE = 0.25
 WAIT_IS_NOISE_SHARE = 0.03
 
 
+COMPUTE_MOVES: tuple[tuple[str, KnobValue, str], ...] = (
+    ("anomaly_detection", False, "searching for the origin of NaN slows down every operator"),
+    ("deterministic_algorithms", False, "kernels that need not repeat each bit are faster"),
+    ("precision", "bf16", "bf16 halves memory traffic and uses faster units"),
+    ("matmul_precision", "medium", "bf16 units multiply fp32 matrices faster"),
+    ("channels_last", True, "convolution kernels prefer NHWC"),
+    ("cudnn_benchmark", True, "cuDNN may know a faster algorithm for these shapes"),
+    ("optimizer_implementation", "fused", "one fused kernel walks all parameters"),
+    ("zero_grad_to_none", True, "dropping gradients is cheaper than writing zeros"),
+    ("pin_memory", True, "copies to the device are faster from pinned memory"),
+)
+
+
 class Verdict(StrEnum):
     """Where the time goes."""
 
@@ -121,19 +134,9 @@ def _loading_moves(profile: Profile, space: ResolvedSpace, hardware: Hardware) -
 
 
 def _compute_moves(space: ResolvedSpace) -> Iterator[Move]:
-    if "precision" in space.domains:
-        yield Move(
-            Family.COMPUTE,
-            {"precision": "bf16"},
-            "bf16 halves memory traffic and uses faster units",
-        )
-    for flag, why in (
-        ("channels_last", "convolution kernels prefer NHWC"),
-        ("cudnn_benchmark", "cuDNN may know a faster algorithm for these shapes"),
-        ("pin_memory", "copies to the device are faster from pinned memory"),
-    ):
-        if flag in space.domains and not space.baseline[flag]:
-            yield Move(Family.COMPUTE, {flag: True}, why)
+    for knob, value, why in COMPUTE_MOVES:
+        if knob in space.domains and space.baseline[knob] != value:
+            yield Move(Family.COMPUTE, {knob: value}, why)
     if "channels_last" in space.domains and "precision" in space.domains:
         yield Move(
             Family.COMPUTE,

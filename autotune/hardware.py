@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 PACKAGES = ("torch", "torchvision", "optuna", "autotune-torch")
+PRELOADABLE = ("libjemalloc.so.2", "libtcmalloc.so.4")
 BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"})
 
 
@@ -40,6 +41,7 @@ class Hardware:
         cpu_flags: Instruction-set flags that matter to a knob.
         memory_bytes: RAM, or the cgroup's limit where that is lower.
         shm_bytes: Free bytes in /dev/shm, None where there is none.
+        libraries: Shared libraries that a knob can preload, by soname.
         has_cxx_compiler: A C++ compiler is on PATH; torch.compile on the CPU needs one.
         doubts: What could not be read, as sentences for the user.
     """
@@ -53,6 +55,7 @@ class Hardware:
     has_cxx_compiler: bool
     system: str
     versions: Mapping[str, str] = field(default_factory=dict)
+    libraries: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
 
     @property
@@ -92,8 +95,18 @@ def detect() -> Hardware:
         has_cxx_compiler=any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++"))),
         system=f"{platform.system()} {platform.release()}",
         versions=_versions(),
+        libraries=tuple(filter(_can_be_loaded, PRELOADABLE)),
         doubts=doubts,
     )
+
+
+def _can_be_loaded(soname: str) -> bool:
+    """Tell whether the dynamic loader finds a library, by the cache that it reads itself."""
+    try:
+        cache = Path("/etc/ld.so.cache").read_bytes()
+    except OSError:
+        return False
+    return soname.encode() + b"\0" in cache
 
 
 def cpu_quota(cgroup: Path = Path("/sys/fs/cgroup")) -> int:

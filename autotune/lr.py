@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import assert_never
+
+from autotune.config import KnobValue
 
 
 class LrRule(StrEnum):
@@ -41,6 +43,12 @@ def rule_for(families: Iterable[str]) -> LrRule:
         if family in RULE_BY_FAMILY:
             return RULE_BY_FAMILY[family]
     return LrRule.NONE
+
+
+def global_batch(config: Mapping[str, KnobValue]) -> int | None:
+    """Return the samples that make one optimizer step, None where the batch is not known."""
+    size = config.get("batch_size")
+    return None if size is None else int(size) * int(config.get("accumulation_steps", 1))
 
 
 def lr_factor(rule: LrRule, batch_from: int, batch_to: int) -> float:

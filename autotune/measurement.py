@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -62,6 +63,19 @@ class Interval:
     def half_width_pct(self) -> float:
         """Half of the interval's width as percent of the estimate."""
         return 100 * (self.high - self.low) / 2 / self.estimate
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Throughput of a config and, near in time, of the baseline."""
+
+    config: Interval
+    reference: Interval
+
+    @property
+    def log_ratio(self) -> float:
+        """Logarithm of the speedup."""
+        return math.log(self.config.estimate / self.reference.estimate)
 
 
 @dataclass(frozen=True)

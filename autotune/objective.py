@@ -7,9 +7,9 @@ from dataclasses import replace
 from time import monotonic
 from typing import Self
 
-from autotune.comparison import Drift, Turn, is_decided, speedup
+from autotune.comparison import Drift, is_decided, speedup
 from autotune.config import Config
-from autotune.measurement import Anatomy, Interval, Measurement
+from autotune.measurement import Anatomy, Interval, Measurement, Turn
 from autotune.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.record import TrialRecord
 from autotune.rig import GiveUp, Rig
@@ -31,7 +31,7 @@ MOSTLY_DISTURBED = 0.5  # of the blocks: such a window is measured a second time
 START_SILENCE_S = 900.0  # imports, data preparation and compilation may take minutes
 LEAST_SILENCE_S = 60.0
 SILENCE_STEPS = 30
-MOST_TURNS = 3  # with the baseline in between, of a config that may be the best
+MOST_TURNS = 2  # with the baseline in between, of a config that may be the best
 # Of the incumbent's throughput: a window surely below it is not measured to its end. Of 1,000
 # simulated windows each, whose blocks vary by 3 % and correlate by 0.5, none was ended of configs
 # as fast as the incumbent, 0.1 % at 0.90 of it, 25 % at the limit itself, and 99 % at 0.80

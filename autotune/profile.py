@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autotune.config import KnobValue
+from autotune.domain import NotOffered
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class LoaderFacts:
         batch_size: Samples per batch; None with a custom batch sampler or without batching.
         prefetch_factor: Batches each worker holds ready; None without workers.
         has_batch_sampler: The program passed its own batch sampler.
+        start_method: How its workers begin: ``fork``, ``forkserver`` or ``spawn``.
     """
 
     dataset: str
@@ -33,15 +35,26 @@ class LoaderFacts:
     iterable: bool
     drop_last: bool
     ordinal: int = 0
+    in_order: bool = True
+    start_method: str = "fork"
 
 
 @dataclass(frozen=True)
 class OptimizerFacts:
-    """One optimizer: its class, the names of its base classes, and the learning rates it had."""
+    """One optimizer.
+
+    Attributes:
+        families: Names of its class and the optimizers among its base classes.
+        lrs: The learning rates it had.
+        implementation: The one in use: ``for-loop``, ``foreach`` or ``fused``.
+        implementations: Those that it has for its parameters' device.
+    """
 
     name: str
     families: tuple[str, ...]
     lrs: tuple[float, ...]
+    implementation: str = "for-loop"
+    implementations: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,12 +66,26 @@ class Profile:
         loaders: The loaders whose iteration drives optimizer steps; empty without a DataLoader.
         root_modules: Class names of the outermost modules that own parameters.
         parameters: Number of parameters in the root modules.
+        repeated_blocks: Number of blocks of one kind that the model consists of, 0 without such.
+        own_checkpointing: The program computes activations again by itself.
         conv2d_layers: Number of 2-D convolutions in the root modules.
         channels_last: Some 4-D parameter already lies in channels_last order.
-        own_autocast: dtype in which the program itself computes, by autocast or by its weights.
+        own_autocast: dtype of the program's own autocast, None without one.
+        own_scaler: The program scales its losses by a GradScaler of its own.
+        weights_dtype: dtype of its floating-point parameters, the smallest where they differ.
         own_compile: The program compiles its model itself.
         num_threads: torch's intra-op threads when training began.
+        interop_threads: torch's inter-op threads.
         cudnn_benchmark: The program's own setting.
+        matmul_precision: The program's own ``torch.set_float32_matmul_precision``.
+        flush_denormal: Its arithmetic takes denormal numbers for 0.
+        deterministic_algorithms: It asks torch or cuDNN for them.
+        anomaly_detection: It has autograd search for the origin of NaN.
+        calls_sdpa: It calls ``scaled_dot_product_attention``.
+        sdpa_backend: The one backend of that which it leaves enabled, or ``auto``.
+        zero_grad_to_none: What it passes to ``zero_grad``; None where it calls no such method.
+        preloaded: The environment's LD_PRELOAD.
+        cuda_alloc_conf: The environment's PYTORCH_CUDA_ALLOC_CONF.
         samples_per_step: Samples per optimizer step in the untouched steps.
         config_reads: Knobs that the program reads from its ``config`` parameter, with the value it
             got: these are its own business and the seams leave them alone.
@@ -69,12 +96,26 @@ class Profile:
     optimizers: tuple[OptimizerFacts, ...]
     root_modules: tuple[str, ...]
     parameters: int
+    repeated_blocks: int
+    own_checkpointing: bool
     conv2d_layers: int
     channels_last: bool
     own_autocast: str | None
+    own_scaler: bool
+    weights_dtype: str
     own_compile: bool
     num_threads: int
+    interop_threads: int
     cudnn_benchmark: bool
+    matmul_precision: str
+    flush_denormal: bool
+    deterministic_algorithms: bool
+    anomaly_detection: bool
+    calls_sdpa: bool
+    sdpa_backend: str
+    zero_grad_to_none: bool | None
+    preloaded: str
+    cuda_alloc_conf: str
     samples_per_step: float
     torch_version: str
     config_reads: Mapping[str, KnobValue] = field(default_factory=dict)
@@ -83,3 +124,19 @@ class Profile:
     def training_loader(self) -> LoaderFacts | None:
         """The loader that trains, None when there is none or more than one."""
         return self.loaders[0] if len(self.loaders) == 1 else None
+
+    @property
+    def accumulates(self) -> bool:
+        """The program itself makes one step of several batches."""
+        loader = self.training_loader
+        size = loader.batch_size if loader is not None else None
+        return size is not None and self.samples_per_step > 1.5 * size
+
+    @property
+    def without_training_loader(self) -> NotOffered | None:
+        """Why knobs of the loader cannot act, None when one loader trains."""
+        if not self.loaders:
+            return NotOffered("the program trains without a DataLoader")
+        if self.training_loader is None:
+            return NotOffered(f"{len(self.loaders)} loaders train together")
+        return None

@@ -76,6 +76,10 @@ class LaunchPlan:
     cwd: str
     env: Mapping[str, str] = field(default_factory=dict)
 
+    def variable(self, name: str) -> str:
+        """Return an environment variable as the process will see it, empty where it is unset."""
+        return self.env.get(name, os.environ.get(name, ""))
+
     def with_env(self, **variables: str) -> LaunchPlan:
         """Return a copy with environment variables added."""
         return replace(self, env={**self.env, **variables})

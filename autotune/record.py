@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from autotune.comparison import Turn
 from autotune.config import Config
 from autotune.hardware import Hardware
 from autotune.lr import LrRule
-from autotune.measurement import Anatomy, Interval, Measurement
+from autotune.measurement import Anatomy, Interval, Measurement, Turn
 from autotune.outcome import Ending, Outcome
 from autotune.profile import Profile
 from autotune.program import Program

@@ -14,7 +14,7 @@ from autotune.baseline import Baseline
 from autotune.bestfile import BestFile
 from autotune.config import Config, KnobValue
 from autotune.confirm import Verdict
-from autotune.lr import LrRule, lr_factor
+from autotune.lr import LrRule, global_batch, lr_factor
 from autotune.measurement import Interval, Measurement, Memory, doubts_of
 from autotune.proposals import restarts
 from autotune.record import Head, TrialRecord
@@ -86,17 +86,23 @@ class SearchResult:
     @property
     def lr_factor(self) -> float:
         """Factor on the learning rate that ``best`` implies."""
-        before, after = self.baseline.get("batch_size"), self.best.get("batch_size")
+        before, after = self.global_batches
         if before is None or after is None or "batch_size" in self.setting.own_knobs:
             return 1.0
-        return lr_factor(self.setting.lr_rule, int(before), int(after))
+        return lr_factor(self.setting.lr_rule, before, after)
+
+    @property
+    def global_batches(self) -> tuple[int | None, int | None]:
+        """Samples that make one optimizer step, in ``baseline`` and in ``best``."""
+        return global_batch(self.baseline), global_batch(self.best)
 
     @property
     def learning_note(self) -> str:
         """What the best config means for learning, as sentences for the user."""
-        before, after = self.baseline.get("batch_size"), self.best.get("batch_size")
+        before, after = self.global_batches
         if before is None or before == after:
-            return "The batch and the learning rate are the program's own."
+            note = "The learning rate is the program's own, and so are the samples of each step."
+            return note + self._micro_batch_note
         if "batch_size" in self.setting.own_knobs:
             return (
                 f"The batch goes from {before} to {after}; the program sets its own learning rate."
@@ -112,9 +118,19 @@ class SearchResult:
         note = f"The batch goes from {before} to {after} and {rate}: check the final accuracy once."
         if self.setting.lr_rule is not LrRule.NONE:
             note += " Rates that the program sets by itself (OneCycleLR, by hand) are not scaled."
-        if int(after or 0) > ADVISE_WARMUP_ABOVE * int(before):
+        if (after or 0) > ADVISE_WARMUP_ABOVE * before:
             note += " A few epochs of learning-rate warm-up are advisable at this factor."
-        return f"{note} --keep-global-batch searches without this change."
+        return f"{note}{self._micro_batch_note} --keep-global-batch searches without this change."
+
+    @property
+    def _micro_batch_note(self) -> str:
+        steps = self.changes.get("accumulation_steps")
+        if steps is None:
+            return ""
+        return (
+            f" Gradients of {steps} batches make one step; a loss must average over its samples, "
+            "and BatchNorm sees each batch alone."
+        )
 
     def save(self, path: str | Path) -> Path:
         """Write best.yaml to *path* and return it."""
@@ -126,7 +142,6 @@ class SearchResult:
         """Return the content of best.yaml."""
         hardware = self.head.hardware
         sides = ("baseline", "best")
-        batch = (self.baseline.get("batch_size"), self.best.get("batch_size"))
         return BestFile(
             program=bestfile.ProgramSection(
                 command=str(self.head.program),
@@ -134,6 +149,8 @@ class SearchResult:
                 device=self.setting.device,
                 loader=self.setting.loader,
                 own_knobs=self.setting.own_knobs,
+                own_autocast=self.setting.own_autocast,
+                own_scaler=self.setting.own_scaler,
             ),
             config=dict(self.best),
             baseline=dict(self.baseline),
@@ -150,7 +167,7 @@ class SearchResult:
             learning=bestfile.LearningSection(
                 lr_rule=self.setting.lr_rule,
                 lr_factor=round(self.lr_factor, 6),
-                batch_size=dict(zip(sides, batch, strict=True)),
+                batch_size=dict(zip(sides, self.global_batches, strict=True)),
                 loss=dict(zip(sides, self.losses, strict=True)),
                 note=self.learning_note,
             ),

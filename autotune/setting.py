@@ -20,6 +20,8 @@ class Setting:
         lr_rule: How the learning rate follows the global batch.
         own_knobs: Knobs that the program reads from its ``config`` parameter and applies itself.
         device: Device type that the program trains on.
+        own_autocast: The program computes in autocast itself, which is steered then.
+        own_scaler: It scales its losses itself.
     """
 
     config: Config
@@ -28,6 +30,8 @@ class Setting:
     lr_rule: LrRule
     own_knobs: tuple[str, ...]
     device: str
+    own_autocast: bool = False
+    own_scaler: bool = False
 
     @classmethod
     def as_written(cls, baseline: Config, profile: Profile, rule: LrRule | None = None) -> Setting:
@@ -46,6 +50,8 @@ class Setting:
             lr_rule=rule or rule_for(families),
             own_knobs=tuple(profile.config_reads),
             device=profile.device,
+            own_autocast=profile.own_autocast is not None,
+            own_scaler=profile.own_scaler,
         )
 
     def changes(self) -> dict[str, KnobValue]:

@@ -12,7 +12,11 @@ from autotune.domain import Domain, NotOffered
 from autotune.errors import UsageError, did_you_mean
 from autotune.hardware import Hardware
 from autotune.knobs import Knob, Scope, registry
+from autotune.lr import global_batch
 from autotune.profile import Profile
+
+# Beyond, scaled learning rates stop holding for most models (knobs/batch_size.py has the source)
+MOST_GROWTH = 8
 
 
 @dataclass(frozen=True)
@@ -23,12 +27,16 @@ class SearchSpace:
         knobs: Values per knob; None lets the knob offer what fits here.
         fixed: Knobs held at one value in every config but the baseline.
         demanded: Knobs that the user named: not to be able to offer one is an error.
+        keeps_global_batch: Each optimizer step gets as many samples as the program gives it.
+        max_global_batch: The most samples of a step; by default eight times the program's own.
     """
 
     name: str
     knobs: Mapping[str, tuple[KnobValue, ...] | None]
     fixed: Mapping[str, KnobValue] = field(default_factory=dict)
     demanded: frozenset[str] = frozenset()
+    keeps_global_batch: bool = False
+    max_global_batch: int | None = None
 
     def tune(self, names: Iterable[str]) -> SearchSpace:
         """Return the space of these knobs alone, with the values this space gives them.
@@ -78,21 +86,29 @@ class SearchSpace:
             demanded=self.demanded | frozenset(given),
         )
 
-    def without(self, knob: str) -> SearchSpace:
-        """Return this space less one knob.
+    def keep_global_batch(self) -> SearchSpace:
+        """Return this space with as many samples in each step as the program has.
+
+        The batch is not searched by itself then: it follows accumulation_steps.
 
         Raises:
-            UsageError: when the user has named that knob.
+            UsageError: when the user has named the batch size.
         """
-        if knob in self.demanded:
+        if "batch_size" in self.demanded:
             raise UsageError(
-                f"'{knob}' is both asked for and to be left as it is. Drop one of the two."
+                "'batch_size' is both asked for and to be left as it is. Drop one of the two."
             )
-        return replace(
-            self,
-            knobs={k: v for k, v in self.knobs.items() if k != knob},
-            fixed={k: v for k, v in self.fixed.items() if k != knob},
-        )
+        return replace(self, keeps_global_batch=True)
+
+    def up_to_global_batch(self, most: int | None) -> SearchSpace:
+        """Return this space with at most so many samples in a step; None sets no limit.
+
+        Raises:
+            UsageError: when it is no number of samples.
+        """
+        if most is not None and most < 1:
+            raise UsageError(f"--max-global-batch takes a number of samples, not {most}.")
+        return replace(self, max_global_batch=most)
 
     def resolve(self, hardware: Hardware, profile: Profile) -> ResolvedSpace:
         """Return what can be searched with this program on this machine.
@@ -115,15 +131,24 @@ class SearchSpace:
             except ValueError as error:
                 refused[name] = f"the program has a value of its own for it, but it {error}"
                 continue
+            given = (self.fixed[name],) if name in self.fixed else self.knobs[name]
+            cannot = (knob.refusal(value, hardware, profile) for value in given or ())
+            if reason := next(filter(None, cannot), None):
+                refused[name] = reason
+                del baseline[name]
+                continue
             if name in self.fixed:
                 continue
-            given = self.knobs[name]
             domain = Domain(given) if given else offer
             domain = domain.including(baseline[name])
-            if len(domain.values) > 1:
+            if self.keeps_global_batch and name == "batch_size":
+                refused[name] = "the global batch is to be kept"
+            elif len(domain.values) > 1:
                 domains[name] = domain
             else:
                 refused[name] = f"{baseline[name]} is the only value that fits here"
+        if self.keeps_global_batch:
+            _keep_divisors(domains, baseline)
         if unmet := [f"  {n}: {refused[n]}" for n in sorted(self.demanded & refused.keys())]:
             raise UsageError(
                 "These knobs cannot act here:\n" + "\n".join(unmet) + "\nLeave them out."
@@ -135,6 +160,8 @@ class SearchSpace:
             refused=refused,
             restart=frozenset(n for n in baseline if registry()[n].scope is Scope.RESTART)
             | (frozenset(profile.config_reads) & baseline.keys()),
+            keeps_global_batch=self.keeps_global_batch,
+            max_global_batch=self.max_global_batch or _most_samples(domains, baseline),
         )
 
 
@@ -148,6 +175,8 @@ class ResolvedSpace:
         baseline: What the program does by itself.
         refused: Why knobs of the space are not searched.
         restart: Knobs whose change needs a fresh process.
+        keeps_global_batch: The batch is what accumulation_steps leaves of the program's own.
+        max_global_batch: The most samples of a step, None without a batch.
     """
 
     domains: Mapping[str, Domain]
@@ -155,6 +184,8 @@ class ResolvedSpace:
     baseline: Config
     refused: Mapping[str, str]
     restart: frozenset[str]
+    keeps_global_batch: bool = False
+    max_global_batch: int | None = None
 
     @property
     def start(self) -> Config:
@@ -173,11 +204,19 @@ class ResolvedSpace:
             for n in config
             if n in self.baseline and not registry()[n].is_active(config)
         }
+        if self.keeps_global_batch and (whole := global_batch(self.baseline)) is not None:
+            idle["batch_size"] = whole // int(config.get("accumulation_steps", 1))
         return config.replace(**idle)
 
     def conflicts(self, config: Config) -> list[str]:
         """Return why the config cannot be measured, one sentence each; empty when it can."""
-        found = (registry()[n].conflict(config) for n in config)
+        found = [registry()[n].conflict(config) for n in config]
+        samples = global_batch(config)
+        if samples is not None and self.max_global_batch and samples > self.max_global_batch:
+            found.append(
+                f"A step of {samples} samples is more than --max-global-batch "
+                f"({self.max_global_batch})."
+            )
         return [sentence for sentence in found if sentence]
 
     def needs_restart(self, here: Config, there: Config) -> bool:
@@ -211,6 +250,23 @@ def parse_value(knob: str, raw: object, where: str) -> KnobValue:
         return registry()[knob].parse(raw)
     except ValueError as error:
         raise UsageError(f"{where}: knob '{knob}' {error}.") from error
+
+
+def _keep_divisors(domains: dict[str, Domain], baseline: Mapping[str, KnobValue]) -> None:
+    """Leave the accumulation steps into which the program's own batch can be cut."""
+    steps, whole = domains.get("accumulation_steps"), global_batch(baseline)
+    if steps is not None and whole is not None:
+        fitting = tuple(n for n in steps.values if whole % int(n) == 0)
+        domains["accumulation_steps"] = Domain(fitting)
+
+
+def _most_samples(domains: Mapping[str, Domain], baseline: Mapping[str, KnobValue]) -> int | None:
+    """As many as the largest batch offered, and MOST_GROWTH times the program's own in any case."""
+    own = global_batch(baseline)
+    if own is None:
+        return None
+    sizes = domains["batch_size"].values if "batch_size" in domains else ()
+    return max(MOST_GROWTH * own, *map(int, sizes), 0)
 
 
 def _offer(knob: Knob, hardware: Hardware, profile: Profile) -> Domain | NotOffered:

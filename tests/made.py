@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.comparison import Turn
 from autotune.config import Config, KnobValue
 from autotune.hardware import Gpu, Hardware
 from autotune.lr import LrRule
-from autotune.measurement import Block, Interval, Measurement
+from autotune.measurement import Block, Interval, Measurement, Turn
 from autotune.outcome import Ending
 from autotune.profile import LoaderFacts, OptimizerFacts, Profile
 from autotune.program import Program, ProgramKind
@@ -57,12 +56,26 @@ PROFILE = Profile(
     optimizers=(OptimizerFacts("SGD", ("SGD", "Optimizer"), (0.1,)),),
     root_modules=("Net",),
     parameters=120_000,
+    repeated_blocks=0,
+    own_checkpointing=False,
     conv2d_layers=2,
     channels_last=False,
     own_autocast=None,
+    own_scaler=False,
+    weights_dtype="float32",
     own_compile=False,
     num_threads=2,
+    interop_threads=2,
     cudnn_benchmark=False,
+    matmul_precision="highest",
+    flush_denormal=False,
+    deterministic_algorithms=False,
+    anomaly_detection=False,
+    calls_sdpa=False,
+    sdpa_backend="auto",
+    zero_grad_to_none=True,
+    preloaded="",
+    cuda_alloc_conf="",
     samples_per_step=64.0,
     torch_version="2.11.0",
 )

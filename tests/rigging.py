@@ -58,22 +58,26 @@ class OpenRig:
 
 @contextmanager
 def open_rig(
-    directory: Path, program: str, *args: str, setting: Setting | None = None
+    directory: Path,
+    program: str,
+    *args: str,
+    setting: Setting | None = None,
+    space: str = "default",
 ) -> Iterator[OpenRig]:
     """Open a rig on one of the tiny programs; *program* may name a function after a colon."""
     subject = parse_program(str(PROGRAMS / program), args, directory)
     with Rig(subject, directory / "rig", directory / "cache") as rig:
         ready = rig.open(setting, never, 120.0)
         assert isinstance(ready, Ready), ready
-        yield OpenRig(rig, ready.profile, base_setting(ready.profile))
+        yield OpenRig(rig, ready.profile, base_setting(ready.profile, space=space))
 
 
-def base_setting(profile: Profile, rule: LrRule = LrRule.LINEAR) -> Setting:
+def base_setting(profile: Profile, rule: LrRule = LrRule.LINEAR, space: str = "default") -> Setting:
     """Return the baseline's setting for a program with this profile, as the search makes it."""
-    space = load("default").resolve(hardware.detect(), profile)
+    baseline = load(space).resolve(hardware.detect(), profile).baseline
     return Setting(
-        config=space.baseline,
-        baseline=space.baseline,
+        config=baseline,
+        baseline=baseline,
         loader=profile.training_loader,
         lr_rule=rule,
         own_knobs=tuple(profile.config_reads),

@@ -199,9 +199,9 @@ def test_an_unknown_knob_is_answered_with_line_and_nearest(path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "fault"),
     [
-        ("fp16", "knob 'precision' takes fp32 or bf16, not 'fp16'."),
-        ("", "knob 'precision' takes fp32 or bf16, not None."),
-        ("[bf16]", "knob 'precision' takes fp32 or bf16, not ['bf16']."),
+        ("fp16", "knob 'precision' takes fp32 or tf32 or bf16 or fp16, not 'fp16'."),
+        ("", "knob 'precision' takes fp32 or tf32 or bf16 or fp16, not None."),
+        ("[bf16]", "knob 'precision' takes fp32 or tf32 or bf16 or fp16, not ['bf16']."),
     ],
 )
 def test_a_wrong_value_is_answered_with_what_the_knob_takes(

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from autotune.comparison import Drift, Turn, is_decided, speedup
-from autotune.measurement import Interval
+from autotune.comparison import Drift, is_decided, speedup
+from autotune.measurement import Interval, Turn
 from tests.made import make_interval
 
 NO_DRIFT = Drift(0.0, 10**6)

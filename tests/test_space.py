@@ -68,16 +68,58 @@ def test_narrowing_leaves_the_first_space_as_it_was() -> None:
     assert make_space(list(SPACE.knobs)) == SPACE
 
 
-def test_a_knob_can_be_left_out_whether_it_is_searched_or_fixed() -> None:
-    space = make_space(["batch_size", "precision"], fixed={"num_workers": 2})
-    assert list(space.without("batch_size").knobs) == ["precision"]
-    assert space.without("num_workers").fixed == {}
-    assert space.without("compile") == space
+# --- the global batch -----------------------------------------------------------------------------
+
+BATCHES = make_space(["batch_size", "accumulation_steps"])
 
 
-def test_a_knob_that_was_asked_for_cannot_be_left_out() -> None:
+def test_a_kept_global_batch_is_cut_into_the_accumulated_steps() -> None:
+    space = BATCHES.keep_global_batch().resolve(HARDWARE, PROFILE)
+    assert set(space.domains) == {"accumulation_steps"}
+    batches = {c["accumulation_steps"]: c["batch_size"] for c in space.configs(space.start)}
+    assert batches == {1: 64, 2: 32, 4: 16}
+    assert "to be kept" in space.refused["batch_size"]
+
+
+def test_a_batch_is_cut_into_equal_parts_only() -> None:
+    profile = make_profile(loaders=(make_loader(batch_size=6),), samples_per_step=6.0)
+    space = BATCHES.keep_global_batch().resolve(HARDWARE, profile)
+    assert space.domains["accumulation_steps"].values == (1, 2)
+
+
+def test_without_accumulation_a_kept_batch_is_the_programs_own() -> None:
+    space = SPACE.keep_global_batch().resolve(HARDWARE, PROFILE)
+    assert "batch_size" not in space.domains
+    assert {c["batch_size"] for c in space.configs(space.start)} == {64}
+
+
+def test_a_batch_size_that_was_asked_for_cannot_be_kept() -> None:
     with pytest.raises(UsageError, match=r"'batch_size' is both asked for and"):
-        SPACE.tune(["batch_size"]).without("batch_size")
+        SPACE.tune(["batch_size"]).keep_global_batch()
+
+
+@pytest.mark.parametrize(("most", "largest"), [(None, 512), (128, 128), (64, 64), (100_000, 2048)])
+def test_the_samples_of_a_step_have_a_limit(most: int | None, largest: int) -> None:
+    """By default eight times the program's own 64, however many batches make a step."""
+    space = BATCHES.up_to_global_batch(most).resolve(HARDWARE, PROFILE)
+    steps = [
+        int(c["batch_size"]) * int(c["accumulation_steps"]) for c in space.configs(space.start)
+    ]
+    assert max(steps) == largest
+
+
+def test_a_batch_beyond_the_limit_can_be_asked_for_by_value() -> None:
+    space = BATCHES.with_values({"batch_size": [4096]}).resolve(HARDWARE, PROFILE)
+    assert not space.conflicts(space.baseline.replace(batch_size=4096))
+    assert space.conflicts(space.baseline.replace(batch_size=4096, accumulation_steps=2))
+
+
+def test_a_limit_is_a_number_of_samples() -> None:
+    with pytest.raises(UsageError, match="takes a number of samples, not 0"):
+        SPACE.up_to_global_batch(0)
+
+
+# --- names ----------------------------------------------------------------------------------------
 
 
 def test_all_unknown_knobs_are_named_at_once_with_the_nearest() -> None:
@@ -95,7 +137,9 @@ def test_fix_and_values_name_their_own_option() -> None:
         SPACE.fix({"num_worker": 2})
     with pytest.raises(UsageError, match=r"in --values\. Did you mean 'num_workers'"):
         SPACE.with_values({"num_worker": [2]})
-    with pytest.raises(UsageError, match="--fix: knob 'precision' takes fp32 or bf16, not 'fp8'"):
+    with pytest.raises(
+        UsageError, match="--fix: knob 'precision' takes fp32 or tf32 or bf16 or fp16, not"
+    ):
         SPACE.fix({"precision": "fp8"})
     with pytest.raises(UsageError, match="--values: knob 'batch_size' takes a whole number"):
         SPACE.with_values({"batch_size": [64, "large"]})

@@ -58,8 +58,8 @@ def test_every_shipped_space_says_what_it_is_for(name: str) -> None:
     assert text.startswith("# ")
 
 
-def test_the_default_space_knows_every_knob() -> None:
-    assert set(spacefile.load("default").knobs) == set(registry())
+def test_the_full_space_knows_every_knob() -> None:
+    assert set(spacefile.load("full").knobs) == set(registry())
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_the_list() -> None:
@@ -136,7 +136,7 @@ def test_every_fault_is_told_at_once_with_file_line_and_nearest_key(place: Path)
     assert faults[0].startswith(":2: Unknown key 'knob'. Did you mean 'knobs'?")
     assert faults[1].startswith(":1: version is 2, this autotune reads 1.")
     assert faults[2].startswith(":5: Unknown knob 'batchsize'. Did you mean 'batch_size'?")
-    assert faults[3] == ":6: knob 'precision' takes fp32 or bf16, not 'fp8'."
+    assert faults[3] == ":6: knob 'precision' takes fp32 or tf32 or bf16 or fp16, not 'fp8'."
     assert faults[4] == ":7: knob 'num_workers' takes 'auto' or a list of values, not 4."
     assert faults[5] == ":8: knob 'prefetch_factor' takes 'auto' or a list of values, not []."
     assert faults[6] == ":11: knob 'pin_memory' takes true or false, not 'maybe'."

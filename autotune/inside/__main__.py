@@ -48,7 +48,7 @@ def _run(link: Link, commands: queue.SimpleQueue[ToRig], start: Start, started: 
     config = launch.RecordedConfig(start.setting.config if start.setting else {})
     driver.config_reads = config.reads
     if start.setting is None:
-        seams.watch_autocast()
+        seams.watch()
     else:
         seams.apply(start.setting)
     exception, trace, exit_code = "", "", 0

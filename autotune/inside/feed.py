@@ -59,6 +59,8 @@ class Feed:
         else:
             self._cached = None
             batch, samples = self._next(endless=endless)
+        if endless or self._seam.is_target(self.loader):
+            self._seam.hand_out(self._active, self._batch_number)
         self._listener.after_batch(self, samples, perf_counter() - asked)
         return batch
 
@@ -112,10 +114,7 @@ class Feed:
     @property
     def batches_per_epoch(self) -> int | None:
         """Batches between two beginnings, None for data without a length."""
-        try:
-            return len(self._active)
-        except TypeError:
-            return None
+        return self._seam.length(self._active)
 
     @property
     def samples_per_epoch(self) -> int | None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
+from torch.backends import cuda, cudnn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from autotune.config import KnobValue
 from autotune.inside.feed import Feed
 from autotune.inside.seams import Seams
+from autotune.inside.seams.checkpoint import blocks_of
+from autotune.inside.seams.optimizer import implementation_of, implementations_of
 from autotune.profile import OptimizerFacts, Profile
 
 OBSERVED_STEPS = 4
@@ -91,12 +95,28 @@ class Observer:
             optimizers=tuple(self._optimizers.values()),
             root_modules=tuple(type(root).__name__ for root in roots),
             parameters=sum(r.parameters for r in roots.values()),
+            repeated_blocks=len(blocks_of(roots)),
+            own_checkpointing="checkpoint" in self._seams.uses.seen,
             conv2d_layers=sum(isinstance(m, nn.Conv2d) for m in modules),
             channels_last=any(_lies_channels_last(w) for w in weights),
-            own_autocast=self._seams.autocast.own_dtype or _reduced_dtype(roots),
+            own_autocast=self._seams.autocast.own_dtype,
+            own_scaler=self._seams.autocast.has_own_scaler,
+            weights_dtype=_weights_dtype(roots),
             own_compile=_dynamo_ran() or any(r._compiled_call_impl for r in roots),  # noqa: SLF001
             num_threads=torch.get_num_threads(),
-            cudnn_benchmark=torch.backends.cudnn.benchmark,
+            interop_threads=torch.get_num_interop_threads(),
+            cudnn_benchmark=cudnn.benchmark,
+            matmul_precision=torch.get_float32_matmul_precision(),
+            flush_denormal=_flushes_denormals(),
+            deterministic_algorithms=(
+                torch.are_deterministic_algorithms_enabled() or cudnn.deterministic
+            ),
+            anomaly_detection=torch.is_anomaly_enabled(),
+            calls_sdpa="scaled_dot_product_attention" in self._seams.uses.seen,
+            sdpa_backend=_sdpa_backend(),
+            zero_grad_to_none=self._seams.optimizer.own_to_none,
+            preloaded=os.environ.get("LD_PRELOAD", ""),
+            cuda_alloc_conf=os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
             samples_per_step=sum(self._samples) / len(self._samples),
             torch_version=torch.__version__,
             config_reads=dict(config_reads),
@@ -106,19 +126,40 @@ class Observer:
 def _optimizer_facts(optimizer: Optimizer) -> OptimizerFacts:
     families = tuple(c.__name__ for c in type(optimizer).__mro__ if issubclass(c, Optimizer))
     lrs = tuple(float(g["lr"]) for g in optimizer.param_groups if "lr" in g)
-    return OptimizerFacts(type(optimizer).__name__, families, lrs)
+    return OptimizerFacts(
+        type(optimizer).__name__,
+        families,
+        lrs,
+        implementation_of(optimizer),
+        implementations_of(optimizer),
+    )
+
+
+def _flushes_denormals() -> bool:
+    """Tell whether this thread's arithmetic takes denormal numbers for 0; torch does not say."""
+    return float(torch.tensor([1e-310], dtype=torch.float64) * 1) == 0.0
+
+
+def _sdpa_backend() -> str:
+    enabled = {
+        "flash": cuda.flash_sdp_enabled(),
+        "efficient": cuda.mem_efficient_sdp_enabled(),
+        "math": cuda.math_sdp_enabled(),
+        "cudnn": cuda.cudnn_sdp_enabled(),
+    }
+    names = [name for name, is_on in enabled.items() if is_on]
+    return names[0] if len(names) == 1 else "auto"
 
 
 def _lies_channels_last(weight: torch.Tensor) -> bool:
     return weight.is_contiguous(memory_format=torch.channels_last) and not weight.is_contiguous()
 
 
-def _reduced_dtype(roots: Iterable[nn.Module]) -> str | None:
-    """The dtype of parameters that the program itself keeps in 16 bits."""
-    for parameter in (p for root in roots for p in root.parameters()):
-        if parameter.dtype in {torch.bfloat16, torch.float16}:
-            return str(parameter.dtype).removeprefix("torch.")
-    return None
+def _weights_dtype(roots: Iterable[nn.Module]) -> str:
+    """The dtype of parameters, of the fewest bits where they differ."""
+    dtypes = {p.dtype for root in roots for p in root.parameters() if p.is_floating_point()}
+    smallest = min(dtypes, key=lambda dtype: dtype.itemsize, default=torch.float32)
+    return str(smallest).removeprefix("torch.")
 
 
 def _dynamo_ran() -> bool:

@@ -8,28 +8,60 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 
 from autotune.errors import UsageError
+from autotune.knobs.accumulation_steps import AccumulationSteps
+from autotune.knobs.activation_checkpointing import ActivationCheckpointing
+from autotune.knobs.anomaly_detection import AnomalyDetection
 from autotune.knobs.base import Knob, Scope
 from autotune.knobs.batch_size import BatchSize
 from autotune.knobs.channels_last import ChannelsLast
 from autotune.knobs.compile import Compile
+from autotune.knobs.cuda_allocator import CudaAllocator
 from autotune.knobs.cudnn_benchmark import CudnnBenchmark
+from autotune.knobs.deterministic_algorithms import DeterministicAlgorithms
+from autotune.knobs.flush_denormal import FlushDenormal
+from autotune.knobs.in_order import InOrder
+from autotune.knobs.interop_threads import InteropThreads
+from autotune.knobs.malloc import Malloc
+from autotune.knobs.matmul_precision import MatmulPrecision
 from autotune.knobs.num_threads import NumThreads
 from autotune.knobs.num_workers import NumWorkers
+from autotune.knobs.optimizer_implementation import OptimizerImplementation
+from autotune.knobs.persistent_workers import PersistentWorkers
 from autotune.knobs.pin_memory import PinMemory
 from autotune.knobs.precision import Precision
 from autotune.knobs.prefetch_factor import PrefetchFactor
+from autotune.knobs.sdpa_backend import SdpaBackend
+from autotune.knobs.worker_start_method import WorkerStartMethod
+from autotune.knobs.worker_threads import WorkerThreads
+from autotune.knobs.zero_grad_to_none import ZeroGradToNone
 
 __all__ = ["Knob", "Scope", "registry"]
 
 OWN: tuple[type[Knob], ...] = (
     NumWorkers,
     PrefetchFactor,
+    PersistentWorkers,
+    InOrder,
+    WorkerThreads,
+    WorkerStartMethod,
     PinMemory,
     BatchSize,
+    AccumulationSteps,
+    ActivationCheckpointing,
     Precision,
+    MatmulPrecision,
     ChannelsLast,
     CudnnBenchmark,
+    SdpaBackend,
+    OptimizerImplementation,
+    ZeroGradToNone,
     NumThreads,
+    InteropThreads,
+    FlushDenormal,
+    Malloc,
+    CudaAllocator,
+    DeterministicAlgorithms,
+    AnomalyDetection,
     Compile,
 )
 

@@ -56,6 +56,15 @@ class Knob(ABC):
     def current(self, profile: Profile) -> KnobValue:
         """Return what the program does today: the knob's value in the baseline."""
 
+    def refusal(
+        self,
+        value: KnobValue,  # noqa: ARG002
+        hardware: Hardware,  # noqa: ARG002
+        profile: Profile,  # noqa: ARG002
+    ) -> str | None:
+        """Return why a value that the user names, beyond those offered, cannot be had here."""
+        return None
+
     def is_active(self, config: Config) -> bool:  # noqa: ARG002
         """Tell whether the value has any effect in this config.
 

@@ -20,7 +20,7 @@ LEAST_STEPS_PER_EPOCH = 16  # fewer are no epoch to speak of, and prefetching wo
 
 
 class BatchSize(Knob):
-    """Samples per step of the training loader; the learning rate follows by --lr-rule."""
+    """Samples in a batch of the training loader; the learning rate follows by --lr-rule."""
 
     name = "batch_size"
     value_type = int
@@ -52,4 +52,4 @@ class BatchSize(Knob):
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Ask for a loader with that size, and let the learning rate follow."""
         seams.loader.request(batch_size=int(value))
-        seams.optimizer.follow_batch(int(value))
+        seams.optimizer.follow(batch_size=int(value))

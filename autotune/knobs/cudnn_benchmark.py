@@ -34,4 +34,4 @@ class CudnnBenchmark(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Set torch.backends.cudnn.benchmark."""
-        seams.process.set_cudnn_benchmark(enabled=bool(value))
+        seams.process.switch(self.name, value)

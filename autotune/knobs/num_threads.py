@@ -38,4 +38,4 @@ class NumThreads(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Set torch's intra-op threads."""
-        seams.process.set_num_threads(int(value))
+        seams.process.switch(self.name, value)

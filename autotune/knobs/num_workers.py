@@ -24,11 +24,9 @@ class NumWorkers(Knob):
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
         """Return 0 up to one and a half times the cores: loading often waits for storage."""
-        if not profile.loaders:
-            return NotOffered("the program trains without a DataLoader")
-        if profile.training_loader is None:
-            return NotOffered(f"{len(profile.loaders)} loaders train together")
-        if profile.training_loader.iterable:
+        if refusal := profile.without_training_loader:
+            return refusal
+        if profile.loaders[0].iterable:
             return NotOffered("the dataset is iterable: each worker may repeat all its samples")
         most = max(2, hardware.cpu_quota + hardware.cpu_quota // 2)
         return Domain(tuple(n for n in CANDIDATES if n <= most))

@@ -24,11 +24,7 @@ class PinMemory(Knob):
         """Return both ways: it was seen to help and to hurt."""
         if profile.device == "cpu":
             return NotOffered("the model is on the CPU: nothing is copied to a device")
-        if not profile.loaders:
-            return NotOffered("the program trains without a DataLoader")
-        if profile.training_loader is None:
-            return NotOffered(f"{len(profile.loaders)} loaders train together")
-        return Domain((False, True))
+        return profile.without_training_loader or Domain((False, True))
 
     def current(self, profile: Profile) -> KnobValue:
         """Return the setting of the (first) training loader."""

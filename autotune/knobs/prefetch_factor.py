@@ -25,11 +25,7 @@ class PrefetchFactor(Knob):
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
         """Return the default and two deeper buffers, which even out batches of uneven cost."""
-        if not profile.loaders:
-            return NotOffered("the program trains without a DataLoader")
-        if profile.training_loader is None:
-            return NotOffered(f"{len(profile.loaders)} loaders train together")
-        return Domain((2, 4, 8))
+        return profile.without_training_loader or Domain((2, 4, 8))
 
     def current(self, profile: Profile) -> KnobValue:
         """Return the loader's own depth; without workers, the one it would get with them."""

@@ -16,8 +16,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from autotune.inside.feed import _Cached, tensors_in
 from autotune.inside.seams import parts
+from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.optimizer import OptimizerSeam
 from autotune.inside.seams.parts import SYNCS, Part, PartsClock, PartsSeam, _moves
+from autotune.inside.seams.scaling import ScalingSeam
 from autotune.measurement import StepSplit
 
 PATCHED = (
@@ -196,8 +198,8 @@ class Slow(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 def taken_apart(model: nn.Module) -> Iterator[PartsClock]:
     """A clock that is told about the parts of the steps of a model."""
     clock = PartsClock(with_events=False)
-    optimizer_seam = OptimizerSeam(lambda: None, lambda _: None)
-    optimizer_seam.install()
+    optimizer_seam = OptimizerSeam(AccumulationSeam(), ScalingSeam(), lambda: None, lambda _: None)
+    optimizer_seam.install(watches=False)
     seam = PartsSeam(clock, [model], optimizer_seam)
     seam.install()
     try:
@@ -227,8 +229,8 @@ def test_a_removed_seam_no_longer_listens_to_the_optimizer(passing: Time) -> Non
     model = nn.Linear(2, 1)
     optimizer = SGD(model.parameters(), lr=0.1)
     clock = PartsClock(with_events=False)
-    optimizer_seam = OptimizerSeam(lambda: None, lambda _: None)
-    optimizer_seam.install()
+    optimizer_seam = OptimizerSeam(AccumulationSeam(), ScalingSeam(), lambda: None, lambda _: None)
+    optimizer_seam.install(watches=False)
     try:
         seam = PartsSeam(clock, [model], optimizer_seam)
         seam.install()

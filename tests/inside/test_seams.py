@@ -87,7 +87,7 @@ def test_installed_seams_are_removed_without_a_trace(tmp_path: Path) -> None:
     before = [vars(owner).get(name) for owner, name in PATCHED]
     seams = Seams(Listener(), None)
     seams.install()
-    seams.watch_autocast()
+    seams.watch()
     seams.redirect_files(tmp_path, is_first=False)
     during = [vars(owner).get(name) for owner, name in PATCHED]
     assert all(a is not b for a, b in zip(before, during, strict=True))

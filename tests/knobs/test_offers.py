@@ -10,7 +10,8 @@ from autotune.config import Config, KnobValue
 from autotune.domain import Domain, NotOffered
 from autotune.hardware import Hardware
 from autotune.knobs import Scope, registry
-from autotune.profile import Profile
+from autotune.profile import OptimizerFacts, Profile
+from autotune.program import LaunchPlan
 from tests.made import A100, H100, MACHINES, V100, make_hardware, make_loader, make_profile
 
 CUDA = make_profile(device="cuda")
@@ -33,12 +34,17 @@ def reason(knob: str, hardware: Hardware, profile: Profile) -> str:
 
 @pytest.mark.parametrize("gpus", [(A100,), (H100,), (A100, H100)])
 def test_bf16_is_offered_from_ampere_on(gpus: tuple[object, ...]) -> None:
-    assert values("precision", make_hardware(gpus=gpus), CUDA) == ("fp32", "bf16")
+    expected = ("fp32", "tf32", "bf16", "fp16")
+    assert values("precision", make_hardware(gpus=gpus), CUDA) == expected
 
 
 @pytest.mark.parametrize("gpus", [(V100,), (A100, V100)])
 def test_bf16_is_not_offered_where_a_gpu_would_emulate_it(gpus: tuple[object, ...]) -> None:
-    assert "8.0" in reason("precision", make_hardware(gpus=gpus), CUDA)
+    hardware = make_hardware(gpus=gpus)
+    assert values("precision", hardware, CUDA) == ("fp32", "fp16")
+    refused = registry()["precision"].refusal("bf16", hardware, CUDA)
+    assert refused is not None
+    assert "8.0" in refused
 
 
 def test_bf16_on_the_cpu_needs_the_instructions_whatever_the_gpus_are() -> None:
@@ -47,9 +53,20 @@ def test_bf16_on_the_cpu_needs_the_instructions_whatever_the_gpus_are() -> None:
     assert "no bf16 instructions" in reason("precision", emulating, make_profile())
 
 
-def test_a_program_with_its_own_autocast_keeps_it() -> None:
+def test_a_program_with_its_own_autocast_starts_from_its_dtype() -> None:
     profile = replace(CUDA, own_autocast="bfloat16")
+    assert registry()["precision"].current(profile) == "bf16"
+    assert "fp32" in values("precision", MACHINES["H100"], profile)
+
+
+def test_a_program_with_weights_in_sixteen_bits_keeps_them() -> None:
+    profile = replace(CUDA, weights_dtype="bfloat16")
     assert "bfloat16" in reason("precision", MACHINES["H100"], profile)
+
+
+def test_loss_scaling_and_lbfgs_do_not_go_together() -> None:
+    profile = replace(CUDA, optimizers=(optimizer("LBFGS", ("for-loop",)),))
+    assert "fp16" not in values("precision", MACHINES["H100"], profile)
 
 
 # --- batch size -----------------------------------------------------------------------------------
@@ -126,7 +143,18 @@ def test_pinned_memory_is_measured_both_ways_where_there_is_a_device_to_copy_to(
     assert "on the CPU" in reason("pin_memory", MACHINES["A100"], make_profile())
 
 
-@pytest.mark.parametrize("knob", ["num_workers", "prefetch_factor", "pin_memory"])
+@pytest.mark.parametrize(
+    "knob",
+    [
+        "num_workers",
+        "prefetch_factor",
+        "persistent_workers",
+        "in_order",
+        "worker_start_method",
+        "worker_threads",
+        "pin_memory",
+    ],
+)
 def test_a_program_without_a_loader_has_no_loader_knobs(knob: str) -> None:
     profile = make_profile(device="cuda", loaders=())
     assert "without a DataLoader" in reason(knob, MACHINES["A100"], profile)
@@ -173,9 +201,9 @@ def test_a_program_that_compiles_its_model_is_left_alone() -> None:
     assert "compiles its model itself" in reason("compile", make_hardware(), profile)
 
 
-def test_only_compiling_needs_a_fresh_process() -> None:
+def test_what_torch_fixes_at_its_start_needs_a_fresh_process() -> None:
     restart = {name for name, knob in registry().items() if knob.scope is Scope.RESTART}
-    assert restart == {"compile"}
+    assert restart == {"compile", "cuda_allocator", "flush_denormal", "interop_threads", "malloc"}
 
 
 # --- values as people write them ------------------------------------------------------------------
@@ -191,9 +219,9 @@ def test_other_compile_modes_are_refused_with_those_that_exist(raw: object) -> N
         registry()["compile"].parse(raw)
 
 
-@pytest.mark.parametrize("raw", [False, "fp16", "bfloat16", 16])
+@pytest.mark.parametrize("raw", [False, "fp8", "bfloat16", 16])
 def test_other_precisions_are_refused_with_those_that_exist(raw: object) -> None:
-    with pytest.raises(ValueError, match="takes fp32 or bf16, not"):
+    with pytest.raises(ValueError, match="takes fp32 or tf32 or bf16 or fp16, not"):
         registry()["precision"].parse(raw)
 
 
@@ -211,3 +239,107 @@ def test_zero_workers_are_a_value() -> None:
 def test_a_switch_takes_true_or_false_only(raw: object) -> None:
     with pytest.raises(ValueError, match="takes true or false, not"):
         registry()["pin_memory"].parse(raw)
+
+
+# --- kernels, optimizer, memory -------------------------------------------------------------------
+
+
+def test_matmul_precision_is_the_cpus_affair_where_it_has_bf16_units() -> None:
+    assert values("matmul_precision", make_hardware(), make_profile()) == ("highest", "medium")
+    assert "bf16" in reason("matmul_precision", make_hardware(cpu_flags=()), make_profile())
+    assert "tf32" in reason("matmul_precision", MACHINES["A100"], CUDA)
+
+
+@pytest.mark.parametrize(
+    ("machine", "device", "expected"),
+    [
+        ("two cores", "cpu", ("auto", "flash", "math")),
+        ("V100", "cuda", ("auto", "efficient", "math")),
+        ("A100", "cuda", ("auto", "flash", "efficient", "math")),
+        ("H100", "cuda", ("auto", "flash", "efficient", "math", "cudnn")),
+        ("two GPUs", "cuda", ("auto", "flash", "efficient", "math")),
+    ],
+)
+def test_attention_kernels_are_those_of_the_weakest_device(
+    machine: str, device: str, expected: tuple[str, ...]
+) -> None:
+    profile = make_profile(device=device, calls_sdpa=True)
+    assert values("sdpa_backend", MACHINES[machine], profile) == expected
+    without = make_profile(device=device)
+    assert "does not call" in reason("sdpa_backend", MACHINES[machine], without)
+
+
+def optimizer(name: str = "Adam", ways: tuple[str, ...] = ("for-loop", "fused")) -> OptimizerFacts:
+    return OptimizerFacts(name, (name,), (0.1,), "for-loop", ways)
+
+
+def test_optimizers_are_offered_what_all_of_them_have() -> None:
+    both = make_profile(
+        optimizers=(optimizer(), optimizer("SGD", ("for-loop", "foreach", "fused")))
+    )
+    assert values("optimizer_implementation", make_hardware(), both) == ("for-loop", "fused")
+    lbfgs = make_profile(optimizers=(optimizer("LBFGS", ("for-loop",)),))
+    assert "LBFGS has one" in reason("optimizer_implementation", make_hardware(), lbfgs)
+    mixed = make_profile(optimizers=(optimizer(), replace(optimizer(), implementation="fused")))
+    assert "differ" in reason("optimizer_implementation", make_hardware(), mixed)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"loaders": ()}, "without a DataLoader"),
+        ({"optimizers": (optimizer(), optimizer())}, "2 optimizers"),
+        ({"optimizers": (optimizer("LBFGS"),)}, "LBFGS"),
+        ({"zero_grad_to_none": None}, "zero_grad"),
+        ({"samples_per_step": 128.0}, "accumulates gradients itself"),
+    ],
+)
+def test_accumulation_is_refused_by_name_where_it_would_not_be_exact(
+    changes: dict[str, object], expected: str
+) -> None:
+    assert expected in reason("accumulation_steps", make_hardware(), make_profile(**changes))
+
+
+def test_accumulation_is_offered_to_the_ordinary_loop() -> None:
+    assert values("accumulation_steps", make_hardware(), make_profile()) == (1, 2, 4)
+
+
+def test_what_a_script_left_on_is_offered_off() -> None:
+    left_on = make_profile(
+        deterministic_algorithms=True, anomaly_detection=True, zero_grad_to_none=False
+    )
+    for knob in ("deterministic_algorithms", "anomaly_detection", "zero_grad_to_none"):
+        assert set(values(knob, make_hardware(), left_on)) == {False, True}
+        assert reason(knob, make_hardware(), make_profile())
+
+
+def test_another_malloc_is_offered_where_it_is_installed() -> None:
+    assert "libjemalloc2" in reason("malloc", make_hardware(), make_profile())
+    both = make_hardware(libraries=("libjemalloc.so.2", "libtcmalloc.so.4"))
+    assert values("malloc", both, make_profile()) == ("default", "jemalloc", "tcmalloc")
+    assert "cuda" in reason("malloc", both, CUDA)
+
+
+def test_a_malloc_is_preloaded_beside_what_is_preloaded_already(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LD_PRELOAD", "libmine.so /usr/lib/libtcmalloc.so.4")
+    knob = registry()["malloc"]
+    plan = LaunchPlan(("python",), "/")
+    assert knob.launch("jemalloc", plan).env["LD_PRELOAD"] == "libmine.so libjemalloc.so.2"
+    assert knob.launch("default", plan).env["LD_PRELOAD"] == "libmine.so"
+    assert knob.current(make_profile(preloaded="/usr/lib/libtcmalloc.so.4")) == "tcmalloc"
+
+
+def test_segments_that_grow_are_an_option_beside_the_users_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64,expandable_segments:False")
+    knob = registry()["cuda_allocator"]
+    plan = LaunchPlan(("python",), "/")
+    variable = "PYTORCH_CUDA_ALLOC_CONF"
+    grown = knob.launch("expandable_segments", plan).env[variable]
+    assert grown == "max_split_size_mb:64,expandable_segments:True"
+    assert knob.launch("default", plan).env[variable].endswith(",expandable_segments:False")
+    assert values("cuda_allocator", MACHINES["A100"], CUDA) == ("default", "expandable_segments")
+    assert "cpu" in reason("cuda_allocator", make_hardware(), make_profile())

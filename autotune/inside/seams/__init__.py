@@ -7,19 +7,24 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from torch.optim import Optimizer
 
 from autotune.inside.listener import Listener
+from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.autocast import AutocastSeam
 from autotune.inside.seams.backward import BackwardSeam
+from autotune.inside.seams.checkpoint import CheckpointSeam
 from autotune.inside.seams.forward import ForwardSeam
 from autotune.inside.seams.loader import LoaderSeam
 from autotune.inside.seams.optimizer import OptimizerSeam
 from autotune.inside.seams.process import ProcessSeam
 from autotune.inside.seams.saving import SavingSeam
+from autotune.inside.seams.scaling import ScalingSeam
 from autotune.inside.seams.scheduler import SchedulerSeam
+from autotune.inside.seams.uses import UsesSeam
 from autotune.knobs import registry
-from autotune.lr import LrRule
+from autotune.lr import LrRule, global_batch
 from autotune.profile import LoaderFacts
 from autotune.setting import Setting
 
@@ -45,12 +50,20 @@ class Seams:
     ) -> None:
         self._listener = listener
         self._steps = 0
-        self.loader = LoaderSeam(listener, target, own_knobs)
-        self.optimizer = OptimizerSeam(self._about_to_train, self._stepped)
+        self._own_autocast = self._own_scaler = False
+        self._device = "cpu"
+        self.accumulation = AccumulationSeam()
+        self.scaling = ScalingSeam()
+        self.loader = LoaderSeam(listener, self.accumulation, target, own_knobs)
+        self.optimizer = OptimizerSeam(
+            self.accumulation, self.scaling, self._about_to_train, self._stepped
+        )
         self.forward = ForwardSeam(listener, lambda: self.optimizer.optimizers)
+        self.checkpoint = CheckpointSeam()
         self.process = ProcessSeam()
-        self.scheduler = SchedulerSeam()
+        self.scheduler = SchedulerSeam(self.accumulation)
         self.autocast = AutocastSeam()
+        self.uses = UsesSeam()
         self._backward = BackwardSeam(listener) if listener is not None else None
         self._saving: SavingSeam | None = None
 
@@ -58,16 +71,22 @@ class Seams:
         """Install the seams; without a listener, only those that the applied setting needs."""
         self._steps = 0
         self.loader.install()
-        self.optimizer.install()
-        if self._listener is not None or self.forward.is_needed:
+        self.optimizer.install(watches=self._listener is not None)
+        if self._listener is not None or self.forward.is_needed or self.checkpoint.is_needed:
             self.forward.install()
         if self._backward is not None:
             self._backward.install()
+        if self._listener is not None or self.scaling.is_needed:
+            self.scaling.install()
+        if self._listener is not None or self.accumulation.steps > 1:
+            self.accumulation.install()
             self.scheduler.install()
+        if self._listener is not None or self.autocast.is_needed:
+            self.autocast.install()
 
-    def watch_autocast(self) -> None:
-        """Watch for the program's own mixed precision as well."""
-        self.autocast.install()
+    def watch(self) -> None:
+        """Watch, while the first steps run, what the program uses by itself."""
+        self.uses.install()
 
     def redirect_files(self, shadow_dir: Path, *, is_first: bool) -> None:
         """Keep a trial from changing the user's files; *is_first* tells that none ran before."""
@@ -75,21 +94,36 @@ class Seams:
         self._saving = SavingSeam(shadow_dir, unguarded, is_first=is_first)
         self._saving.install()
 
+    def set_precision(self, dtype_name: str | None) -> None:
+        """Compute in this dtype where the program computes in autocast, or all through its model.
+
+        fp16 comes with loss scaling, unless the program scales its losses itself.
+        """
+        dtype = getattr(torch, dtype_name) if dtype_name is not None else None
+        if self._own_autocast:
+            self.autocast.steer(dtype)
+        else:
+            self.forward.set_autocast(dtype)
+        scales = dtype is torch.float16 and not self._own_scaler
+        self.scaling.set_enabled(enabled=scales, device=self._device)
+
     def remove(self) -> None:
         """Put PyTorch back as it was."""
-        for seam in (self._saving, self._backward, self.autocast, self.forward):
+        seams = (self.autocast, self.uses, self.checkpoint, self.forward, self.process)
+        for seam in (self._saving, self._backward, *seams):
             if seam is not None:
                 seam.remove()
         self.scheduler.remove()
+        self.accumulation.remove()
+        self.scaling.remove()
         self.optimizer.remove()
         self.loader.remove()
 
     def apply(self, setting: Setting, since: Setting | None = None) -> None:
         """Apply what a setting changes: from the program's own values, or from another setting."""
-        reference = setting.baseline.get("batch_size")
-        self.optimizer.set_rule(
-            LrRule(setting.lr_rule), int(reference) if reference is not None else None
-        )
+        self._own_autocast, self._own_scaler = setting.own_autocast, setting.own_scaler
+        self._device = setting.device
+        self.optimizer.set_rule(LrRule(setting.lr_rule), global_batch(setting.baseline))
         before = since.config if since is not None else setting.baseline
         for knob, value in setting.config.changes_from(before).items():
             if knob not in setting.own_knobs:
@@ -105,8 +139,9 @@ class Seams:
     def _stepped(self, optimizer: Optimizer) -> None:
         self._steps += 1
         if self._steps == STEPS_UNTIL_ROOTS_ARE_KNOWN:
-            self.autocast.remove()
+            self.uses.remove()
             self.forward.narrow()
+            self.checkpoint.act_on(self.forward.roots)
             if self._listener is None:
                 self.optimizer.stop_listening()
         if self._listener is not None:

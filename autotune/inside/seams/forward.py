@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from autotune.inside.listener import Listener
+from autotune.inside.seams.autocast import autocast
 from autotune.inside.seams.base import Patches
 
 RECOMPILES = 64
@@ -52,7 +53,7 @@ class ForwardSeam:
         self._patches = Patches()
         self._roots: WeakKeyDictionary[nn.Module, Root | None] = WeakKeyDictionary()
         self._depth = 0
-        self._autocast = False
+        self._autocast: torch.dtype | None = None
         self._channels_last = False
         self._compile = False
         self._narrowed = False
@@ -63,9 +64,9 @@ class ForwardSeam:
         """The outermost modules with parameters that were called so far."""
         return {module: root for module, root in self._roots.items() if root is not None}
 
-    def set_autocast(self, *, enabled: bool) -> None:
-        """Run the model under bf16 autocast; its outputs return to fp32 for the loss."""
-        self._autocast = enabled
+    def set_autocast(self, dtype: torch.dtype | None) -> None:
+        """Run the model under autocast to *dtype*; its outputs return to fp32 for the loss."""
+        self._autocast = dtype
 
     def set_channels_last(self, *, enabled: bool) -> None:
         """Lay out 4-D weights, their state and the model's 4-D inputs in NHWC order, or not."""
@@ -81,7 +82,7 @@ class ForwardSeam:
     @property
     def is_needed(self) -> bool:
         """Something was asked for that acts at module calls."""
-        return self._autocast or self._channels_last or self._compile
+        return self._autocast is not None or self._channels_last or self._compile
 
     def install(self) -> None:
         """Begin to act."""
@@ -131,10 +132,10 @@ class ForwardSeam:
             self._listener.forward_called(root, args or tuple(kwargs.values()))
         if self._channels_last:
             args, kwargs = _map_tensors(_to_channels_last, (args, kwargs))
-        if not self._autocast:
+        if self._autocast is None:
             return original(module, *args, **kwargs)
         device = next(module.parameters()).device.type
-        with torch.autocast(device, dtype=torch.bfloat16):
+        with autocast(device, self._autocast):
             output = original(module, *args, **kwargs)
         return _map_tensors(_to_fp32, output)
 

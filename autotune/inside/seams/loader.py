@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
+from torch import multiprocessing
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from autotune.inside.feed import Feed
 from autotune.inside.listener import Listener
+from autotune.inside.seams.accumulation import AccumulationSeam, EpochShape
 from autotune.inside.seams.base import Patches
 from autotune.profile import LoaderFacts
+
+CONTEXT = "_DataLoader__multiprocessing_context"  # behind the property, which refuses 0 workers
 
 
 class LoaderSeam:
@@ -26,6 +31,7 @@ class LoaderSeam:
 
     Args:
         listener: Told about every batch; None leaves iteration as it is.
+        accumulation: Told about every batch of the training loader.
         target: The training loader, when it is known from an earlier run.
         own_knobs: Knobs that the program sets itself: the target may differ in these.
     """
@@ -33,24 +39,25 @@ class LoaderSeam:
     def __init__(
         self,
         listener: Listener | None,
+        accumulation: AccumulationSeam,
         target: LoaderFacts | None,
         own_knobs: Sequence[str] = (),
     ) -> None:
         self._listener = listener
+        self._accumulation = accumulation
         self._own_knobs = own_knobs
         self._target = None if target is None else self._identity(target)
         self._patches = Patches()
         self._facts: WeakKeyDictionary[DataLoader[Any], LoaderFacts] = WeakKeyDictionary()
-        self._batch_samplers: WeakKeyDictionary[DataLoader[Any], Any] = WeakKeyDictionary()
-        self._timeouts: WeakKeyDictionary[DataLoader[Any], float] = WeakKeyDictionary()
+        self._own: WeakKeyDictionary[DataLoader[Any], _Own] = WeakKeyDictionary()
         self._seen: Counter[LoaderFacts] = Counter()
-        self._options: dict[str, int | bool] = {}
+        self._options: dict[str, int | bool | str] = {}
         self.version = 0
         self.replays = False
         self.found_target = False
 
-    def request(self, **options: int | bool) -> None:
-        """Ask for options of the training loader: arguments of DataLoader by name."""
+    def request(self, **options: int | bool | str) -> None:
+        """Ask for options of the training loader, by the names of their knobs."""
         self._options.update(options)
         self.version += 1
 
@@ -87,6 +94,7 @@ class LoaderSeam:
         """Begin to listen."""
         original_init = DataLoader.__init__
         self._original_iter = DataLoader.__iter__
+        self._original_len = DataLoader.__len__
         seam = self
 
         def init(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
@@ -94,14 +102,63 @@ class LoaderSeam:
             seam._built(loader)
 
         self._patches.replace(DataLoader, "__init__", init)
-        if self._listener is None:
-            return
         listener = self._listener
+        if listener is None and self._accumulation.steps == 1:
+            return
 
         def iterate(loader: DataLoader[Any]) -> Iterator[Any]:
+            if listener is None:
+                return seam._in_groups(loader)
             return Feed(loader, seam, listener)
 
+        def length(loader: DataLoader[Any]) -> int:
+            return seam._steps_of(loader)
+
         self._patches.replace(DataLoader, "__iter__", iterate)
+        self._patches.replace(DataLoader, "__len__", length)
+
+    def length(self, loader: DataLoader[Any]) -> int | None:
+        """Return the batches in an epoch, None for data without a length."""
+        try:
+            return self._original_len(loader)
+        except TypeError:
+            return None
+
+    def is_target(self, loader: DataLoader[Any]) -> bool:
+        """Tell whether this is the loader that was known to train before the program began."""
+        return loader in self._facts and self._is_target(self._identity(self._facts[loader]))
+
+    def epoch_of(self, loader: DataLoader[Any]) -> EpochShape:
+        """Return what an epoch of a loader consists of, with its present options."""
+        batches, size = self.length(loader), loader.batch_size
+        dataset_len = self.facts(loader).dataset_len
+        if size is None or dataset_len is None:
+            return EpochShape(batches)
+        last = size if loader.drop_last else (dataset_len - 1) % size + 1
+        return EpochShape(batches, size, last)
+
+    def hand_out(self, loader: DataLoader[Any], number: int) -> None:
+        """Note a batch of a loader that trains, by its number in the epoch."""
+        if self._accumulation.steps > 1:
+            self._accumulation.begin(number, self.epoch_of(loader))
+
+    def _in_groups(self, loader: DataLoader[Any]) -> Iterator[Any]:
+        batches = self._original_iter(loader)
+        if not self.is_target(loader):
+            return batches
+        return self._noted(loader, batches)
+
+    def _noted(self, loader: DataLoader[Any], batches: Iterator[Any]) -> Iterator[Any]:
+        for number, batch in enumerate(batches, start=1):
+            self.hand_out(loader, number)
+            yield batch
+
+    def _steps_of(self, loader: DataLoader[Any]) -> int:
+        """The length that the program sees: steps, by which schedules are planned."""
+        batches = self._original_len(loader)
+        if self._accumulation.steps > 1 and self.is_target(loader):
+            return -(-batches // self._accumulation.steps)
+        return batches
 
     def describe_missing_target(self) -> str:
         """Return what was not found and what follows from it."""
@@ -122,8 +179,12 @@ class LoaderSeam:
         facts = replace(facts, ordinal=self._seen[identity])
         self._seen[identity] += 1
         self._facts[loader] = facts
-        self._batch_samplers[loader] = loader.batch_sampler
-        self._timeouts[loader] = loader.timeout
+        self._own[loader] = _Own(
+            loader.batch_sampler,
+            loader.timeout,
+            loader.multiprocessing_context,
+            loader.worker_init_fn,
+        )
         if self._is_target(self._identity(facts)):
             self.found_target = True
             vars(loader).update(self._changes(loader))
@@ -142,30 +203,61 @@ class LoaderSeam:
         own: dict[str, Any] = {n: v for n, v in blank.items() if n in self._own_knobs}
         if {"num_workers", "prefetch_factor"} & set(self._own_knobs):
             own |= {"prefetch_factor": None, "persistent_workers": False}
-        return replace(facts, **own)
+        return replace(facts, in_order=True, start_method="", **own)
 
     def _changes(self, loader: DataLoader[Any]) -> dict[str, Any]:
         """Attributes of the loader under the options; DataLoader refuses to set some by name."""
-        facts, options = self.facts(loader), self._options
+        facts, own, options = self.facts(loader), self._own[loader], self._options
         workers = int(options.get("num_workers", facts.num_workers))
         prefetch = options.get("prefetch_factor", facts.prefetch_factor or 2)
+        persistent = options.get("persistent_workers", facts.persistent_workers)
         changes: dict[str, Any] = {
             "num_workers": workers,
-            "timeout": self._timeouts[loader] if workers else 0,  # torch wants 0 without workers
+            "timeout": own.timeout if workers else 0,  # torch wants 0 without workers
             "prefetch_factor": prefetch if workers else None,
             "pin_memory": options.get("pin_memory", facts.pin_memory),
-            "persistent_workers": facts.persistent_workers and workers > 0,
+            "persistent_workers": bool(persistent) and workers > 0,
+            "in_order": options.get("in_order", facts.in_order),
+            "worker_init_fn": own.worker_init_fn,
+            CONTEXT: own.context,
         }
+        if (threads := int(options.get("worker_threads", 1))) > 1:
+            changes["worker_init_fn"] = WorkerThreads(threads, own.worker_init_fn)
+        if (method := options.get("start_method", facts.start_method)) != facts.start_method:
+            changes[CONTEXT] = multiprocessing.get_context(str(method))
         batch_size = options.get("batch_size", facts.batch_size)
         if batch_size != loader.batch_size:
-            own = self._batch_samplers[loader]
             changes["batch_size"] = batch_size
             changes["batch_sampler"] = (
-                own
+                own.batch_sampler
                 if batch_size == facts.batch_size
                 else BatchSampler(loader.sampler, int(batch_size or 1), loader.drop_last)
             )
         return changes
+
+
+@dataclass(frozen=True)
+class _Own:
+    """What the program gave its loader, and the facts cannot hold."""
+
+    batch_sampler: Any
+    timeout: float
+    context: Any
+    worker_init_fn: Callable[[int], None] | None
+
+
+@dataclass(frozen=True)
+class WorkerThreads:
+    """A worker_init_fn that sets torch's threads, then does what the program's own does."""
+
+    threads: int
+    own: Callable[[int], None] | None
+
+    def __call__(self, worker: int) -> None:
+        """Set up a worker, in its own process."""
+        torch.set_num_threads(self.threads)
+        if self.own is not None:
+            self.own(worker)
 
 
 def _read(loader: DataLoader[Any]) -> LoaderFacts:
@@ -186,4 +278,11 @@ def _read(loader: DataLoader[Any]) -> LoaderFacts:
         has_batch_sampler=loader.batch_size is None and loader.batch_sampler is not None,
         iterable=iterable,
         drop_last=loader.drop_last,
+        in_order=loader.in_order,
+        start_method=_start_method(loader),
     )
+
+
+def _start_method(loader: DataLoader[Any]) -> str:
+    context = loader.multiprocessing_context or multiprocessing
+    return str(context.get_start_method())

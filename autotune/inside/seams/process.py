@@ -1,30 +1,105 @@
-"""Switches that hold for the whole process: threads and cuDNN's algorithm search."""
+"""Switches that hold for the whole process, by the names of their knobs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
 import torch
+from torch.backends import cuda, cudnn
+
+from autotune.config import KnobValue
+from autotune.inside.seams.base import Patches
 
 
 class ProcessSeam:
     """Sets process-wide switches, and sets them again after the program's own set-up code."""
 
     def __init__(self) -> None:
-        self._num_threads: int | None = None
-        self._cudnn_benchmark: bool | None = None
+        self._wanted: dict[str, KnobValue] = {}
+        self._patches = Patches()
 
-    def set_num_threads(self, threads: int) -> None:
-        """Set torch's intra-op threads."""
-        self._num_threads = threads
-        torch.set_num_threads(threads)
-
-    def set_cudnn_benchmark(self, *, enabled: bool) -> None:
-        """Set cuDNN's search for the fastest algorithm."""
-        self._cudnn_benchmark = enabled
-        torch.backends.cudnn.benchmark = enabled
+    def switch(self, name: str, value: KnobValue) -> None:
+        """Set a switch of SWITCHES."""
+        self._wanted[name] = value
+        SWITCHES[name](value)
 
     def settle(self) -> None:
         """Set again what was asked for: the program may have set its own while it started."""
-        if self._num_threads is not None:
-            torch.set_num_threads(self._num_threads)
-        if self._cudnn_benchmark is not None:
-            torch.backends.cudnn.benchmark = self._cudnn_benchmark
+        for name, value in self._wanted.items():
+            SWITCHES[name](value)
+
+    def set_interop_threads(self, threads: int) -> None:
+        """Set torch's inter-op threads; torch allows that once, so the program's own call idles."""
+        torch.set_num_interop_threads(threads)
+        self._patches.replace(torch, "set_num_interop_threads", lambda _threads: None)
+
+    def remove(self) -> None:
+        """Put PyTorch back as it was; switches stay as they are."""
+        self._patches.undo()
+
+
+class _Deterministic:
+    """Deterministic algorithms off, or back on as strict as the program had them."""
+
+    def __init__(self) -> None:
+        self._own: tuple[bool, bool, bool] | None = None
+
+    def __call__(self, enabled: KnobValue) -> None:
+        if self._own is None:
+            self._own = (
+                torch.are_deterministic_algorithms_enabled(),
+                torch.is_deterministic_algorithms_warn_only_enabled(),
+                bool(cudnn.deterministic),
+            )
+        algorithms, warn_only, convolutions = self._own
+        torch.use_deterministic_algorithms(bool(enabled) and algorithms, warn_only=warn_only)
+        cudnn.deterministic = bool(enabled) and convolutions
+
+
+class _Tf32:
+    """TF32 products on CUDA, or what the program set itself."""
+
+    def __init__(self) -> None:
+        self._own: tuple[str, bool] | None = None
+
+    def __call__(self, precision: KnobValue) -> None:
+        if not torch.cuda.is_available():
+            return  # the CPU has a knob of its own for this
+        if self._own is None:
+            self._own = torch.get_float32_matmul_precision(), bool(cudnn.allow_tf32)
+        products, convolutions = {
+            "tf32": ("high", True),
+            "fp32": ("highest", self._own[1]),
+        }.get(str(precision), self._own)
+        torch.set_float32_matmul_precision(products)
+        cudnn.allow_tf32 = convolutions
+
+
+def _set_sdpa_backend(backend: KnobValue) -> None:
+    """Leave one backend of scaled dot-product attention enabled, or all of them."""
+    setters: Mapping[str, Callable[[bool], None]] = {
+        "flash": cuda.enable_flash_sdp,
+        "efficient": cuda.enable_mem_efficient_sdp,
+        "math": cuda.enable_math_sdp,
+        "cudnn": cuda.enable_cudnn_sdp,
+    }
+    for name, enable in setters.items():
+        enable(backend in {"auto", name})
+
+
+def _set_anomaly_detection(enabled: KnobValue) -> None:
+    torch.autograd.set_detect_anomaly(bool(enabled), torch.is_anomaly_check_nan_enabled())
+
+
+SWITCHES: Mapping[str, Callable[[Any], object]] = {
+    "num_threads": torch.set_num_threads,
+    "cudnn_benchmark": partial(setattr, cudnn, "benchmark"),
+    "tf32": _Tf32(),
+    "matmul_precision": torch.set_float32_matmul_precision,
+    "flush_denormal": torch.set_flush_denormal,
+    "sdpa_backend": _set_sdpa_backend,
+    "deterministic_algorithms": _Deterministic(),
+    "anomaly_detection": _set_anomaly_detection,
+}

@@ -1,4 +1,4 @@
-"""The seam at learning-rate schedulers: a schedule stands still while configs are measured."""
+"""The seam at learning-rate schedulers: they stand still while no step is made."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from typing import Any
 
 from torch.optim.lr_scheduler import LRScheduler
 
+from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.base import Patches
 
 
 class SchedulerSeam:
-    """Holds every scheduler once ``hold()`` is called.
+    """Holds every scheduler once ``hold()`` is called, and within a group of micro-batches.
 
     The training feed never ends, a schedule does: OneCycleLR raises after its last step, and a
     linear decay goes below zero.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, accumulation: AccumulationSeam) -> None:
+        self._accumulation = accumulation
         self._held = False
         self._patches = Patches()
 
@@ -40,7 +42,7 @@ class SchedulerSeam:
         seam = self
 
         def step(scheduler: LRScheduler, *args: Any, **kwargs: Any) -> None:
-            if not seam._held:
+            if not (seam._held or seam._accumulation.holds):
                 original(scheduler, *args, **kwargs)
 
         self._patches.replace(cls, "step", step)

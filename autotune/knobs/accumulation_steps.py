@@ -1,0 +1,48 @@
+"""The accumulation_steps knob."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.config import KnobValue
+from autotune.domain import Domain, NotOffered
+from autotune.hardware import Hardware
+from autotune.knobs.base import Knob
+from autotune.profile import Profile
+
+if TYPE_CHECKING:
+    from autotune.inside.seams import Seams
+
+
+class AccumulationSteps(Knob):
+    """Batches whose gradients make one optimizer step; the learning rate follows their sum."""
+
+    name = "accumulation_steps"
+    value_type = int
+    minimum = 1
+
+    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
+        """Return one to four for a loop of the ordinary kind: clear, backward, step."""
+        if refusal := profile.without_training_loader:
+            return refusal
+        if len(profile.optimizers) != 1:
+            return NotOffered(
+                f"{len(profile.optimizers)} optimizers step in turn: one's gradients may hold "
+                "another's"
+            )
+        if "LBFGS" in profile.optimizers[0].families:
+            return NotOffered("LBFGS computes the loss again by itself, within its step")
+        if profile.zero_grad_to_none is None:
+            return NotOffered("the program does not clear gradients by zero_grad()")
+        if profile.accumulates:
+            return NotOffered("the program accumulates gradients itself")
+        return Domain((1, 2, 4))
+
+    def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
+        """Return 1: a program that accumulates itself is not offered the knob."""
+        return 1
+
+    def apply(self, value: KnobValue, seams: Seams) -> None:
+        """Group the batches to come, and let the learning rate follow."""
+        seams.accumulation.steps = int(value)
+        seams.optimizer.follow(accumulation_steps=int(value))

@@ -1,0 +1,40 @@
+"""The matmul_precision knob."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.config import KnobValue
+from autotune.domain import Domain, NotOffered
+from autotune.hardware import Hardware
+from autotune.knobs.base import Knob
+from autotune.profile import Profile
+
+if TYPE_CHECKING:
+    from autotune.inside.seams import Seams
+
+
+class MatmulPrecision(Knob):
+    """How fp32 matrix products may be computed on the CPU: exactly, or by bf16 units (medium)."""
+
+    name = "matmul_precision"
+    value_type = str
+    choices = ("highest", "high", "medium")
+
+    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
+        """Return the strictest and the loosest where oneDNN knows bf16 instructions."""
+        if profile.device == "cuda":
+            return NotOffered("on CUDA this is precision: tf32")
+        if profile.device != "cpu":
+            return NotOffered(f"it has no effect on the {profile.device} device")
+        if not hardware.supports_bf16_cpu:
+            return NotOffered("this CPU has no bf16 instructions")
+        return Domain(("highest", "medium"))
+
+    def current(self, profile: Profile) -> KnobValue:
+        """Return the program's own setting."""
+        return profile.matmul_precision
+
+    def apply(self, value: KnobValue, seams: Seams) -> None:
+        """Set torch.set_float32_matmul_precision."""
+        seams.process.switch(self.name, value)

@@ -1,0 +1,45 @@
+"""The sdpa_backend knob."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.config import KnobValue
+from autotune.domain import Domain, NotOffered
+from autotune.hardware import Hardware
+from autotune.knobs.base import Knob
+from autotune.profile import Profile
+
+if TYPE_CHECKING:
+    from autotune.inside.seams import Seams
+
+
+class SdpaBackend(Knob):
+    """The kernel of scaled dot-product attention; auto lets torch choose among all."""
+
+    name = "sdpa_backend"
+    value_type = str
+    choices = ("auto", "flash", "efficient", "math", "cudnn")
+
+    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
+        """Return the kernels that exist for the device, where the program calls this function."""
+        if not profile.calls_sdpa:
+            return NotOffered("the program does not call scaled_dot_product_attention")
+        if profile.device == "cpu":
+            return Domain(("auto", "flash", "math"))
+        if profile.device != "cuda":
+            return NotOffered(f"the {profile.device} device has one kernel")
+        capabilities = [gpu.compute_capability for gpu in hardware.gpus]
+        if not capabilities or min(capabilities) < (8, 0):
+            return Domain(("auto", "efficient", "math"))
+        if min(capabilities) < (9, 0):
+            return Domain(("auto", "flash", "efficient", "math"))
+        return Domain(("auto", "flash", "efficient", "math", "cudnn"))
+
+    def current(self, profile: Profile) -> KnobValue:
+        """Return the one kernel that the program leaves enabled, or auto."""
+        return profile.sdpa_backend
+
+    def apply(self, value: KnobValue, seams: Seams) -> None:
+        """Enable that kernel alone."""
+        seams.process.switch(self.name, value)

@@ -1,0 +1,154 @@
+"""The table of knobs: what each sets, what it is now, what would be tried, or why it is not."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from autotune.console import plain
+from autotune.domain import NotOffered
+from autotune.failures import program_error
+from autotune.hardware import Hardware
+from autotune.knobs import registry
+from autotune.objective import START_SILENCE_S
+from autotune.outcome import Ending
+from autotune.profile import LoaderFacts, OptimizerFacts, Profile
+from autotune.program import Program
+from autotune.rigs import Rigs
+
+BATCH = 32
+WAYS = ("for-loop", "foreach", "fused")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One knob, for one machine and one program.
+
+    Attributes:
+        changes: ``live`` or ``restart``.
+        now: The program's own value, empty where the knob is not offered.
+        values: What a search would try; empty where the knob is not offered.
+        reason: Why it is not offered, empty where it is.
+    """
+
+    knob: str
+    changes: str
+    now: str
+    values: tuple[str, ...]
+    reason: str
+
+
+def rows(hardware: Hardware, profile: Profile) -> list[Row]:
+    """Return every knob for a machine and a program."""
+    return list(_rows(hardware, profile))
+
+
+def _rows(hardware: Hardware, profile: Profile) -> Iterator[Row]:
+    for name, knob in registry().items():
+        offer = knob.domain(hardware, profile)
+        if isinstance(offer, NotOffered):
+            yield Row(name, knob.scope, "", (), offer.reason)
+            continue
+        now = knob.current(profile)
+        values = tuple(map(_text, offer.including(now).values))
+        only = "" if len(values) > 1 else f"{values[0]} is the only value that fits here"
+        yield Row(name, knob.scope, _text(now), () if only else values, only)
+
+
+def observe(program: Program, hardware: Hardware) -> Profile:
+    """Run a program for its first few steps and return what they reveal.
+
+    Raises:
+        ProgramError: when it fails or trains too few steps.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="autotune-") as folder,
+        Rigs(program, Path(folder), hardware) as rigs,
+        rigs.new() as rig,
+    ):
+        ready = rig.open(None, lambda: None, START_SILENCE_S)
+    if isinstance(ready, Ending):
+        raise program_error(program, ready)
+    return ready.profile
+
+
+def ordinary_program(device: str) -> Profile:
+    """Return what a small image classifier with attention would reveal, trained with AdamW."""
+    loader = LoaderFacts(
+        dataset="Dataset",
+        dataset_len=60_000,
+        batch_size=BATCH,
+        num_workers=0,
+        prefetch_factor=None,
+        pin_memory=False,
+        persistent_workers=False,
+        sampler="RandomSampler",
+        has_batch_sampler=False,
+        iterable=False,
+        drop_last=False,
+    )
+    implementation = "foreach" if device == "cuda" else "for-loop"
+    return Profile(
+        device=device,
+        loaders=(loader,),
+        optimizers=(OptimizerFacts("AdamW", ("AdamW", "Adam"), (1e-3,), implementation, WAYS),),
+        root_modules=("Net",),
+        parameters=10**6,
+        repeated_blocks=8,
+        own_checkpointing=False,
+        conv2d_layers=8,
+        channels_last=False,
+        own_autocast=None,
+        own_scaler=False,
+        weights_dtype="float32",
+        own_compile=False,
+        num_threads=1,
+        interop_threads=1,
+        cudnn_benchmark=False,
+        matmul_precision="highest",
+        flush_denormal=False,
+        deterministic_algorithms=False,
+        anomaly_detection=False,
+        calls_sdpa=True,
+        sdpa_backend="auto",
+        zero_grad_to_none=True,
+        preloaded="",
+        cuda_alloc_conf="",
+        samples_per_step=float(BATCH),
+        torch_version="",
+    )
+
+
+def show(table_rows: Sequence[Row], about: str) -> None:
+    """Print the knobs that are offered, then those that are not, with the reasons."""
+    out = Console(highlight=False, soft_wrap=True)
+    out.print(f"Knobs for {plain(about)}")
+    offered = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("knob", "now", "would be tried", "changes"):
+        offered.add_column(column, overflow="fold")
+    for row in table_rows:
+        if row.values:
+            offered.add_row(row.knob, row.now, ", ".join(row.values), row.changes)
+    out.print(offered)
+    refused = [row for row in table_rows if not row.values]
+    if refused:
+        out.print("Not offered")
+        width = max(len(row.knob) for row in refused)
+        for row in refused:
+            out.print(f"  {row.knob:{width}}  [dim]{plain(row.reason)}[/]")
+
+
+def markdown() -> str:
+    """Return the README's table."""
+    lines = ["| knob | changes | what it sets |", "|---|---|---|"]
+    lines += [f"| `{n}` | {knob.scope} | {knob.summary} |" for n, knob in registry().items()]
+    return "\n".join(lines)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
