@@ -75,14 +75,7 @@ def open_rig(
 def base_setting(profile: Profile, rule: LrRule = LrRule.LINEAR, space: str = "default") -> Setting:
     """Return the baseline's setting for a program with this profile, as the search makes it."""
     baseline = load(space).resolve(hardware.detect(), profile).baseline
-    return Setting(
-        config=baseline,
-        baseline=baseline,
-        loader=profile.training_loader,
-        lr_rule=rule,
-        own_knobs=tuple(profile.config_reads),
-        device=profile.device,
-    )
+    return Setting.as_written(baseline, profile, rule)
 
 
 def setting_with(base: Setting, **changes: KnobValue) -> Setting:

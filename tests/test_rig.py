@@ -176,7 +176,9 @@ def test_a_program_that_ends_during_a_window_still_gives_what_was_measured(tmp_p
 def test_a_program_with_its_own_autocast_is_recognised(tmp_path: Path) -> None:
     with open_rig(tmp_path, "own_autocast.py") as opened:
         assert opened.profile.own_autocast == "bfloat16"
-        assert "precision" not in opened.base.baseline
+        assert opened.base.baseline["precision"] == "bf16"
+        assert opened.base.own_autocast
+        opened.measured(precision="fp32")
 
 
 def test_a_batch_sampler_of_the_programs_own_is_left_alone(tmp_path: Path) -> None:
