@@ -23,7 +23,8 @@ from autotune.wire import Ready, WindowPlan
 FRESH_WINDOW = WindowPlan(
     warmup_min_s=3.0, warmup_max_s=20.0, window_min_s=2.0, window_max_s=5.0, half_width=0.015
 )
-LIVE_WINDOW = WindowPlan(warmup_min_s=0.5, warmup_max_s=6.0, window_min_s=0.6, window_max_s=3.0)
+# Short, and in turn with the baseline's: what a long window gains in itself, drift takes away.
+LIVE_WINDOW = WindowPlan(warmup_min_s=0.4, warmup_max_s=5.0, window_min_s=0.6, window_max_s=2.0)
 CEILING_WINDOW = WindowPlan(
     warmup_min_s=0.3, warmup_max_s=3.0, window_min_s=0.6, window_max_s=1.2, half_width=0.03
 )

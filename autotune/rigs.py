@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from dataclasses import dataclass, field
@@ -39,13 +40,19 @@ class Rigs:
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self._tmp_dir, ignore_errors=True)
 
+    @property
+    def _compile_cache(self) -> Path:
+        """Kept with the run, where compilers can handle its path: they get it unquoted."""
+        is_plain = re.fullmatch(r"[\w./+-]+", str(self.directory)) is not None
+        return (self.directory if is_plain else self._tmp_dir) / "compile-cache"
+
     def new(self) -> Rig:
         """Return a rig that is not open yet."""
         self.started += 1
         return Rig(
             self.program,
             self.directory / "rigs" / f"{self.started:03d}",
-            self.directory / "compile-cache",
+            self._compile_cache,
             [gpu.uuid for gpu in self.hardware.gpus],
             self.reports,
             self._tmp_dir,

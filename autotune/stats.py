@@ -71,7 +71,7 @@ def relative_half_width(rates: Sequence[float]) -> float:
     centre = statistics.median(rates)
     deviation = 1.4826 * statistics.median(abs(r - centre) for r in rates)
     rho = autocorrelation(rates)
-    effective = max(2.0, len(rates) * (1 - rho) / (1 + rho))
+    effective = max(3.0, len(rates) * (1 - rho) / (1 + rho))
     standard_error = 1.2533 * deviation / math.sqrt(effective)
     return t_quantile(effective - 1) * standard_error / centre
 

@@ -199,7 +199,7 @@ def test_an_unknown_knob_is_answered_with_line_and_nearest(path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "fault"),
     [
-        ("fp16", "knob 'precision' takes fp32 or tf32 or bf16 or fp16, not 'fp16'."),
+        ("fp8", "knob 'precision' takes fp32 or tf32 or bf16 or fp16, not 'fp8'."),
         ("", "knob 'precision' takes fp32 or tf32 or bf16 or fp16, not None."),
         ("[bf16]", "knob 'precision' takes fp32 or tf32 or bf16 or fp16, not ['bf16']."),
     ],
@@ -269,7 +269,7 @@ def test_a_section_that_is_no_mapping_is_answered(path: Path) -> None:
 
 def test_all_faults_are_told_at_once(path: Path) -> None:
     edit(path, "  num_workers: 2\n", "  num_worker: 2\n")
-    edit(path, "  precision: bf16", "  precision: fp16")
+    edit(path, "  precision: bf16", "  precision: fp8")
     edit(path, "estimate: 1.42", "estimate: fast")
     edit(path, "  note:", "  nota:")
     faults = faults_of(path)

@@ -51,7 +51,7 @@ def test_one_rig_measures_many_configs(workplace: Path) -> None:
         tune=["batch_size", "num_threads", "precision"],
     )  # fmt: skip
     measured = [t for t in result.trials if t["outcome"] == "ok"]
-    assert len(measured) >= 10
+    assert len(measured) >= 4
     assert {t["rig"] for t in measured} == {1}
     assert result.trials[0]["batch_size"] == 32
     assert result.run_dir.joinpath("best.yaml").is_file()
