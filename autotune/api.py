@@ -13,6 +13,7 @@ from autotune import hardware, rundir, spacefile
 from autotune.budget import parse_duration
 from autotune.console import Console
 from autotune.errors import UsageError
+from autotune.flags import KEYWORD
 from autotune.lr import LrRule
 from autotune.program import Program, parse_program, program_of
 from autotune.record import Head, SearchOptions
@@ -30,6 +31,9 @@ def search(
     tune: Iterable[str] | None = None,
     fix: Mapping[str, object] | None = None,
     values: Mapping[str, Iterable[object]] | None = None,
+    arg: Mapping[str, Iterable[object]] | None = None,
+    auto_arg: bool = False,
+    env: Mapping[str, Iterable[object]] | None = None,
     lr_rule: str | None = None,
     keep_global_batch: bool = False,
     max_global_batch: int | None = None,
@@ -50,6 +54,10 @@ def search(
         tune: Search these knobs only.
         fix: Hold knobs at a value in every config but the baseline.
         values: Candidate values for knobs, instead of those that autotune would choose.
+        arg: Values for flags of the program's own, or for keywords of the function:
+            ``{"--hidden": [128, 256]}``, ``{"hidden": [128, 256]}``.
+        auto_arg: Take flags of the program's own for knobs that cannot be reached otherwise.
+        env: Values for environment variables.
         lr_rule: ``"linear"``, ``"sqrt"`` or ``"none"``; by default the optimizer's family decides.
         keep_global_batch: Leave the samples of a step, and so the learning rate, as they are.
         max_global_batch: The most samples of a step; by default eight times the program's own.
@@ -68,6 +76,9 @@ def search(
     """
     searched = space if isinstance(space, SearchSpace) else spacefile.load(space)
     searched = _narrow(searched, tune, fix, values, keep_global_batch=keep_global_batch)
+    searched = searched.with_values(_own_values(arg or {}, env or {}))
+    if auto_arg:
+        searched = searched.use_flags()
     searched = searched.up_to_global_batch(max_global_batch)
     budget_s = parse_duration(budget) if isinstance(budget, str) else float(budget)
     if output is not None and not os.access(Path(output).resolve().parent, os.W_OK):
@@ -157,6 +168,14 @@ def _narrow(
     if keep_global_batch:
         space = space.keep_global_batch()
     return space
+
+
+def _own_values(
+    arg: Mapping[str, Iterable[object]], env: Mapping[str, Iterable[object]]
+) -> dict[str, Iterable[object]]:
+    """Values of the program's own flags, keywords and variables, by the names of their knobs."""
+    flags = {name if name.startswith("-") else KEYWORD + name: arg[name] for name in arg}
+    return {**flags, **{f"${name}": env[name] for name in env}}
 
 
 def _lr_rule(text: str | None) -> LrRule | None:

@@ -10,7 +10,7 @@ from autotune.failures import program_error
 from autotune.measurement import Anatomy, Measurement
 from autotune.outcome import Ending
 from autotune.profile import Profile
-from autotune.record import BaselineFacts
+from autotune.record import BaselineFacts, Head
 from autotune.session import Session
 from autotune.setting import Setting
 from autotune.space import ResolvedSpace
@@ -51,11 +51,15 @@ def _from_record(session: Session) -> Baseline | None:
     if facts is None:
         return None
     space = study.head.space.resolve(study.head.hardware, facts.profile)
-    setting = Setting.as_written(space.baseline, facts.profile, study.head.options.lr_rule)
+    setting = _setting(space, facts.profile, study.head)
     measurement = next(r.measurement for r in records if r.measurement is not None)
     session.objective.set_up(space, setting, measurement.step_s)
     session.console.resumed(records)
     return Baseline(facts.profile, measurement, facts.anatomy, space, setting)
+
+
+def _setting(space: ResolvedSpace, profile: Profile, head: Head) -> Setting:
+    return Setting.as_written(space.baseline, profile, head.options.lr_rule, space.flags)
 
 
 def _measure(session: Session) -> Baseline:
@@ -66,7 +70,7 @@ def _measure(session: Session) -> Baseline:
     if isinstance(ready, Ending):
         raise program_error(head.program, ready)
     space = head.space.resolve(head.hardware, ready.profile)
-    setting = Setting.as_written(space.baseline, ready.profile, head.options.lr_rule)
+    setting = _setting(space, ready.profile, head)
     objective.set_up(space, setting)
     trial = study.ask_for(space.baseline, space)
     record = objective.baseline(session.until_stopped)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from autotune import yamlfile
 from autotune.config import Config, KnobValue
 from autotune.errors import FileFormatError, did_you_mean
+from autotune.flags import Flag
 from autotune.hardware import Hardware
 from autotune.knobs import registry
 from autotune.lr import LrRule
@@ -40,6 +41,7 @@ class ProgramSection(_Section):
     own_knobs: tuple[str, ...] = ()
     own_autocast: bool = False
     own_scaler: bool = False
+    flags: dict[str, Flag] = Field(default_factory=dict)
 
 
 class SpeedupSection(_Section):
@@ -75,10 +77,17 @@ class LearningSection(_Section):
 
 
 class SearchSection(_Section):
-    """What the search did."""
+    """What the search did.
+
+    Attributes:
+        compile_seconds: What compiling costs a run of ``config``, None where it does not compile.
+        break_even_steps: Steps after which a run that compiles has caught up with the baseline.
+    """
 
     trials: int
     seconds: float
+    compile_seconds: float | None = None
+    break_even_steps: int | None = None
     verdict: str
     confirmed: bool
     processes: int
@@ -112,6 +121,7 @@ class BestFile(_Section):
             device=self.program.device,
             own_autocast=self.program.own_autocast,
             own_scaler=self.program.own_scaler,
+            flags=self.program.flags,
         )
 
     def doubts(self, hardware: Hardware, fingerprint: str | None) -> list[str]:

@@ -26,6 +26,7 @@ app = typer.Typer(
     help="Find the fastest safe configuration for a PyTorch training program, with proof.",
     pretty_exceptions_enable=False,
 )
+AUTO = "auto"
 PROGRAM_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 
 ProgramArgument = Annotated[
@@ -52,6 +53,17 @@ def search(
     ] = None,
     values: Annotated[
         list[str] | None, typer.Option(help="Candidate values: knob=v1,v2. Repeatable.")
+    ] = None,
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Candidate values of a flag of the program's own: --arg='--hidden=128,256'; auto "
+            "takes those that mean a knob which is not to be had otherwise. Repeatable."
+        ),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(help="Candidate values of an environment variable: NAME=a,b. Repeatable."),
     ] = None,
     lr_rule: Annotated[
         str | None,
@@ -84,6 +96,9 @@ def search(
             tune=_names(tune) if tune is not None else None,
             fix=_settings(fix or [], "--fix"),
             values={k: _list(v) for k, v in _pairs(values or [], "--values")},
+            arg=_flags([a for a in arg or [] if a != AUTO]),
+            auto_arg=AUTO in (arg or []),
+            env=_texts(env or [], "--env"),
             lr_rule=lr_rule,
             keep_global_batch=keep_global_batch,
             max_global_batch=max_global_batch,
@@ -127,7 +142,7 @@ def run(
     """Train with the best config: no measuring, nothing redirected."""
     from autotune import bestfile, hardware
     from autotune.console import Console
-    from autotune.knobs import registry
+    from autotune.knobs import launched
     from autotune.program import parse_program, python_plan
 
     console = Console()
@@ -137,8 +152,7 @@ def run(
         for doubt in file.doubts(hardware.detect(), subject.fingerprint):
             console.warn(doubt)
         plan = python_plan("autotune.inside.run", str(best), program, *(args or []), cwd=".")
-        for knob, value in file.setting.changes().items():
-            plan = registry()[knob].launch(value, plan)
+        plan = launched(file.setting, plan)
         sys.stdout.flush()
         sys.stderr.flush()
         # The program takes this process's place: its signals, terminal and exit code are its own.
@@ -298,6 +312,18 @@ def _list(text: str) -> list[object]:
 
 def _settings(pairs: Sequence[str], option: str) -> dict[str, object]:
     return {knob: _scalar(value) for knob, value in _pairs(pairs, option)}
+
+
+def _flags(pairs: Sequence[str]) -> dict[str, list[object]]:
+    """Values of flags as they are written, of keywords as Python has them."""
+    return {
+        name: list(text.split(",")) if name.startswith("-") else _list(text)
+        for name, text in _pairs(pairs, "--arg")
+    }
+
+
+def _texts(pairs: Sequence[str], option: str) -> dict[str, list[str]]:
+    return {name: text.split(",") for name, text in _pairs(pairs, option)}
 
 
 def _pairs(texts: Sequence[str], option: str) -> list[tuple[str, str]]:

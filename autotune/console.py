@@ -115,9 +115,11 @@ class Console:
         if is_best:
             self._state.best = record.speedup
         style = "bold green" if is_best and record.speedup.low > 1 else "default"
+        compilation = record.measurement.compilation
+        compiled = f", {compilation}" if compilation is not None and compilation.graphs else ""
         self._say(
             f"  {number:3d}  [{style}]{record.speedup.estimate:.2f}x[/] {bounds(record.speedup)}  "
-            f"{rate.estimate:,.0f} samples/s  {changes}  [dim]{record.cost_s:.1f}s[/]"
+            f"{rate.estimate:,.0f} samples/s  {changes}  [dim]{record.cost_s:.1f}s{compiled}[/]"
         )
 
     def confirming(self, candidate: TrialRecord, space: ResolvedSpace) -> None:

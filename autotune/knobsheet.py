@@ -116,6 +116,8 @@ def ordinary_program(device: str) -> Profile:
         anomaly_detection=False,
         calls_sdpa=True,
         sdpa_backend="auto",
+        profiles=False,
+        copies_without_blocking=False,
         zero_grad_to_none=True,
         preloaded="",
         cuda_alloc_conf="",

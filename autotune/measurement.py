@@ -10,6 +10,7 @@ from autotune.interference import Interference
 
 DRAINED_IS_DOUBTFUL = 0.02
 DISTURBED_IS_DOUBTFUL = 0.05
+RECOMPILES_GIVEN_UP = 7  # torch allows eight codes of one function, then it runs as written
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,34 @@ class Anatomy:
 
 
 @dataclass(frozen=True)
+class Compilation:
+    """What torch.compile did from the switch to a config to the end of its window.
+
+    Attributes:
+        seconds: Time spent compiling, forward and backward.
+        graphs: Graphs that were made; a model without breaks is one.
+        recompiles: How often code was compiled again because a guard failed, such as a shape.
+        graph_breaks: Places where the model falls back to Python.
+    """
+
+    seconds: float
+    graphs: int
+    recompiles: int
+    graph_breaks: int
+
+    def __str__(self) -> str:
+        notes = [
+            f"{count} {name}{'s' if count > 1 else ''}"
+            for count, name in (
+                (self.recompiles, "recompilation"),
+                (self.graph_breaks, "graph break"),
+            )
+            if count
+        ]
+        return ", ".join([f"compiled in {self.seconds:.0f}s", *notes])
+
+
+@dataclass(frozen=True)
 class Measurement:
     """One config measured on a rig.
 
@@ -185,6 +214,7 @@ class Measurement:
             end than at the beginning: what was consumed, but not produced.
         power_w: Mean power of GPUs, or of the CPU packages for programs on the CPU; None where no
             counter is readable.
+        compilation: What torch.compile did; None in a process that compiles nothing.
     """
 
     throughput: Interval
@@ -199,6 +229,7 @@ class Measurement:
     discarded_blocks: int = 0
     drained_share: float = 0.0
     power_w: float | None = None
+    compilation: Compilation | None = None
 
     @property
     def tokens_per_s(self) -> Interval | None:
@@ -261,6 +292,12 @@ def _doubts(windows: Sequence[Measurement]) -> Iterator[str]:
         yield (
             f"Up to {drained:.0%} of a window's samples came from buffers that were filled "
             "before: the lower end of its interval allows for it."
+        )
+    compiled = [m.compilation for m in windows if m.compilation is not None]
+    if any(c.recompiles >= RECOMPILES_GIVEN_UP for c in compiled):
+        yield (
+            f"torch.compile made its code again {max(c.recompiles for c in compiled)} times and "
+            "gave up: shapes or values in this program change from step to step."
         )
     retries = sum(m.memory.alloc_retries or 0 for m in windows)
     if retries:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from autotune.config import KnobValue
 from autotune.domain import NotOffered
+from autotune.flags import Flag
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,15 @@ class Profile:
         anomaly_detection: It has autograd search for the origin of NaN.
         calls_sdpa: It calls ``scaled_dot_product_attention``.
         sdpa_backend: The one backend of that which it leaves enabled, or ``auto``.
+        profiles: A profiler of torch's records what it does.
+        copies_without_blocking: It asks for non-blocking copies to the device.
         zero_grad_to_none: What it passes to ``zero_grad``; None where it calls no such method.
         preloaded: The environment's LD_PRELOAD.
         cuda_alloc_conf: The environment's PYTORCH_CUDA_ALLOC_CONF.
         samples_per_step: Samples per optimizer step in the untouched steps.
         config_reads: Knobs that the program reads from its ``config`` parameter, with the value it
             got: these are its own business and the seams leave them alone.
+        flags: What its own command line, or its function, takes.
     """
 
     device: str
@@ -113,12 +117,15 @@ class Profile:
     anomaly_detection: bool
     calls_sdpa: bool
     sdpa_backend: str
+    profiles: bool
+    copies_without_blocking: bool
     zero_grad_to_none: bool | None
     preloaded: str
     cuda_alloc_conf: str
     samples_per_step: float
     torch_version: str
     config_reads: Mapping[str, KnobValue] = field(default_factory=dict)
+    flags: tuple[Flag, ...] = ()
 
     @property
     def training_loader(self) -> LoaderFacts | None:

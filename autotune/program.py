@@ -13,7 +13,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from autotune.config import KnobValue
 from autotune.errors import UsageError, did_you_mean
+from autotune.flags import AS_WRITTEN, KEYWORD, Flag, as_text
 
 
 class ProgramKind(StrEnum):
@@ -38,6 +40,7 @@ class Program:
         import_root: Directory that comes first on ``sys.path``.
         fingerprint: SHA-256 of its source; a changed program invalidates measurements.
         name: Short name for directories and headings.
+        keywords: Keyword arguments that the function gets besides.
     """
 
     kind: ProgramKind
@@ -49,6 +52,7 @@ class Program:
     import_root: str
     fingerprint: str
     name: str
+    keywords: Mapping[str, KnobValue] = field(default_factory=dict)
 
     def __str__(self) -> str:
         base = self.target if self.kind is ProgramKind.MODULE_FUNCTION else self._short_target
@@ -70,11 +74,20 @@ class Program:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """How one rig or run process is started: argument list, added environment, directory."""
+    """How one rig or run process is started.
+
+    Attributes:
+        argv: The process's own argument list.
+        env: Variables added to the environment.
+        args: The program's arguments.
+        keywords: Keyword arguments of the program's function.
+    """
 
     argv: tuple[str, ...]
     cwd: str
     env: Mapping[str, str] = field(default_factory=dict)
+    args: tuple[str, ...] = ()
+    keywords: Mapping[str, KnobValue] = field(default_factory=dict)
 
     def variable(self, name: str) -> str:
         """Return an environment variable as the process will see it, empty where it is unset."""
@@ -83,6 +96,19 @@ class LaunchPlan:
     def with_env(self, **variables: str) -> LaunchPlan:
         """Return a copy with environment variables added."""
         return replace(self, env={**self.env, **variables})
+
+    def with_flag(self, flag: Flag, value: KnobValue) -> LaunchPlan:
+        """Return a copy in which a flag or keyword of the program has a value."""
+        if value == AS_WRITTEN:
+            return self
+        if flag.name.startswith(KEYWORD):
+            keyword = flag.name.removeprefix(KEYWORD)
+            return replace(self, keywords={**self.keywords, keyword: value})
+        return replace(self, args=flag.into(self.args, as_text(value)))
+
+    def of(self, program: Program) -> Program:
+        """Return the program as it is started by this plan."""
+        return replace(program, args=self.args, keywords=self.keywords)
 
 
 def python_plan(module: str, *arguments: str, cwd: str) -> LaunchPlan:

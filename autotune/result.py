@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,7 +16,7 @@ from autotune.bestfile import BestFile
 from autotune.config import Config, KnobValue
 from autotune.confirm import Verdict
 from autotune.lr import LrRule, global_batch, lr_factor
-from autotune.measurement import Interval, Measurement, Memory, doubts_of
+from autotune.measurement import Compilation, Interval, Measurement, Memory, doubts_of
 from autotune.proposals import restarts
 from autotune.record import Head, TrialRecord
 from autotune.session import Session
@@ -97,6 +98,38 @@ class SearchResult:
         return global_batch(self.baseline), global_batch(self.best)
 
     @property
+    def compilation(self) -> Compilation | None:
+        """What compiling costs a run of ``best`` when nothing is cached; None without compiling."""
+        if self.best.get("compile", "off") == "off":
+            return None
+        seen = [
+            record.measurement.compilation
+            for record in self.records
+            if record.measurement is not None
+            and record.config.get("compile") == self.best["compile"]
+        ]
+        return max(filter(None, seen), key=lambda c: c.seconds, default=None)
+
+    @property
+    def break_even_steps(self) -> int | None:
+        """Steps of ``best`` after which it has caught up with the baseline, compiling included."""
+        compilation, (before, after) = self.compilation, self.throughput
+        if compilation is None or after.estimate <= before.estimate:
+            return None
+        gained_s = 1 / before.estimate - 1 / after.estimate  # per sample
+        return math.ceil(compilation.seconds / gained_s / self._samples_per_step)
+
+    @property
+    def _samples_per_step(self) -> float:
+        blocks = [
+            block
+            for record in self.records
+            if record.config == self.best and record.measurement is not None
+            for block in record.measurement.blocks
+        ]
+        return sum(b.samples for b in blocks) / sum(b.steps for b in blocks)
+
+    @property
     def learning_note(self) -> str:
         """What the best config means for learning, as sentences for the user."""
         before, after = self.global_batches
@@ -141,6 +174,7 @@ class SearchResult:
     def best_file(self) -> BestFile:
         """Return the content of best.yaml."""
         hardware = self.head.hardware
+        compilation = self.compilation
         sides = ("baseline", "best")
         return BestFile(
             program=bestfile.ProgramSection(
@@ -151,6 +185,7 @@ class SearchResult:
                 own_knobs=self.setting.own_knobs,
                 own_autocast=self.setting.own_autocast,
                 own_scaler=self.setting.own_scaler,
+                flags={k: f for k, f in self.setting.flags.items() if k in self.changes},
             ),
             config=dict(self.best),
             baseline=dict(self.baseline),
@@ -176,6 +211,8 @@ class SearchResult:
             search=bestfile.SearchSection(
                 trials=len(self.records),
                 seconds=round(self.seconds, 1),
+                compile_seconds=round(compilation.seconds, 1) if compilation else None,
+                break_even_steps=self.break_even_steps,
                 verdict=self.finding,
                 confirmed=self.finding is Finding.FASTER,
                 processes=self.processes,

@@ -8,14 +8,14 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import Self, assert_never
 
 from autotune import failures, processes
 from autotune.errors import RigError
-from autotune.knobs import registry
+from autotune.knobs import launched
 from autotune.measurement import Anatomy, Measurement
 from autotune.outcome import Ending, Outcome
 from autotune.probes.nvml import NvmlMemory
@@ -118,13 +118,14 @@ class Rig:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(str(self._scratch / "wire"))
             listener.listen(1)
-            self._process = processes.start(self._launch_plan(setting), self.log)
+            plan = self._launch_plan(setting)
+            self._process = processes.start(plan, self.log)
             connection = self._accept(listener, give_up)
         if isinstance(connection, Ending):
             return connection
         self._link = Link(connection)
         self._watch = Watch(self._process.pid, self._gpu_uuids, used_before)
-        self._link.send(Start(self._program, setting, str(self._directory / "files")))
+        self._link.send(Start(plan.of(self._program), setting, str(self._directory / "files")))
         answer = self._await(give_up, silence_s)
         if isinstance(answer, Ready | Ending):
             return answer
@@ -214,9 +215,8 @@ class Rig:
         plan = plan.with_env(
             AUTOTUNE_RIG="1", TMPDIR=str(self._tmp_dir), **self._defaults(), **TRACKERS_OFF
         )
-        for knob, value in (setting.changes() if setting else {}).items():
-            plan = registry()[knob].launch(value, plan)
-        return plan
+        plan = replace(plan, args=self._program.args, keywords=self._program.keywords)
+        return launched(setting, plan) if setting is not None else plan
 
     def _defaults(self) -> dict[str, str]:
         wanted = {"TORCHINDUCTOR_CACHE_DIR": str(self._cache_dir)}

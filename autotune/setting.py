@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from autotune.config import Config, KnobValue
+from autotune.flags import Flag
 from autotune.lr import LrRule, rule_for
 from autotune.profile import LoaderFacts, Profile
 
@@ -22,6 +24,7 @@ class Setting:
         device: Device type that the program trains on.
         own_autocast: The program computes in autocast itself, which is steered then.
         own_scaler: It scales its losses itself.
+        flags: Flags of the program's own by which knobs act, by the names of the knobs.
     """
 
     config: Config
@@ -32,15 +35,23 @@ class Setting:
     device: str
     own_autocast: bool = False
     own_scaler: bool = False
+    flags: Mapping[str, Flag] = field(default_factory=dict)
 
     @classmethod
-    def as_written(cls, baseline: Config, profile: Profile, rule: LrRule | None = None) -> Setting:
+    def as_written(
+        cls,
+        baseline: Config,
+        profile: Profile,
+        rule: LrRule | None = None,
+        flags: Mapping[str, Flag] | None = None,
+    ) -> Setting:
         """Return the setting of a program as it is, against which every other is applied.
 
         Args:
             baseline: The program's own values of the knobs.
             profile: What its first steps revealed.
             rule: How the learning rate follows the batch; by default the optimizers' kin decides.
+            flags: Flags of the program's own by which knobs act.
         """
         families = [name for optimizer in profile.optimizers for name in optimizer.families]
         return cls(
@@ -52,6 +63,7 @@ class Setting:
             device=profile.device,
             own_autocast=profile.own_autocast is not None,
             own_scaler=profile.own_scaler,
+            flags=flags or {},
         )
 
     def changes(self) -> dict[str, KnobValue]:

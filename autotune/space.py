@@ -10,6 +10,7 @@ from itertools import product
 from autotune.config import Config, KnobValue
 from autotune.domain import Domain, NotOffered
 from autotune.errors import UsageError, did_you_mean
+from autotune.flags import KEYWORD, Flag, find
 from autotune.hardware import Hardware
 from autotune.knobs import Knob, Scope, registry
 from autotune.lr import global_batch
@@ -29,6 +30,8 @@ class SearchSpace:
         demanded: Knobs that the user named: not to be able to offer one is an error.
         keeps_global_batch: Each optimizer step gets as many samples as the program gives it.
         max_global_batch: The most samples of a step; by default eight times the program's own.
+        uses_flags: Where the seams cannot reach, a flag of the program's own that means the same
+            knob is taken.
     """
 
     name: str
@@ -37,6 +40,7 @@ class SearchSpace:
     demanded: frozenset[str] = frozenset()
     keeps_global_batch: bool = False
     max_global_batch: int | None = None
+    uses_flags: bool = False
 
     def tune(self, names: Iterable[str]) -> SearchSpace:
         """Return the space of these knobs alone, with the values this space gives them.
@@ -86,6 +90,10 @@ class SearchSpace:
             demanded=self.demanded | frozenset(given),
         )
 
+    def use_flags(self) -> SearchSpace:
+        """Return this space with flags of the program's own in the place of seams."""
+        return replace(self, uses_flags=True)
+
     def keep_global_batch(self) -> SearchSpace:
         """Return this space with as many samples in each step as the program has.
 
@@ -119,18 +127,16 @@ class SearchSpace:
         domains: dict[str, Domain] = {}
         refused: dict[str, str] = {}
         baseline: dict[str, KnobValue] = {}
+        flags: dict[str, Flag] = {}
         for name in [*self.fixed, *self.knobs]:
             knob = registry()[name]
-            offer = _offer(knob, hardware, profile)
+            offer = self._offer(knob, hardware, profile)
             if isinstance(offer, NotOffered):
                 refused[name] = offer.reason
                 continue
-            own = profile.config_reads.get(name)
-            try:
-                baseline[name] = knob.parse(knob.current(profile) if own is None else own)
-            except ValueError as error:
-                refused[name] = f"the program has a value of its own for it, but it {error}"
-                continue
+            baseline[name] = offer.own
+            if offer.flag is not None:
+                flags[name] = offer.flag
             given = (self.fixed[name],) if name in self.fixed else self.knobs[name]
             cannot = (knob.refusal(value, hardware, profile) for value in given or ())
             if reason := next(filter(None, cannot), None):
@@ -139,7 +145,7 @@ class SearchSpace:
                 continue
             if name in self.fixed:
                 continue
-            domain = Domain(given) if given else offer
+            domain = Domain(given) if given else offer.domain
             domain = domain.including(baseline[name])
             if self.keeps_global_batch and name == "batch_size":
                 refused[name] = "the global batch is to be kept"
@@ -159,10 +165,39 @@ class SearchSpace:
             baseline=Config(baseline),
             refused=refused,
             restart=frozenset(n for n in baseline if registry()[n].scope is Scope.RESTART)
-            | (frozenset(profile.config_reads) & baseline.keys()),
+            | (frozenset([*profile.config_reads, *flags]) & baseline.keys()),
             keeps_global_batch=self.keeps_global_batch,
             max_global_batch=self.max_global_batch or _most_samples(domains, baseline),
+            flags={n: f for n, f in flags.items() if n in baseline},
         )
+
+    def _offer(self, knob: Knob, hardware: Hardware, profile: Profile) -> _Offer | NotOffered:
+        """What a knob has here: by the seams, or by the program itself where these do not reach."""
+        domain, flag = knob.domain(hardware, profile), _own_flag(knob.name, profile)
+        own = profile.config_reads.get(knob.name)
+        if isinstance(domain, NotOffered) and own is not None:
+            domain = Domain((own,))
+        if isinstance(domain, NotOffered) and self.uses_flags:
+            flag = _flag_for(knob, profile)
+            domain = (flag and knob.by_flag(flag, hardware, profile)) or domain
+        if isinstance(domain, NotOffered):
+            return domain
+        if own is None:
+            means_knob = flag is not None and knob.name not in flag.spellings
+            own = knob.from_flag(flag) if flag and means_knob else knob.current(profile)
+        try:
+            return _Offer(domain, knob.parse(own), flag)
+        except ValueError as error:
+            return NotOffered(f"the program has a value of its own for it, but it {error}")
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """What a knob has: values worth trying, the program's own, and the flag by which it acts."""
+
+    domain: Domain
+    own: KnobValue
+    flag: Flag | None
 
 
 @dataclass(frozen=True)
@@ -177,6 +212,7 @@ class ResolvedSpace:
         restart: Knobs whose change needs a fresh process.
         keeps_global_batch: The batch is what accumulation_steps leaves of the program's own.
         max_global_batch: The most samples of a step, None without a batch.
+        flags: Flags of the program's own by which knobs act, by the names of the knobs.
     """
 
     domains: Mapping[str, Domain]
@@ -186,6 +222,7 @@ class ResolvedSpace:
     restart: frozenset[str]
     keeps_global_batch: bool = False
     max_global_batch: int | None = None
+    flags: Mapping[str, Flag] = field(default_factory=dict)
 
     @property
     def start(self) -> Config:
@@ -269,8 +306,13 @@ def _most_samples(domains: Mapping[str, Domain], baseline: Mapping[str, KnobValu
     return max(MOST_GROWTH * own, *map(int, sizes), 0)
 
 
-def _offer(knob: Knob, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
-    """A knob that the program reads itself is offered even where the seams could not reach it."""
-    offer = knob.domain(hardware, profile)
-    own = profile.config_reads.get(knob.name)
-    return Domain((own,)) if own is not None and isinstance(offer, NotOffered) else offer
+def _own_flag(name: str, profile: Profile) -> Flag | None:
+    """The flag or keyword that this knob is, None for other knobs."""
+    if name.startswith(("-", KEYWORD)):
+        return find(profile.flags, name) or Flag(name)
+    return None
+
+
+def _flag_for(knob: Knob, profile: Profile) -> Flag | None:
+    """The flag of the program's own that means this knob."""
+    return next((flag for flag in profile.flags if flag.words & set(knob.flag_names)), None)

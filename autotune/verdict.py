@@ -100,6 +100,12 @@ def _changes(result: SearchResult) -> Iterator[str]:
     for knob, value in result.changes.items():
         yield f"  {knob}: {result.baseline[knob]} → {value}"
     yield f"Learning: {plain(result.learning_note)}"
+    compilation, steps = result.compilation, result.break_even_steps
+    if compilation is not None and steps is not None:
+        yield (
+            f"Compiling: {compilation} at the start of a run when nothing is cached: it pays after "
+            f"{steps:,} steps."
+        )
 
 
 def _footnotes(result: SearchResult, output: Path) -> Iterator[str]:

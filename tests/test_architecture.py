@@ -17,6 +17,7 @@ FAMILIES = ("knobs", "probes")
 VALUES = (
     "config",
     "domain",
+    "flags",
     "outcome",
     "profile",
     "measurement",

@@ -53,7 +53,7 @@ def _run(link: Link, commands: queue.SimpleQueue[ToRig], start: Start, started: 
         seams.apply(start.setting)
     exception, trace, exit_code = "", "", 0
     try:
-        launch.run(program, config)
+        launch.run(program, config, seams.flags.see_keywords)
     except SystemExit as end:
         exit_code = end.code if isinstance(end.code, int) else int(end.code is not None)
         exception = f"SystemExit: {end.code}" if exit_code else ""

@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 import os
 import queue
-import sys
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
 import torch
 
 from autotune.config import KnobValue
+from autotune.inside.compiled import CompileCounter, frames_compiled
 from autotune.inside.dissect import Dissection
 from autotune.inside.feed import Feed, first_tensor, steps_per_epoch
 from autotune.inside.listener import Listener
 from autotune.inside.meter import Flow, Instruments, Meter
 from autotune.inside.observe import Observer
-from autotune.inside.seams import Seams
+from autotune.inside.seams import Seams, loose_knobs
 from autotune.inside.seams.forward import Root
 from autotune.inside.seams.parts import PartsClock
 from autotune.measurement import Memory
@@ -88,7 +88,7 @@ class Driver(Listener):
         self._quit = quit_process
         self.config_reads: Mapping[str, KnobValue] = {}
         self.seams = (
-            Seams(self, start.setting.loader, start.setting.own_knobs)
+            Seams(self, start.setting.loader, loose_knobs(start.setting))
             if start.setting
             else Seams(self, target=None)
         )
@@ -96,6 +96,7 @@ class Driver(Listener):
         self._meter: Meter | None = None
         self._dissection: Dissection | None = None
         self._memory = TorchMemory("cpu")
+        self._compiled = CompileCounter()
         self._host_load = HostLoad(os.getppid())
         self._feed: Feed | None = None
         self._feed_steps = 0
@@ -255,7 +256,9 @@ class Driver(Listener):
             self._obey()
 
     def _report(self, meter: Meter) -> None:
-        self._link.send(Measured(meter.measurement(self._memory.read(Memory()))))
+        measurement = meter.measurement(self._memory.read(Memory()))
+        self._link.send(Measured(replace(measurement, compilation=self._compiled.read())))
+        self._compiled.reset()
 
     def _obey(self) -> None:
         """Wait for the parent's next command and carry it out."""
@@ -277,7 +280,7 @@ class Driver(Listener):
                     self._instruments(),
                     self.seams,
                     self._feed if len(self._observer.loaders or ()) == 1 else None,
-                    counts_flops=_graphs_compiled() == 0,
+                    counts_flops=frames_compiled() == 0,
                 )
             case Close():
                 self._quit()
@@ -291,7 +294,7 @@ class Driver(Listener):
 
     def _activity(self) -> int:
         """Grows while torch compiles, and while its allocator takes memory from the device."""
-        return _graphs_compiled() + self._memory.segments_taken()
+        return frames_compiled() + self._memory.segments_taken()
 
     def _flow(self) -> Flow:
         feed = self._feed
@@ -316,9 +319,3 @@ class Driver(Listener):
 
     def _read_loss(self) -> float | None:
         return None if self._loss is None else float(self._loss.item())
-
-
-def _graphs_compiled() -> int:
-    """Frames that torch.compile has taken in this process so far."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return 0 if dynamo is None else int(dynamo.counters["frames"].get("total", 0))

@@ -119,7 +119,7 @@ class Feed:
     @property
     def samples_per_epoch(self) -> int | None:
         """Samples between two beginnings, None where data or batches have no known size."""
-        batches, size = self.batches_per_epoch, self._active.batch_size
+        batches, size = self.batches_per_epoch, self._seam.batch_size(self._active)
         if batches is None or size is None:
             return None
         facts = self._seam.facts(self.loader)
@@ -153,7 +153,7 @@ class Feed:
         self._begun = perf_counter()
         self._fresh = True
         self._batch_number = 0
-        self._batch_size = self._active.batch_size
+        self._batch_size = self._seam.batch_size(self._active)
         facts = self._seam.facts(self.loader)
         self._short_batch = None if facts.drop_last or facts.iterable else self.batches_per_epoch
         self._inner: Iterator[Any] = self._seam.iterate(self._active)

@@ -50,21 +50,32 @@ class RecordedConfig(Config):
         return super().__hash__()
 
 
-def run(program: Program, config: RecordedConfig) -> None:
-    """Run a program to its end in this process; its exceptions pass through."""
+SeeKeywords = Callable[[inspect.Signature, dict[str, KnobValue]], None]
+
+
+def run(
+    program: Program, config: RecordedConfig, see_keywords: SeeKeywords = lambda *_: None
+) -> None:
+    """Run a program to its end in this process; its exceptions pass through.
+
+    Args:
+        program: The program.
+        config: For a function that asks for it.
+        see_keywords: Told what a function takes, and what of it is given.
+    """
     sys.argv = [program.target, *program.args]
     sys.path.insert(0, program.import_root)
     match program.kind:
         case ProgramKind.SCRIPT:
             _run_script(Path(program.target))
         case ProgramKind.FILE_FUNCTION:
-            _call(_from_file(Path(program.target), program.function), program, config)
+            _call(_from_file(Path(program.target), program.function), program, config, see_keywords)
         case ProgramKind.MODULE_FUNCTION:
             module = importlib.import_module(program.target)
-            _call(getattr(module, program.function), program, config)
+            _call(getattr(module, program.function), program, config, see_keywords)
         case ProgramKind.PICKLED_FUNCTION:
             function = pickle.loads(Path(program.target).read_bytes())  # noqa: S301 - our own file
-            _call(function, program, config)
+            _call(function, program, config, see_keywords)
         case _:
             assert_never(program.kind)
 
@@ -92,8 +103,17 @@ def _from_file(path: Path, function: str) -> Callable[..., Any]:
     return found
 
 
-def _call(function: Callable[..., Any], program: Program, config: RecordedConfig) -> None:
-    keywords = {"config": config} if "config" in inspect.signature(function).parameters else {}
+def _call(
+    function: Callable[..., Any],
+    program: Program,
+    config: RecordedConfig,
+    see_keywords: SeeKeywords,
+) -> None:
+    signature = inspect.signature(function)
+    see_keywords(signature, dict(program.keywords))
+    keywords: dict[str, Any] = dict(program.keywords)
+    if "config" in signature.parameters:
+        keywords["config"] = config
     function(*program.args, **keywords)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,10 +13,12 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from autotune.config import KnobValue
+from autotune.inside.compiled import frames_compiled
 from autotune.inside.feed import Feed
 from autotune.inside.seams import Seams
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.optimizer import implementation_of, implementations_of
+from autotune.inside.seams.process import profiles
 from autotune.profile import OptimizerFacts, Profile
 
 OBSERVED_STEPS = 4
@@ -102,7 +103,7 @@ class Observer:
             own_autocast=self._seams.autocast.own_dtype,
             own_scaler=self._seams.autocast.has_own_scaler,
             weights_dtype=_weights_dtype(roots),
-            own_compile=_dynamo_ran() or any(r._compiled_call_impl for r in roots),  # noqa: SLF001
+            own_compile=bool(frames_compiled()) or any(r._compiled_call_impl for r in roots),  # noqa: SLF001
             num_threads=torch.get_num_threads(),
             interop_threads=torch.get_num_interop_threads(),
             cudnn_benchmark=cudnn.benchmark,
@@ -114,12 +115,15 @@ class Observer:
             anomaly_detection=torch.is_anomaly_enabled(),
             calls_sdpa="scaled_dot_product_attention" in self._seams.uses.seen,
             sdpa_backend=_sdpa_backend(),
+            profiles=profiles(),
+            copies_without_blocking=self._seams.transfer.own_non_blocking,
             zero_grad_to_none=self._seams.optimizer.own_to_none,
             preloaded=os.environ.get("LD_PRELOAD", ""),
             cuda_alloc_conf=os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
             samples_per_step=sum(self._samples) / len(self._samples),
             torch_version=torch.__version__,
             config_reads=dict(config_reads),
+            flags=self._seams.flags.all(),
         )
 
 
@@ -160,9 +164,3 @@ def _weights_dtype(roots: Iterable[nn.Module]) -> str:
     dtypes = {p.dtype for root in roots for p in root.parameters() if p.is_floating_point()}
     smallest = min(dtypes, key=lambda dtype: dtype.itemsize, default=torch.float32)
     return str(smallest).removeprefix("torch.")
-
-
-def _dynamo_ran() -> bool:
-    """Tell whether torch.compile has compiled anything in this process."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return dynamo is not None and bool(dynamo.counters["frames"].get("total"))

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import entry_points
-from types import MappingProxyType
 
 from autotune.errors import UsageError
+from autotune.flags import KEYWORD
 from autotune.knobs.accumulation_steps import AccumulationSteps
 from autotune.knobs.activation_checkpointing import ActivationCheckpointing
 from autotune.knobs.anomaly_detection import AnomalyDetection
+from autotune.knobs.autograd_profiler import AutogradProfiler
 from autotune.knobs.base import Knob, Scope
 from autotune.knobs.batch_size import BatchSize
 from autotune.knobs.channels_last import ChannelsLast
 from autotune.knobs.compile import Compile
+from autotune.knobs.compile_dynamic import CompileDynamic
 from autotune.knobs.cuda_allocator import CudaAllocator
 from autotune.knobs.cudnn_benchmark import CudnnBenchmark
 from autotune.knobs.deterministic_algorithms import DeterministicAlgorithms
+from autotune.knobs.environment_variable import EnvironmentVariable
 from autotune.knobs.flush_denormal import FlushDenormal
 from autotune.knobs.in_order import InOrder
 from autotune.knobs.interop_threads import InteropThreads
 from autotune.knobs.malloc import Malloc
 from autotune.knobs.matmul_precision import MatmulPrecision
+from autotune.knobs.non_blocking import NonBlocking
 from autotune.knobs.num_threads import NumThreads
 from autotune.knobs.num_workers import NumWorkers
 from autotune.knobs.optimizer_implementation import OptimizerImplementation
@@ -30,12 +34,15 @@ from autotune.knobs.persistent_workers import PersistentWorkers
 from autotune.knobs.pin_memory import PinMemory
 from autotune.knobs.precision import Precision
 from autotune.knobs.prefetch_factor import PrefetchFactor
+from autotune.knobs.program_flag import ProgramFlag
 from autotune.knobs.sdpa_backend import SdpaBackend
 from autotune.knobs.worker_start_method import WorkerStartMethod
 from autotune.knobs.worker_threads import WorkerThreads
 from autotune.knobs.zero_grad_to_none import ZeroGradToNone
+from autotune.program import LaunchPlan
+from autotune.setting import Setting
 
-__all__ = ["Knob", "Scope", "registry"]
+__all__ = ["Knob", "Registry", "Scope", "launched", "registry"]
 
 OWN: tuple[type[Knob], ...] = (
     NumWorkers,
@@ -45,6 +52,7 @@ OWN: tuple[type[Knob], ...] = (
     WorkerThreads,
     WorkerStartMethod,
     PinMemory,
+    NonBlocking,
     BatchSize,
     AccumulationSteps,
     ActivationCheckpointing,
@@ -62,12 +70,54 @@ OWN: tuple[type[Knob], ...] = (
     CudaAllocator,
     DeterministicAlgorithms,
     AnomalyDetection,
+    AutogradProfiler,
     Compile,
+    CompileDynamic,
 )
 
 
+class Registry(Mapping[str, Knob]):
+    """Knobs by name. Flags, keywords and variables of the program's own are knobs by their names.
+
+    Iteration yields the installed knobs alone.
+    """
+
+    def __init__(self, installed: Mapping[str, Knob]) -> None:
+        self._installed = installed
+
+    def __getitem__(self, name: str) -> Knob:
+        if name in self._installed:
+            return self._installed[name]
+        bare = name.removeprefix(KEYWORD)
+        if name.startswith("-") and name.strip("-"):
+            return ProgramFlag(name)
+        if bare != name and bare.isidentifier():
+            return ProgramFlag(name)
+        if name.startswith("$") and len(name) > 1:
+            return EnvironmentVariable(name)
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._installed)
+
+    def __len__(self) -> int:
+        return len(self._installed)
+
+
+def launched(setting: Setting, plan: LaunchPlan) -> LaunchPlan:
+    """Return the plan that starts a process under a setting; pure."""
+    for knob, value in setting.changes().items():
+        flag = setting.flags.get(knob)
+        if flag is None:
+            plan = registry()[knob].launch(value, plan)
+        else:
+            own = value if knob in flag.spellings else registry()[knob].to_flag(value, flag)
+            plan = plan.with_flag(flag, own)
+    return plan
+
+
 @cache
-def registry() -> Mapping[str, Knob]:
+def registry() -> Registry:
     """Return every knob by name: ours, then those of the entry-point group ``autotune.knobs``.
 
     Raises:
@@ -85,4 +135,4 @@ def registry() -> Mapping[str, Knob]:
                 f"The knob '{knob_class.name}' of '{entry.value}' exists already. Rename it."
             )
         knobs[knob_class.name] = knob_class()
-    return MappingProxyType(knobs)
+    return Registry(knobs)

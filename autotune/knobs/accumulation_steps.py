@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from autotune.config import KnobValue
 from autotune.domain import Domain, NotOffered
+from autotune.flags import Flag
 from autotune.hardware import Hardware
 from autotune.knobs.base import Knob
 from autotune.profile import Profile
@@ -20,6 +21,15 @@ class AccumulationSteps(Knob):
     name = "accumulation_steps"
     value_type = int
     minimum = 1
+    flag_names = (
+        "accumulation_steps",
+        "gradient_accumulation_steps",
+        "grad_accumulation_steps",
+        "grad_accum_steps",
+        "grad_accum",
+        "accumulate_grad_batches",
+        "accum_steps",
+    )
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
         """Return one to four for a loop of the ordinary kind: clear, backward, step."""
@@ -45,4 +55,19 @@ class AccumulationSteps(Knob):
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Group the batches to come, and let the learning rate follow."""
         seams.accumulation.steps = int(value)
+        self.follow(value, seams)
+
+    def follow(self, value: KnobValue, seams: Seams) -> None:
+        """Scale the learning rate."""
         seams.optimizer.follow(accumulation_steps=int(value))
+
+    def by_flag(self, flag: Flag, hardware: Hardware, profile: Profile) -> Domain | None:  # noqa: ARG002
+        """Return the flag's own value, half and twice of it."""
+        own = flag.number
+        if not own:
+            return None
+        return Domain(tuple(sorted({max(1, own // 2), own, 2 * own})))
+
+    def from_flag(self, flag: Flag) -> KnobValue:
+        """Return the batches that the flag asks for."""
+        return flag.number or self.minimum

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from autotune.config import Config, KnobValue
 from autotune.domain import Domain, NotOffered
+from autotune.flags import Flag
 from autotune.hardware import Hardware
 from autotune.knobs.base import Knob
 from autotune.profile import Profile
@@ -22,6 +23,7 @@ class ActivationCheckpointing(Knob):
     name = "activation_checkpointing"
     value_type = str
     choices = ("off", "half", "all")
+    flag_names = ("gradient_checkpointing", "activation_checkpointing", "checkpoint_activations")
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
         """Return none, every second and all of the model's repeated blocks."""
@@ -40,6 +42,18 @@ class ActivationCheckpointing(Knob):
         if config[self.name] != "off" and config.get("compile", "off") != "off":
             return "A compiled model decides itself what it computes again (compile)."
         return None
+
+    def by_flag(self, flag: Flag, hardware: Hardware, profile: Profile) -> Domain | None:  # noqa: ARG002
+        """Return none and all for a switch."""
+        return Domain(("off", "all")) if flag.is_truth else None
+
+    def from_flag(self, flag: Flag) -> KnobValue:
+        """Return whether the program does so."""
+        return "all" if flag.is_on else "off"
+
+    def to_flag(self, value: KnobValue, flag: Flag) -> str:
+        """Return how the program says so."""
+        return flag.truth(is_on=value != "off")
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Choose the blocks."""

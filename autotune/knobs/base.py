@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from autotune.config import Config, KnobValue
 from autotune.domain import Domain, NotOffered
+from autotune.flags import Flag, as_text
 from autotune.hardware import Hardware
 from autotune.profile import Profile
 from autotune.program import LaunchPlan
@@ -35,13 +36,15 @@ class Knob(ABC):
         value_type: Type of its values.
         choices: The only values that exist, for a knob of names.
         minimum: The least value, for a knob of numbers.
+        flag_names: What programs call a flag that means this knob, as Python would write it.
     """
 
-    name: ClassVar[str]
+    name: str
     scope: ClassVar[Scope] = Scope.LIVE
     value_type: ClassVar[type[bool] | type[int] | type[str]]
     choices: ClassVar[tuple[str, ...]] = ()
     minimum: ClassVar[int] = 0
+    flag_names: ClassVar[tuple[str, ...]] = ()
 
     @property
     def summary(self) -> str:
@@ -82,6 +85,24 @@ class Knob(ABC):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:  # noqa: B027
         """Make the program use this value from its next step on; runs inside the program."""
+
+    def by_flag(self, flag: Flag, hardware: Hardware, profile: Profile) -> Domain | None:  # noqa: ARG002
+        """Return the values worth trying by a flag of the program's own that means this knob.
+
+        Asked where the seams cannot reach the program; None where the flag's values are not clear.
+        """
+        return None
+
+    def from_flag(self, flag: Flag) -> KnobValue:
+        """Return what the program's flag says, as a value of this knob."""
+        return self.parse(flag.value)
+
+    def to_flag(self, value: KnobValue, flag: Flag) -> str:  # noqa: ARG002
+        """Return what to pass to the program's flag for a value of this knob."""
+        return as_text(value)
+
+    def follow(self, value: KnobValue, seams: Seams) -> None:  # noqa: B027
+        """Do what a value asks for beside the act itself; all there is to do after a flag's act."""
 
     def parse(self, raw: object) -> KnobValue:
         """Return *raw*, from a YAML file or the command line, as a value of this knob.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from autotune.config import KnobValue
 from autotune.domain import Domain, NotOffered
+from autotune.flags import Flag
 from autotune.hardware import Hardware
 from autotune.knobs.base import Knob
 from autotune.profile import Profile
@@ -25,6 +26,15 @@ class BatchSize(Knob):
     name = "batch_size"
     value_type = int
     minimum = 1
+    flag_names = (
+        "batch_size",
+        "batchsize",
+        "bs",
+        "train_batch_size",
+        "per_device_train_batch_size",
+        "micro_batch_size",
+        "mini_batch_size",
+    )
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
         """Return the program's own size and its doublings, as long as an epoch has a few steps."""
@@ -52,4 +62,17 @@ class BatchSize(Knob):
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Ask for a loader with that size, and let the learning rate follow."""
         seams.loader.request(batch_size=int(value))
+        self.follow(value, seams)
+
+    def follow(self, value: KnobValue, seams: Seams) -> None:
+        """Scale the learning rate."""
         seams.optimizer.follow(batch_size=int(value))
+
+    def by_flag(self, flag: Flag, hardware: Hardware, profile: Profile) -> Domain | None:  # noqa: ARG002
+        """Return the flag's own value and its doublings."""
+        own = flag.number
+        return None if not own else Domain(tuple(own * factor for factor in FACTORS))
+
+    def from_flag(self, flag: Flag) -> KnobValue:
+        """Return the samples that the flag asks for."""
+        return flag.number or self.minimum

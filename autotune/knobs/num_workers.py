@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from autotune.config import KnobValue
 from autotune.domain import Domain, NotOffered
+from autotune.flags import Flag
 from autotune.hardware import Hardware
 from autotune.knobs.base import Knob
 from autotune.profile import Profile
@@ -21,6 +22,7 @@ class NumWorkers(Knob):
 
     name = "num_workers"
     value_type = int
+    flag_names = ("num_workers", "workers", "nworkers", "dataloader_num_workers", "loader_workers")
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
         """Return 0 up to one and a half times the cores: loading often waits for storage."""
@@ -28,8 +30,15 @@ class NumWorkers(Knob):
             return refusal
         if profile.loaders[0].iterable:
             return NotOffered("the dataset is iterable: each worker may repeat all its samples")
-        most = max(2, hardware.cpu_quota + hardware.cpu_quota // 2)
-        return Domain(tuple(n for n in CANDIDATES if n <= most))
+        return Domain(_candidates(hardware))
+
+    def by_flag(self, flag: Flag, hardware: Hardware, profile: Profile) -> Domain | None:  # noqa: ARG002
+        """Return the same for a flag that takes a number."""
+        return None if flag.number is None else Domain(_candidates(hardware))
+
+    def from_flag(self, flag: Flag) -> KnobValue:
+        """Return the workers that the flag asks for."""
+        return flag.number or 0
 
     def current(self, profile: Profile) -> KnobValue:
         """Return the workers of the (first) training loader."""
@@ -38,3 +47,8 @@ class NumWorkers(Knob):
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Ask for a loader with that many workers."""
         seams.loader.request(num_workers=int(value))
+
+
+def _candidates(hardware: Hardware) -> tuple[int, ...]:
+    most = max(2, hardware.cpu_quota + hardware.cpu_quota // 2)
+    return tuple(n for n in CANDIDATES if n <= most)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from autotune.config import KnobValue
 from autotune.domain import Domain, NotOffered
+from autotune.flags import Flag
 from autotune.hardware import Hardware
 from autotune.knobs.base import Knob
 from autotune.profile import Profile
@@ -19,6 +20,7 @@ class PinMemory(Knob):
 
     name = "pin_memory"
     value_type = bool
+    flag_names = ("pin_memory", "pin_mem", "dataloader_pin_memory")
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
         """Return both ways: it was seen to help and to hurt."""
@@ -29,6 +31,18 @@ class PinMemory(Knob):
     def current(self, profile: Profile) -> KnobValue:
         """Return the setting of the (first) training loader."""
         return profile.loaders[0].pin_memory
+
+    def by_flag(self, flag: Flag, hardware: Hardware, profile: Profile) -> Domain | None:  # noqa: ARG002
+        """Return both ways for a switch, where there is a device to copy to."""
+        return Domain((False, True)) if flag.is_truth and profile.device != "cpu" else None
+
+    def from_flag(self, flag: Flag) -> KnobValue:
+        """Return whether the program pins."""
+        return flag.is_on
+
+    def to_flag(self, value: KnobValue, flag: Flag) -> str:
+        """Return how the program says so."""
+        return flag.truth(is_on=bool(value))
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Ask for a loader that pins or does not."""

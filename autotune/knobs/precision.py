@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from autotune.config import KnobValue
 from autotune.domain import Domain, NotOffered
+from autotune.flags import Flag
 from autotune.hardware import Hardware
 from autotune.knobs.base import Knob
 from autotune.profile import Profile
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
     from autotune.inside.seams import Seams
 
 
+WORDS = (  # torch's own names, ours, Lightning's, Accelerate's
+    {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"},
+    {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"},
+    {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"},
+    {"fp32": "no", "bf16": "bf16", "fp16": "fp16"},
+)
 SHORT = {"bfloat16": "bf16", "float16": "fp16"}
 LONG = {short: long for long, short in SHORT.items()}
 
@@ -24,11 +31,33 @@ class Precision(Knob):
     name = "precision"
     value_type = str
     choices = ("fp32", "tf32", "bf16", "fp16")
+    flag_names = ("precision", "dtype", "amp_dtype", "mixed_precision")
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
         """Return what the hardware multiplies natively; fp16, with loss scaling, on CUDA only."""
         if profile.weights_dtype != "float32":
             return NotOffered(f"the program keeps its weights in {profile.weights_dtype}")
+        return self._native(hardware, profile)
+
+    def by_flag(self, flag: Flag, hardware: Hardware, profile: Profile) -> Domain | None:
+        """Return the same for a flag whose words are known, as far as the program takes them."""
+        native, words = self._native(hardware, profile), _words_of(flag)
+        if isinstance(native, NotOffered) or words is None:
+            return None
+        taken = (n for n in native.values if words.get(str(n)) in (flag.choices or words.values()))
+        offered = tuple(n for n in taken if str(n) in words)
+        return Domain(offered) if offered else None
+
+    def from_flag(self, flag: Flag) -> KnobValue:
+        """Return what the program computes in."""
+        words = _words_of(flag) or {}
+        return next((name for name, word in words.items() if word == flag.value), "fp32")
+
+    def to_flag(self, value: KnobValue, flag: Flag) -> str:
+        """Return what the program calls it."""
+        return (_words_of(flag) or {}).get(str(value), str(value))
+
+    def _native(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
         if profile.device == "cuda":
             offered = ["fp32", "fp16"]
             if hardware.supports_bf16_gpu:  # Ampere brought both
@@ -61,3 +90,8 @@ class Precision(Knob):
         dtype = LONG.get(str(value))
         seams.set_precision(dtype)
         seams.process.switch("tf32", value)
+
+
+def _words_of(flag: Flag) -> dict[str, str] | None:
+    """The words of the program for the precisions, told by the one that it uses."""
+    return next((words for words in WORDS if flag.value in words.values()), None)

@@ -142,11 +142,21 @@ def test_what_a_script_left_on_for_debugging_goes_off_and_on_again(tmp_path: Pat
         assert all_see(program.under(), "grad_is_zero", True)
 
 
+def test_a_profiler_left_on_ends_at_the_first_step(tmp_path: Path) -> None:
+    with mirrored(tmp_path, "profile") as program:
+        assert program.open.base.baseline["autograd_profiler"] is True
+        assert all_see(program.under(), "profiles", True)
+    with mirrored(tmp_path, "profile", autograd_profiler=False) as program:
+        program.under()
+        assert all_see(program.lines(), "profiles", False)
+
+
 def test_a_script_that_left_nothing_on_is_offered_nothing_to_switch_off(tmp_path: Path) -> None:
     with mirrored(tmp_path) as program:
         offered = program.open.base.baseline
         program.under()
-    assert not {"deterministic_algorithms", "anomaly_detection", "zero_grad_to_none"} & set(offered)
+    debugging = {"deterministic_algorithms", "anomaly_detection", "autograd_profiler"}
+    assert not (debugging | {"zero_grad_to_none"}) & set(offered)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Writes what it sees of itself in each step, one JSON line each: what torch and its workers do.
 
-argv[1] is where, further words are "debug" (everything a script may have left on) and "setup".
+argv[1] is where, further words are "debug" (everything a script may have left on), "setup" and
+"profile".
 """
 
 import json
@@ -61,6 +62,7 @@ def see(model, optimizer, batch):
         "flushes": float(torch.tensor([1e-310], dtype=torch.float64) * 1) == 0.0,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "anomaly": torch.is_anomaly_enabled(),
+        "profiles": torch.autograd._profiler_enabled(),
         "kernel": model.kernel,
         "flags": [optimizer.param_groups[0][name] for name in ("foreach", "fused")],
         "grad_is_none": model.last.weight.grad is None,
@@ -80,7 +82,8 @@ def main():
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     loader = DataLoader(Items(), batch_size=16)
-    with Path(sys.argv[1]).open("w") as mirror:
+    profiler = torch.autograd.profiler.profile("profile" in words)
+    with Path(sys.argv[1]).open("w") as mirror, profiler:
         for _ in range(100_000):
             for batch in loader:
                 model(batch["x"]).square().mean().backward()

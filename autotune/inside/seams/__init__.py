@@ -15,6 +15,7 @@ from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.autocast import AutocastSeam
 from autotune.inside.seams.backward import BackwardSeam
 from autotune.inside.seams.checkpoint import CheckpointSeam
+from autotune.inside.seams.flags import FlagsSeam
 from autotune.inside.seams.forward import ForwardSeam
 from autotune.inside.seams.loader import LoaderSeam
 from autotune.inside.seams.optimizer import OptimizerSeam
@@ -22,6 +23,7 @@ from autotune.inside.seams.process import ProcessSeam
 from autotune.inside.seams.saving import SavingSeam
 from autotune.inside.seams.scaling import ScalingSeam
 from autotune.inside.seams.scheduler import SchedulerSeam
+from autotune.inside.seams.transfer import TransferSeam
 from autotune.inside.seams.uses import UsesSeam
 from autotune.knobs import registry
 from autotune.lr import LrRule, global_batch
@@ -30,6 +32,13 @@ from autotune.setting import Setting
 
 logger = logging.getLogger("autotune")
 STEPS_UNTIL_ROOTS_ARE_KNOWN = 3
+
+
+def loose_knobs(setting: Setting) -> tuple[str, ...]:
+    """Return the knobs in which the training loader may differ from the one that was seen."""
+    if setting.flags.keys() & setting.changes().keys():  # what a flag does, the program knows
+        return (*setting.own_knobs, "batch_size", "num_workers", "prefetch_factor", "pin_memory")
+    return setting.own_knobs
 
 
 class Seams:
@@ -61,9 +70,11 @@ class Seams:
         self.forward = ForwardSeam(listener, lambda: self.optimizer.optimizers)
         self.checkpoint = CheckpointSeam()
         self.process = ProcessSeam()
+        self.transfer = TransferSeam()
         self.scheduler = SchedulerSeam(self.accumulation)
         self.autocast = AutocastSeam()
         self.uses = UsesSeam()
+        self.flags = FlagsSeam()
         self._backward = BackwardSeam(listener) if listener is not None else None
         self._saving: SavingSeam | None = None
 
@@ -81,12 +92,15 @@ class Seams:
         if self._listener is not None or self.accumulation.steps > 1:
             self.accumulation.install()
             self.scheduler.install()
+        if self._listener is not None or self.transfer.is_needed:
+            self.transfer.install()
         if self._listener is not None or self.autocast.is_needed:
             self.autocast.install()
 
     def watch(self) -> None:
-        """Watch, while the first steps run, what the program uses by itself."""
+        """Watch, while the first steps run, what the program uses and takes by itself."""
         self.uses.install()
+        self.flags.install()
 
     def redirect_files(self, shadow_dir: Path, *, is_first: bool) -> None:
         """Keep a trial from changing the user's files; *is_first* tells that none ran before."""
@@ -109,8 +123,8 @@ class Seams:
 
     def remove(self) -> None:
         """Put PyTorch back as it was."""
-        seams = (self.autocast, self.uses, self.checkpoint, self.forward, self.process)
-        for seam in (self._saving, self._backward, *seams):
+        seams = (self.transfer, self.autocast, self.uses, self.flags, self.checkpoint, self.forward)
+        for seam in (self._saving, self._backward, *seams, self.process):
             if seam is not None:
                 seam.remove()
         self.scheduler.remove()
@@ -125,8 +139,11 @@ class Seams:
         self._device = setting.device
         self.optimizer.set_rule(LrRule(setting.lr_rule), global_batch(setting.baseline))
         before = since.config if since is not None else setting.baseline
+        self.forward.allow_recompiles()
         for knob, value in setting.config.changes_from(before).items():
-            if knob not in setting.own_knobs:
+            if knob in setting.flags:
+                registry()[knob].follow(value, self)
+            elif knob not in setting.own_knobs:
                 registry()[knob].apply(value, self)
 
     def _about_to_train(self) -> None:
@@ -140,6 +157,7 @@ class Seams:
         self._steps += 1
         if self._steps == STEPS_UNTIL_ROOTS_ARE_KNOWN:
             self.uses.remove()
+            self.flags.remove()
             self.forward.narrow()
             self.checkpoint.act_on(self.forward.roots)
             if self._listener is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from autotune.inside.listener import Listener
 from autotune.inside.seams.autocast import autocast
 from autotune.inside.seams.base import Patches
 
-RECOMPILES = 64
+RECOMPILES = 8  # what torch allows a program (torch._dynamo.config.recompile_limit)
 Call = Callable[..., Any]
 
 
@@ -55,7 +56,8 @@ class ForwardSeam:
         self._depth = 0
         self._autocast: torch.dtype | None = None
         self._channels_last = False
-        self._compile = False
+        self._mode: str | None = None
+        self._dynamic: bool | None = None
         self._narrowed = False
         self.most_parameters = 0
 
@@ -75,14 +77,26 @@ class ForwardSeam:
             for module in self.roots:
                 self._lay_out(module)
 
-    def set_compile(self, *, enabled: bool) -> None:
+    def compile_in(self, *, mode: str | None) -> None:
         """Compile the roots as soon as they are known; holds for the rest of the process."""
-        self._compile = enabled
+        self._mode = mode
+
+    def shape(self, *, dynamic: bool | None) -> None:
+        """Say whether compiled code takes any shape; None leaves it to torch."""
+        self._dynamic = dynamic
+
+    def allow_recompiles(self) -> None:
+        """Give the next config of this process as many recompilations as torch gives a program.
+
+        Each config may need code of its own; by default the ninth would silently run as written.
+        """
+        if self._mode is not None and (config := sys.modules.get("torch._dynamo.config")):
+            config.recompile_limit += RECOMPILES  # type: ignore[attr-defined]
 
     @property
     def is_needed(self) -> bool:
         """Something was asked for that acts at module calls."""
-        return self._autocast is not None or self._channels_last or self._compile
+        return self._autocast is not None or self._channels_last or bool(self._mode)
 
     def install(self) -> None:
         """Begin to act."""
@@ -96,12 +110,9 @@ class ForwardSeam:
         self._narrowed = True
         self._patches.undo()
         self.install()
-        roots = self.roots
-        if self._compile:
-            if self._listener is not None:
-                _allow_recompiles()
-            for module in roots:
-                module.compile()
+        if self._mode is not None:
+            for module in self.roots:
+                module.compile(mode=self._mode, dynamic=self._dynamic)
 
     def remove(self) -> None:
         """Put PyTorch back as it was."""
@@ -167,13 +178,6 @@ class ForwardSeam:
             for key, value in state.items():
                 if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
                     state[key] = value.contiguous(memory_format=layout)
-
-
-def _allow_recompiles() -> None:
-    """One rig compiles for many configs; by default the ninth would silently run eagerly."""
-    from torch._dynamo import config
-
-    config.recompile_limit = RECOMPILES
 
 
 def _to_channels_last(tensor: torch.Tensor) -> torch.Tensor:

@@ -124,17 +124,23 @@ class LoaderSeam:
         except TypeError:
             return None
 
+    def batch_size(self, loader: DataLoader[Any]) -> int | None:
+        """Return the samples of its batches, None where the program makes these up itself."""
+        plain = _plain_batches(loader)
+        return None if plain is None else plain.batch_size
+
     def is_target(self, loader: DataLoader[Any]) -> bool:
         """Tell whether this is the loader that was known to train before the program began."""
         return loader in self._facts and self._is_target(self._identity(self._facts[loader]))
 
     def epoch_of(self, loader: DataLoader[Any]) -> EpochShape:
         """Return what an epoch of a loader consists of, with its present options."""
-        batches, size = self.length(loader), loader.batch_size
+        batches, plain = self.length(loader), _plain_batches(loader)
         dataset_len = self.facts(loader).dataset_len
-        if size is None or dataset_len is None:
+        if plain is None or dataset_len is None:
             return EpochShape(batches)
-        last = size if loader.drop_last else (dataset_len - 1) % size + 1
+        size = plain.batch_size
+        last = size if plain.drop_last else (dataset_len - 1) % size + 1
         return EpochShape(batches, size, last)
 
     def hand_out(self, loader: DataLoader[Any], number: int) -> None:
@@ -225,14 +231,17 @@ class LoaderSeam:
             changes["worker_init_fn"] = WorkerThreads(threads, own.worker_init_fn)
         if (method := options.get("start_method", facts.start_method)) != facts.start_method:
             changes[CONTEXT] = multiprocessing.get_context(str(method))
-        batch_size = options.get("batch_size", facts.batch_size)
-        if batch_size != loader.batch_size:
-            changes["batch_size"] = batch_size
+        present = _plain_batches(loader)
+        size = int(options.get("batch_size", facts.batch_size) or 0)
+        if present is not None and present.batch_size != size:
+            is_own = size == facts.batch_size
             changes["batch_sampler"] = (
                 own.batch_sampler
-                if batch_size == facts.batch_size
-                else BatchSampler(loader.sampler, int(batch_size or 1), loader.drop_last)
+                if is_own
+                else BatchSampler(present.sampler, size, present.drop_last)
             )
+            if loader.batch_size is not None:  # it is None beside a batch sampler of the program's
+                changes["batch_size"] = size
         return changes
 
 
@@ -260,7 +269,14 @@ class WorkerThreads:
             self.own(worker)
 
 
+def _plain_batches(loader: DataLoader[Any]) -> BatchSampler | None:
+    """What makes the loader's batches, if that is torch's own cutting into equal pieces."""
+    sampler = loader.batch_sampler
+    return sampler if type(sampler) is BatchSampler else None
+
+
 def _read(loader: DataLoader[Any]) -> LoaderFacts:
+    plain = _plain_batches(loader)
     iterable = isinstance(loader.dataset, IterableDataset)
     try:
         length = len(loader.dataset)  # type: ignore[arg-type]
@@ -269,15 +285,15 @@ def _read(loader: DataLoader[Any]) -> LoaderFacts:
     return LoaderFacts(
         dataset=type(loader.dataset).__name__,
         dataset_len=length,
-        batch_size=loader.batch_size,
+        batch_size=None if plain is None else plain.batch_size,
         num_workers=loader.num_workers,
         prefetch_factor=loader.prefetch_factor,
         pin_memory=bool(loader.pin_memory),
         persistent_workers=loader.persistent_workers,
-        sampler=type(loader.sampler).__name__,
-        has_batch_sampler=loader.batch_size is None and loader.batch_sampler is not None,
+        sampler=type(loader.sampler if plain is None else plain.sampler).__name__,
+        has_batch_sampler=plain is None and loader.batch_sampler is not None,
         iterable=iterable,
-        drop_last=loader.drop_last,
+        drop_last=loader.drop_last if plain is None else plain.drop_last,
         in_order=loader.in_order,
         start_method=_start_method(loader),
     )

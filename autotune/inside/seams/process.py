@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.autograd import profiler
 from torch.backends import cuda, cudnn
 
 from autotune.config import KnobValue
@@ -38,6 +39,11 @@ class ProcessSeam:
     def remove(self) -> None:
         """Put PyTorch back as it was; switches stay as they are."""
         self._patches.undo()
+
+
+def profiles() -> bool:
+    """Tell whether a profiler of torch's records."""
+    return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 class _Deterministic:
@@ -89,6 +95,24 @@ def _set_sdpa_backend(backend: KnobValue) -> None:
         enable(backend in {"auto", name})
 
 
+class _Profiler:
+    """The profiler on, or ended early: whoever left it on gets what it recorded until then."""
+
+    def __init__(self) -> None:
+        self._patches = Patches()
+
+    def __call__(self, enabled: KnobValue) -> None:
+        if enabled or not profiles():
+            return
+        recorded = profiler._disable_profiler()  # type: ignore[attr-defined]  # noqa: SLF001
+
+        def ended_before() -> Any:
+            self._patches.undo()
+            return recorded
+
+        self._patches.replace(profiler, "_disable_profiler", ended_before)
+
+
 def _set_anomaly_detection(enabled: KnobValue) -> None:
     torch.autograd.set_detect_anomaly(bool(enabled), torch.is_anomaly_check_nan_enabled())
 
@@ -102,4 +126,5 @@ SWITCHES: Mapping[str, Callable[[Any], object]] = {
     "sdpa_backend": _set_sdpa_backend,
     "deterministic_algorithms": _Deterministic(),
     "anomaly_detection": _set_anomaly_detection,
+    "autograd_profiler": _Profiler(),
 }

@@ -1,0 +1,143 @@
+"""The seam at command-line parsers: which flags the program has, and what they were."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from autotune.config import KnobValue
+from autotune.flags import KEYWORD, Flag, find
+from autotune.inside.seams.base import Patches
+
+CLICKS = ("click.core", "typer._click.core")  # typer has a copy of its own
+
+
+class FlagsSeam:
+    """Watches argparse (HfArgumentParser is one) and click read the command line.
+
+    Attributes:
+        seen: The flags, in the order in which parsers read them.
+    """
+
+    def __init__(self) -> None:
+        self.seen: list[Flag] = []
+        self._patches = Patches()
+
+    def install(self) -> None:
+        """Begin to watch."""
+        self._watch_argparse()
+        for name in CLICKS:
+            with suppress(ImportError):
+                self._watch_click(importlib.import_module(name))
+
+    def remove(self) -> None:
+        """Let parsers be."""
+        self._patches.undo()
+
+    def see_keywords(self, signature: inspect.Signature, given: dict[str, KnobValue]) -> None:
+        """Note the parameters of the program's function that have a plain value by default."""
+        for name, parameter in signature.parameters.items():
+            value = given.get(name, parameter.default)
+            if isinstance(value, KnobValue):
+                self.seen.append(Flag(KEYWORD + name, value=value, takes=type(value).__name__))
+
+    def all(self) -> tuple[Flag, ...]:
+        """Return the flags that were seen, and those on the command line that no parser showed."""
+        return (*self.seen, *_unknown(sys.argv[1:], self.seen))
+
+    def _watch_argparse(self) -> None:
+        original = argparse.ArgumentParser.parse_known_args
+        seam = self
+
+        def parse_known_args(
+            parser: argparse.ArgumentParser, args: Any = None, namespace: Any = None, **more: Any
+        ) -> Any:
+            is_command_line = args is None or set(args) <= set(sys.argv)
+            parsed = original(parser, args, namespace, **more)
+            if is_command_line:
+                seam.seen += _of_argparse(parser, parsed[0])
+            return parsed
+
+        self._patches.replace(argparse.ArgumentParser, "parse_known_args", parse_known_args)
+
+    def _watch_click(self, click: Any) -> None:
+        original = click.Command.parse_args
+        seam = self
+
+        def parse_args(command: Any, context: Any, args: list[str]) -> Any:
+            rest = original(command, context, args)
+            with suppress(AttributeError):  # other versions of click: its flags stay unknown then
+                seam.seen += list(_of_click(command, context.params))
+            return rest
+
+        self._patches.replace(click.Command, "parse_args", parse_args)
+
+
+def _of_argparse(parser: argparse.ArgumentParser, namespace: Any) -> Iterator[Flag]:
+    for action in parser._actions:  # noqa: SLF001 - argparse has no other list of them
+        value = getattr(namespace, action.dest, None)
+        if not action.option_strings or not isinstance(value, KnobValue | None):
+            continue
+        if isinstance(action, argparse.BooleanOptionalAction):
+            spellings = [s for s in action.option_strings if not s.startswith("--no-")]
+            negations = [s for s in action.option_strings if s.startswith("--no-")]
+            yield _switch(spellings, negations, is_on=bool(value))
+        elif action.nargs == 0 and action.const is not None and action.dest != "help":
+            yield _switch(action.option_strings, [], is_on=value == action.const)
+        elif action.nargs in {None, "?"}:
+            takes = _type_name(action.type, value)
+            yield _option(action.option_strings, value, takes, action.choices)
+
+
+def _of_click(command: Any, values: dict[str, Any]) -> Iterator[Flag]:
+    for option in command.params:
+        value = values.get(option.name)
+        if option.param_type_name != "option" or not isinstance(value, KnobValue | None):
+            continue
+        if option.is_flag:
+            yield _switch(option.opts, option.secondary_opts, is_on=bool(value))
+        elif option.nargs == 1 and not option.multiple:
+            kind = getattr(option, "type", None)  # typer's copy has another name for it
+            takes = {"integer": "int", "float": "float"}.get(getattr(kind, "name", ""))
+            takes = takes or _type_name(type(value), value)
+            yield _option(option.opts, value, takes, getattr(kind, "choices", None))
+
+
+def _switch(spellings: Sequence[str], negations: Sequence[str], *, is_on: bool) -> Flag:
+    name, *others = sorted(spellings, key=len, reverse=True)
+    negation = max(negations, key=len, default="")
+    return Flag(name, tuple(others), is_on, "bool", (), is_switch=True, negation=negation)
+
+
+def _option(spellings: Sequence[str], value: Any, takes: str, choices: Any) -> Flag:
+    name, *others = sorted(spellings, key=len, reverse=True)
+    texts = tuple(str(getattr(c, "value", c)) for c in choices or ())
+    return Flag(name, tuple(others), value, takes, texts)
+
+
+def _type_name(kind: Any, value: object) -> str:
+    if kind in {int, float}:
+        return str(kind.__name__)
+    return "bool" if isinstance(value, bool) else "str"
+
+
+def _unknown(args: Sequence[str], seen: Sequence[Flag]) -> Iterator[Flag]:
+    """Flags of a program that reads ``sys.argv`` by itself."""
+    for position, arg in enumerate(args):
+        name, equals, value = arg.partition("=")
+        if not name.startswith("-") or name in {"-", "--"} or name[1:2].isdigit():
+            continue
+        if find(seen, name) is not None or any(name == flag.negation for flag in seen):
+            continue
+        following = args[position + 1 : position + 2]
+        if equals:
+            yield Flag(name, value=value)
+        elif following and not following[0].startswith("-"):
+            yield Flag(name, value=following[0])
+        else:
+            yield Flag(name, value=True, is_switch=True)

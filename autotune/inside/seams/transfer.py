@@ -1,0 +1,93 @@
+"""The seam at copies to a device: those from pinned memory need not block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from autotune.inside.seams.base import Patches
+
+Copy = Callable[..., torch.Tensor]
+
+
+class TransferSeam:
+    """Makes copies of pinned tensors to a device non-blocking.
+
+    torch's allocator of pinned memory gives a tensor's memory to no other before its copies are
+    done, so a loader's batches are safe. Copies from other memory, between devices and back to the
+    host stay as the program makes them.
+
+    Attributes:
+        own_non_blocking: The program was seen to ask for such a copy itself.
+    """
+
+    def __init__(self) -> None:
+        self._is_enabled = False
+        self._patches = Patches()
+        self.own_non_blocking = False
+
+    @property
+    def is_needed(self) -> bool:
+        """Copies are to be changed."""
+        return self._is_enabled
+
+    def set_non_blocking(self, *, enabled: bool) -> None:
+        """Make copies that way, or as the program makes them."""
+        self._is_enabled = enabled
+
+    def install(self) -> None:
+        """Begin to see the copies."""
+        self._wrap("to", _target_of_to)
+        self._wrap("cuda", _target_of_cuda)
+
+    def remove(self) -> None:
+        """Put PyTorch back as it was."""
+        self._patches.undo()
+
+    def _wrap(self, name: str, target_of: Callable[..., tuple[str, bool]]) -> None:
+        original: Copy = getattr(torch.Tensor, name)
+        seam = self
+
+        def copy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            if tensor.device.type == "cpu" and not torch.compiler.is_compiling():
+                target, non_blocking = target_of(*args, **kwargs)
+                if target != "cpu":
+                    seam.own_non_blocking |= non_blocking
+                    if seam._is_enabled and not non_blocking and tensor.is_pinned():
+                        return _without_blocking(original, tensor, args, kwargs)
+            return original(tensor, *args, **kwargs)
+
+        self._patches.replace(torch.Tensor, name, copy)
+
+
+def _without_blocking(
+    original: Copy, tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.Tensor:
+    """Make the copy; whoever passed the flag by position keeps its place."""
+    flags = [i for i, value in enumerate(args) if isinstance(value, bool)]
+    if flags:
+        args = (*args[: flags[0]], True, *args[flags[0] + 1 :])
+        return original(tensor, *args, **kwargs)
+    return original(tensor, *args, **{**kwargs, "non_blocking": True})
+
+
+def _target_of_to(*args: Any, **kwargs: Any) -> tuple[str, bool]:
+    """Return where ``Tensor.to`` copies to, by device type, and whether without blocking."""
+    if "other" in kwargs or (args and isinstance(args[0], torch.Tensor)):
+        other = kwargs["other"] if "other" in kwargs else args[0]
+        flag = kwargs.get("non_blocking", args[1] if len(args) > 1 else False)
+        return other.device.type, bool(flag)
+    kwargs = {name: value for name, value in kwargs.items() if name != "copy"}
+    device, _dtype, non_blocking, _layout = torch._C._nn._parse_to(*args, **kwargs)  # noqa: SLF001
+    return ("cpu" if device is None else device.type), non_blocking
+
+
+def _target_of_cuda(
+    _device: Any = None,
+    non_blocking: bool = False,  # noqa: FBT001, FBT002
+    **_kwargs: Any,
+) -> tuple[str, bool]:
+    """Return the same for ``Tensor.cuda``."""
+    return "cuda", non_blocking

@@ -1,0 +1,46 @@
+"""The knob of an environment variable."""
+
+from __future__ import annotations
+
+import os
+
+from autotune import flags
+from autotune.config import KnobValue
+from autotune.domain import Domain
+from autotune.flags import AS_WRITTEN
+from autotune.hardware import Hardware
+from autotune.knobs.base import Knob, Scope
+from autotune.profile import Profile
+from autotune.program import LaunchPlan
+
+
+class EnvironmentVariable(Knob):
+    """An environment variable, such as ``$KMP_BLOCKTIME``; its values come from ``--env``."""
+
+    scope = Scope.RESTART
+    value_type = str
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def domain(self, hardware: Hardware, profile: Profile) -> Domain:  # noqa: ARG002
+        """Return its present value: others are the user's to name."""
+        return Domain((self.current(profile),))
+
+    def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
+        """Return what the program inherits."""
+        return os.environ.get(self._variable, AS_WRITTEN)
+
+    def launch(self, value: KnobValue, plan: LaunchPlan) -> LaunchPlan:
+        """Set it."""
+        return plan if value == AS_WRITTEN else plan.with_env(**{self._variable: str(value)})
+
+    def parse(self, raw: object) -> KnobValue:
+        """Return the value as text."""
+        if not isinstance(raw, KnobValue):
+            raise ValueError(f"takes a number, true, false or text, not {raw!r}")  # noqa: TRY004
+        return flags.as_text(raw)
+
+    @property
+    def _variable(self) -> str:
+        return self.name.removeprefix("$")

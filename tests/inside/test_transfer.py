@@ -1,0 +1,89 @@
+"""Copies from pinned memory to a device, seen where torch makes them; no device is needed.
+
+The meta device takes copies from anywhere; pinned memory needs a driver, so a tensor claims it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from autotune.inside.seams.transfer import TransferSeam
+
+
+class Claims(torch.Tensor):
+    """A tensor in ordinary memory that says it lies in pinned memory."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    def is_pinned(self, *_: Any) -> bool:
+        return True
+
+
+@pytest.fixture
+def flags(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """What reaches torch's own ``Tensor.to`` as non_blocking."""
+    seen: list[bool] = []
+    original = torch.Tensor.to
+
+    def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        flagged = [a for a in args if isinstance(a, bool)]
+        seen.append(kwargs.get("non_blocking", flagged[0] if flagged else False))
+        return original(tensor, *args, **kwargs)
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    return seen
+
+
+@pytest.fixture
+def seam(flags: list[bool]) -> Iterator[TransferSeam]:
+    seam = TransferSeam()
+    seam.set_non_blocking(enabled=True)
+    seam.install()
+    yield seam
+    seam.remove()
+
+
+def pinned() -> torch.Tensor:
+    return torch.ones(3).as_subclass(Claims)
+
+
+def test_every_way_to_name_the_device_is_understood(seam: TransferSeam, flags: list[bool]) -> None:
+    pinned().to("meta")
+    pinned().to(device="meta")
+    pinned().to(torch.device("meta"), torch.float16)
+    pinned().to("meta", torch.float16, False)
+    pinned().to(torch.ones(1, device="meta"))
+    pinned().to("meta", non_blocking=False, copy=True)
+    assert flags == [True] * 6
+    assert not seam.own_non_blocking
+
+
+def test_other_copies_stay_as_they_are(seam: TransferSeam, flags: list[bool]) -> None:
+    torch.ones(3).to("meta")
+    pinned().to("cpu")
+    pinned().to(torch.float16)
+    pinned().to(torch.ones(1))
+    torch.ones(3, device="meta").to("meta", torch.float16)
+    assert flags == [False] * 5
+    seam.set_non_blocking(enabled=False)
+    pinned().to("meta")
+    assert flags[-1] is False
+
+
+def test_a_program_that_asks_for_it_is_known(seam: TransferSeam, flags: list[bool]) -> None:
+    torch.ones(3).to("meta", non_blocking=True)
+    assert flags == [True]
+    assert seam.own_non_blocking
+
+
+def test_values_and_errors_are_torchs_own(seam: TransferSeam) -> None:
+    assert torch.ones(3).to(torch.float64).dtype is torch.float64
+    assert pinned().to("meta", torch.float16).shape == (3,)
+    with pytest.raises(RuntimeError, match="nowhere"):
+        torch.ones(3).to("nowhere")
+    seam.remove()
+    assert "TransferSeam" not in torch.Tensor.to.__qualname__

@@ -1,0 +1,92 @@
+"""Loops as people write them: each knob works on them, or is refused by name with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from autotune import hardware
+from autotune.config import KnobValue
+from autotune.spacefile import load
+from tests.rigging import open_rig
+
+Changes = Mapping[str, KnobValue]
+ALL: dict[str, KnobValue] = {
+    "num_workers": 1,
+    "batch_size": 32,
+    "precision": "bf16",
+    "num_threads": 1,
+}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """How a program takes the knobs.
+
+    Attributes:
+        works: Changes that are measured one after another.
+        together: Measured at once, at the end.
+        batch: Samples per step with ``together``; 0 where batches differ in size.
+        refused: Knobs that are not offered, with words of the reason.
+    """
+
+    works: Changes
+    together: Changes
+    batch: float
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+def expected(
+    batch: float = 32, refused: Mapping[str, str] | None = None, **more: KnobValue
+) -> Expected:
+    refused = refused or {}
+    changes: dict[str, KnobValue] = {**ALL, **more}
+    works = {knob: value for knob, value in changes.items() if knob not in refused}
+    return Expected(works, works, batch, refused)
+
+
+PROGRAMS = {
+    "gan.py": expected(refused={"accumulation_steps": "2 optimizers"}),
+    "lbfgs.py": expected(
+        refused={"accumulation_steps": "LBFGS", "optimizer_implementation": "LBFGS"}
+    ),
+    "never_clears.py": expected(
+        refused={"accumulation_steps": "zero_grad", "zero_grad_to_none": "zeros"}
+    ),
+    "called_twice.py": expected(64, accumulation_steps=2),
+    "inner_loss.py": expected(64, accumulation_steps=2),
+    "validates.py": expected(64, accumulation_steps=2),
+    "two_loaders.py": expected(
+        48,
+        dict.fromkeys(
+            ("num_workers", "batch_size", "accumulation_steps", "prefetch_factor"), "2 loaders"
+        ),
+    ),
+    "accumulates.py": expected(64, {"accumulation_steps": "accumulates gradients itself"}),
+    "subclass.py": expected(64, accumulation_steps=2),
+    "batch_sampler.py": expected(0, {"batch_size": "batch sampler"}),
+    "iterable.py": expected(64, {"num_workers": "iterable"}, accumulation_steps=2),
+    "drop_last.py": expected(64, accumulation_steps=2),
+    "small_data.py": expected(40, {"batch_size": "64 is the only value"}, num_workers=1),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_loop_takes_every_knob_or_says_which_not_and_why(program: str, tmp_path: Path) -> None:
+    case = PROGRAMS[program]
+    with open_rig(tmp_path, program, space="full") as opened:
+        space = load("full").resolve(hardware.detect(), opened.profile)
+        for knob, words in case.refused.items():
+            assert knob not in space.domains
+            assert words in space.refused[knob], knob
+        for knob, value in case.works.items():
+            assert knob in space.domains, space.refused.get(knob)
+            opened.measured(**{knob: value})
+        window = opened.measured(**case.together)
+        sizes = {b.samples / b.steps for b in window.blocks}
+        assert not case.batch or max(sizes) == case.batch
+        opened.measured()
