@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.config import Config, KnobValue
@@ -37,7 +37,7 @@ class Proposals:
         space: What may be proposed.
         diagnosis: Gives the first moves.
         seed: For choices that the sampler does not make.
-        has_time_for_restart: Tells whether a fresh process is still worth starting.
+        has_time_for_restart: Tells whether a fresh process is still worth starting for a knob.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Proposals:
         space: ResolvedSpace,
         diagnosis: Diagnosis,
         seed: int,
-        has_time_for_restart: Callable[[], bool],
+        has_time_for_restart: Callable[[str], bool],
     ) -> None:
         self._study = study
         self._space = space
@@ -62,14 +62,12 @@ class Proposals:
             yield from self._new(space.start.replace(**move.changes), move.why)
         for changes in combinations(self._diagnosis.moves, self._known(), space):
             yield from self._new(space.start.replace(**changes), "the best moves together")
+        for knob, value in restarts(space, space.asked):
+            yield from self._restarted(knob, value, "asked for")
         yield from self._sampled()
-        for changes in restarts(space):
-            if not self._has_time_for_restart():
-                return
+        for knob, value in restarts(space, space.restart - space.asked):
             best = self._incumbent()
-            yield from self._new(
-                best.replace(**changes), "worth a fresh process at the best so far"
-            )
+            yield from self._restarted(knob, value, "worth a fresh process at the best so far")
             if self._incumbent() != best:
                 yield from self._sampled()
 
@@ -85,6 +83,10 @@ class Proposals:
         config = self._space.canonical(config)
         if config not in self._known() and not self._space.conflicts(config):
             yield Proposal(self._study.ask_for(config, self._space), config, why)
+
+    def _restarted(self, knob: str, value: KnobValue, why: str) -> Iterator[Proposal]:
+        if self._has_time_for_restart(knob):
+            yield from self._new(self._incumbent().replace(**{knob: value}), why)
 
     def _sampled(self) -> Iterator[Proposal]:
         best, idle, repeats = self._best_speedup(), 0, 0
@@ -169,10 +171,10 @@ def combinations(
             yield {knob: value for family in families for knob, value in best[family].items()}
 
 
-def restarts(space: ResolvedSpace) -> Iterator[dict[str, KnobValue]]:
-    """Yield each value of each restart knob besides the baseline's."""
+def restarts(space: ResolvedSpace, knobs: Container[str]) -> Iterator[tuple[str, KnobValue]]:
+    """Yield each value of these restart knobs besides the baseline's."""
     for knob in space.domains:
-        if knob in space.restart:
+        if knob in space.restart and knob in knobs:
             for value in space.domains[knob].values:
                 if value != space.baseline[knob]:
-                    yield {knob: value}
+                    yield knob, value

@@ -15,6 +15,7 @@ from autotune.baseline import Baseline
 from autotune.bestfile import BestFile
 from autotune.config import Config, KnobValue
 from autotune.confirm import Verdict
+from autotune.flags import KEYWORD
 from autotune.lr import LrRule, global_batch, lr_factor
 from autotune.measurement import Compilation, Interval, Measurement, Memory, doubts_of
 from autotune.proposals import restarts
@@ -132,9 +133,15 @@ class SearchResult:
     @property
     def learning_note(self) -> str:
         """What the best config means for learning, as sentences for the user."""
+        return self._batch_note + self._own_flags_note
+
+    @property
+    def _batch_note(self) -> str:
         before, after = self.global_batches
         if before is None or before == after:
             note = "The learning rate is the program's own, and so are the samples of each step."
+            if before is None and self._own_flags:
+                return "The learning rate is the program's own."
             return note + self._micro_batch_note
         if "batch_size" in self.setting.own_knobs:
             return (
@@ -154,6 +161,17 @@ class SearchResult:
         if (after or 0) > ADVISE_WARMUP_ABOVE * before:
             note += " A few epochs of learning-rate warm-up are advisable at this factor."
         return f"{note}{self._micro_batch_note} --keep-global-batch searches without this change."
+
+    @property
+    def _own_flags(self) -> list[str]:
+        return [knob for knob in self.changes if knob.startswith(("-", KEYWORD))]
+
+    @property
+    def _own_flags_note(self) -> str:
+        if not self._own_flags:
+            return ""
+        names = ", ".join(self._own_flags)
+        return f" What {names} means for learning is yours to judge: it is your program's own."
 
     @property
     def _micro_batch_note(self) -> str:
@@ -265,10 +283,9 @@ def _finding(verdict: Verdict) -> Finding:
 def _untried(space: ResolvedSpace, records: Sequence[TrialRecord]) -> Iterator[str]:
     """Yield the values of restart knobs under which nothing was measured."""
     tried = [r.config for r in records if r.measurement is not None]
-    for changes in restarts(space):
-        for knob, value in changes.items():
-            if all(config[knob] != value for config in tried):
-                yield f"{knob}={value}"
+    for knob, value in restarts(space, space.restart):
+        if all(config[knob] != value for config in tried):
+            yield f"{knob}={value}"
 
 
 def _peak(side: Sequence[Measurement]) -> Memory:

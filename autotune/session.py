@@ -22,7 +22,8 @@ ROUND_STEPS = (
     80  # a warm-up and eight windows take at least this many steps, however long these are
 )
 MOST_FOR_CONFIRMATION = 0.5  # of the budget
-RESTART_WORTH_S = 25.0  # besides two starts: compiling a small model took 15-40 s on 2 cores
+RESTART_WORTH_S = 6.0  # besides two starts: the windows of a config and of the baseline, in turn
+COMPILING_WORTH_S = 25.0  # besides two starts: compiling a small model took 15-40 s on 2 cores
 OVERDRAFT = 0.15  # of the budget, to let a running confirmation end
 
 
@@ -82,10 +83,11 @@ class Session:
         """Tell whether the budget holds this much more, and the user is not in a hurry."""
         return self.stop.requests == 0 and self.budget.left_s > seconds
 
-    def may_restart(self) -> bool:
-        """Tell whether a config that needs a fresh process is still worth starting."""
+    def may_restart(self, knob: str) -> bool:
+        """Tell whether a value of a knob that needs a fresh process is still worth starting."""
         facts = self.study.facts
-        worth_s = RESTART_WORTH_S + 2 * facts.startup_s if facts is not None else 0.0
+        work_s = COMPILING_WORTH_S if knob == "compile" else RESTART_WORTH_S
+        worth_s = work_s + 2 * facts.startup_s if facts is not None else 0.0
         return self.budget.left_s - self.reserve_s > worth_s
 
 

@@ -159,16 +159,19 @@ class SearchSpace:
             raise UsageError(
                 "These knobs cannot act here:\n" + "\n".join(unmet) + "\nLeave them out."
             )
+        scope = {n: registry()[n].scope for n in baseline}
+        from_start = {*profile.config_reads, *flags}
+        restart = frozenset(n for n in scope if scope[n] is Scope.RESTART or n in from_start)
         return ResolvedSpace(
             domains=domains,
             fixed={n: v for n, v in self.fixed.items() if n in baseline},
             baseline=Config(baseline),
             refused=refused,
-            restart=frozenset(n for n in baseline if registry()[n].scope is Scope.RESTART)
-            | (frozenset([*profile.config_reads, *flags]) & baseline.keys()),
+            restart=restart,
             keeps_global_batch=self.keeps_global_batch,
             max_global_batch=self.max_global_batch or _most_samples(domains, baseline),
             flags={n: f for n, f in flags.items() if n in baseline},
+            asked=restart & (self.demanded | flags.keys()),
         )
 
     def _offer(self, knob: Knob, hardware: Hardware, profile: Profile) -> _Offer | NotOffered:
@@ -213,6 +216,7 @@ class ResolvedSpace:
         keeps_global_batch: The batch is what accumulation_steps leaves of the program's own.
         max_global_batch: The most samples of a step, None without a batch.
         flags: Flags of the program's own by which knobs act, by the names of the knobs.
+        asked: Restart knobs that the user asked for: they come before what may help anyway.
     """
 
     domains: Mapping[str, Domain]
@@ -223,6 +227,7 @@ class ResolvedSpace:
     keeps_global_batch: bool = False
     max_global_batch: int | None = None
     flags: Mapping[str, Flag] = field(default_factory=dict)
+    asked: frozenset[str] = frozenset()
 
     @property
     def start(self) -> Config:

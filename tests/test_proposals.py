@@ -49,7 +49,7 @@ class Search:
     def run(self, most: int = 500, *, restart: bool = True, wait_share: float = 0.5) -> None:
         measurement = make_measurement(wait_share=wait_share)
         diagnosis = diagnose(PROFILE, measurement, self.space, HARDWARE)
-        proposals = Proposals(self.study, self.space, diagnosis, self._seed, lambda: restart)
+        proposals = Proposals(self.study, self.space, diagnosis, self._seed, lambda _: restart)
         for proposal in proposals:
             self.proposed.append(proposal.config)
             outcome = self.speed(proposal.config)
@@ -337,14 +337,27 @@ def test_families_without_a_measured_move_are_left_out_of_combinations() -> None
 
 def test_restarts_are_the_other_values_of_restart_knobs() -> None:
     space = make_space(["compile", "num_workers"]).resolve(HARDWARE, PROFILE)
-    assert list(restarts(space)) == [{"compile": "default"}]
+    assert list(restarts(space, space.restart)) == [("compile", "default")]
     own = make_profile(config_reads={"num_workers": 1})
     space = make_space(["compile", "num_workers"]).resolve(HARDWARE, own)
-    assert list(restarts(space)) == [
-        {"compile": "default"},
-        {"num_workers": 0},
-        {"num_workers": 2},
+    assert list(restarts(space, space.restart)) == [
+        ("compile", "default"),
+        ("num_workers", 0),
+        ("num_workers", 2),
     ]
+    assert list(restarts(space, {"compile"})) == [("compile", "default")]
+
+
+def test_a_fresh_process_that_the_user_asked_for_comes_before_the_sampler(tmp_path: Path) -> None:
+    asked = WIDE.with_values({"--hidden": ["64"]})
+    space = asked.resolve(HARDWARE, PROFILE)
+    assert space.asked == {"--hidden"}
+    study = make_study(tmp_path, asked)
+    study.tell(study.ask_for(space.baseline, space), make_record(space.baseline, 1.0))
+    verdict = diagnose(PROFILE, make_measurement(), space, HARDWARE).verdict
+    empty = Diagnosis(verdict, "evidence", ())
+    proposal = next(iter(Proposals(study, space, empty, 0, lambda _: True)))
+    assert (proposal.why, proposal.config["--hidden"]) == ("asked for", "64")
 
 
 def test_a_diagnosis_without_moves_leaves_all_to_the_sampler(tmp_path: Path) -> None:
@@ -353,6 +366,6 @@ def test_a_diagnosis_without_moves_leaves_all_to_the_sampler(tmp_path: Path) -> 
     study.tell(study.ask_for(space.baseline, space), make_record(space.baseline, 1.0))
     verdict = diagnose(PROFILE, make_measurement(), space, HARDWARE).verdict
     empty = Diagnosis(verdict, "evidence", ())
-    proposal = next(iter(Proposals(study, space, empty, 0, lambda: True)))
+    proposal = next(iter(Proposals(study, space, empty, 0, lambda _: True)))
     assert proposal.why == "proposed by the sampler"
     assert proposal.config != space.baseline

@@ -118,7 +118,7 @@ def test_the_parser_of_transformers_tells_the_trainers_arguments(
     seam: FlagsSeam, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(monkeypatch, "--output_dir out --per_device_train_batch_size 4")
-    HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+    HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()  # type: ignore[arg-type]
     batch = find(seam.all(), "--per_device_train_batch_size")
     assert batch is not None
     assert (batch.value, batch.takes) == (4, "int")

@@ -1,0 +1,90 @@
+"""A program's own flags, keywords and variables, through a search and into training."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import autotune
+from autotune import hardware
+from autotune.config import KnobValue
+from autotune.setting import Setting
+from autotune.space import ResolvedSpace, SearchSpace
+from tests.rigging import PROGRAMS, open_rig
+
+FLAGGED = str(PROGRAMS / "flagged.py")
+
+
+ARGS = ("--hidden", "4")
+
+
+def restarted(
+    directory: Path,
+    target: str,
+    args: tuple[str, ...],
+    space: SearchSpace,
+    changes: dict[str, KnobValue],
+) -> list[str]:
+    """Observe the program, start it again with changes; return what it printed."""
+    with open_rig(directory, target, *args) as opened:
+        resolved = space.resolve(hardware.detect(), opened.profile)
+        setting = changed(resolved, opened.base, changes)
+    again = directory / "again"
+    again.mkdir()
+    with open_rig(again, target, *args, setting=setting) as opened:
+        assert not isinstance(opened.measure(), BaseException)
+        return opened.rig.log.read_text().splitlines()
+
+
+def changed(space: ResolvedSpace, base: Setting, changes: dict[str, KnobValue]) -> Setting:
+    config = space.baseline.replace(**changes)
+    return replace(base, config=config, baseline=space.baseline, flags=space.flags)
+
+
+def test_a_flag_and_a_variable_reach_a_fresh_process(tmp_path: Path) -> None:
+    space = SearchSpace("own", {}).with_values({"--hidden": ["32"], "$FLAVOUR": ["sweet"]})
+    changes: dict[str, KnobValue] = {"--hidden": "32", "$FLAVOUR": "sweet"}
+    seen = restarted(tmp_path, "flagged.py", ARGS, space, changes)
+    assert json.loads(seen[0]) == [16, 32, "sweet"]
+
+
+def test_a_flag_that_means_the_batch_takes_the_learning_rate_along(tmp_path: Path) -> None:
+    space = SearchSpace("auto", {"batch_size": None}).use_flags()
+    seen = restarted(tmp_path, "flagged.py", ARGS, space, {"batch_size": 32})
+    assert json.loads(seen[0])[0] == 32
+    assert [float(line) for line in seen[1:3]] == [0.02, 0.02]
+
+
+@pytest.mark.slow
+def test_a_search_over_own_flags_ends_in_a_file_that_trains_with_them(workplace: Path) -> None:
+    result = autotune.search(
+        FLAGGED,
+        budget="100s",
+        tune=["batch_size"],
+        values={"batch_size": [128]},
+        auto_arg=True,
+        output=workplace / "best.yaml",
+    )
+    assert result.head.space.uses_flags
+    assert {t["batch_size"] for t in result.trials} == {16, 128}
+    assert result.speedup.low > 1  # larger batches of so small a model cost next to nothing
+    assert "multiplied by" in result.learning_note
+    ran = subprocess.run(
+        [sys.executable, "-m", "autotune", "run", "best.yaml", FLAGGED, "--steps", "8"],
+        cwd=workplace,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(ran.stdout.splitlines()[0])[0] == result.best["batch_size"]
+
+
+def test_a_keyword_reaches_the_function(tmp_path: Path) -> None:
+    space = SearchSpace("own", {}).with_values({"keyword.hidden": [32]})
+    seen = restarted(tmp_path, "flagged.py:train", (), space, {"keyword.hidden": 32})
+    assert json.loads(seen[0]) == [16, 32, None]
