@@ -41,6 +41,7 @@ class ProgramSection(_Section):
     own_knobs: tuple[str, ...] = ()
     own_autocast: bool = False
     own_scaler: bool = False
+    trainer: str = ""
     flags: dict[str, Flag] = Field(default_factory=dict)
 
 
@@ -121,6 +122,7 @@ class BestFile(_Section):
             device=self.program.device,
             own_autocast=self.program.own_autocast,
             own_scaler=self.program.own_scaler,
+            trainer=self.program.trainer,
             flags=self.program.flags,
         )
 

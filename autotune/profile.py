@@ -92,6 +92,8 @@ class Profile:
         samples_per_step: Samples per optimizer step in the untouched steps.
         config_reads: Knobs that the program reads from its ``config`` parameter, with the value it
             got: these are its own business and the seams leave them alone.
+        trainer: The library whose trainer runs its loop: ``lightning``, ``transformers`` or empty.
+        reads_ahead: It asks for the next batch before it trains on the one before.
         flags: What its own command line, or its function, takes.
     """
 
@@ -125,6 +127,8 @@ class Profile:
     samples_per_step: float
     torch_version: str
     config_reads: Mapping[str, KnobValue] = field(default_factory=dict)
+    trainer: str = ""
+    reads_ahead: bool = False
     flags: tuple[Flag, ...] = ()
 
     @property

@@ -203,6 +203,7 @@ class SearchResult:
                 own_knobs=self.setting.own_knobs,
                 own_autocast=self.setting.own_autocast,
                 own_scaler=self.setting.own_scaler,
+                trainer=self.setting.trainer,
                 flags={k: f for k, f in self.setting.flags.items() if k in self.changes},
             ),
             config=dict(self.best),

@@ -24,6 +24,7 @@ class Setting:
         device: Device type that the program trains on.
         own_autocast: The program computes in autocast itself, which is steered then.
         own_scaler: It scales its losses itself.
+        trainer: The library whose trainer runs its loop: ``lightning``, ``transformers`` or empty.
         flags: Flags of the program's own by which knobs act, by the names of the knobs.
     """
 
@@ -35,6 +36,7 @@ class Setting:
     device: str
     own_autocast: bool = False
     own_scaler: bool = False
+    trainer: str = ""
     flags: Mapping[str, Flag] = field(default_factory=dict)
 
     @classmethod
@@ -63,6 +65,7 @@ class Setting:
             device=profile.device,
             own_autocast=profile.own_autocast is not None,
             own_scaler=profile.own_scaler,
+            trainer=profile.trainer,
             flags=flags or {},
         )
 

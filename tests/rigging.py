@@ -88,13 +88,19 @@ def write_best(
     baseline: dict[str, KnobValue],
     loader: LoaderFacts | None = None,
     own_knobs: tuple[str, ...] = (),
+    trainer: str = "",
     **changes: KnobValue,
 ) -> None:
     """Write a best.yaml for this machine whose config differs from the baseline by *changes*."""
     facts = hardware.detect()
     bestfile.BestFile(
         program=bestfile.ProgramSection(
-            command="train.py", fingerprint="", device="cpu", loader=loader, own_knobs=own_knobs
+            command="train.py",
+            fingerprint="",
+            device="cpu",
+            loader=loader,
+            own_knobs=own_knobs,
+            trainer=trainer,
         ),
         config={**baseline, **changes},
         baseline=baseline,

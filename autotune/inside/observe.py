@@ -41,6 +41,9 @@ class Observer:
         self._samples: list[int] = []
         self._optimizers: dict[int, OptimizerFacts] = {}
         self._device = "cpu"
+        self._feed: Feed | None = None
+        self._batches = 0
+        self._batches_by_step: list[int] = []
         self.loaders: tuple[DataLoader[Any], ...] | None = None
 
     @property
@@ -50,8 +53,12 @@ class Observer:
 
     def batch_handed_out(self, feed: Feed) -> None:
         """Note a batch."""
-        if torch.is_grad_enabled() and feed.loader not in self._since_step:
+        if not torch.is_grad_enabled():
+            return
+        if feed.loader not in self._since_step:
             self._since_step.append(feed.loader)
+        self._batches = self._batches + 1 if feed is self._feed else 1
+        self._feed = feed
 
     def optimizer_stepped(self, optimizer: Optimizer) -> bool:
         """Note a step; return whether it belongs to the optimizer that stepped first of all."""
@@ -63,6 +70,7 @@ class Observer:
         if optimizer is not self._lead:
             return False
         self._lead_steps += 1
+        self._batches_by_step.append(self._batches)
         if self._lead_steps == 3:
             both = [own for own in self._since_step if own in self._before]
             self.loaders = tuple(both or self._since_step[-1:])
@@ -80,6 +88,13 @@ class Observer:
     def step_ended(self, samples: int) -> None:
         """Note the samples of a whole step."""
         self._samples.append(samples)
+
+    @property
+    def _reads_ahead(self) -> bool:
+        """More batches were out at the third step than three steps take."""
+        _, second, third = self._batches_by_step[:3]
+        per_step = third - second
+        return per_step > 0 and third > 3 * per_step
 
     def device(self) -> str:
         """Return the device type of the parameters that are trained."""
@@ -123,6 +138,8 @@ class Observer:
             samples_per_step=sum(self._samples) / len(self._samples),
             torch_version=torch.__version__,
             config_reads=dict(config_reads),
+            trainer=self._seams.trainers.in_use,
+            reads_ahead=self._reads_ahead,
             flags=self._seams.flags.all(),
         )
 

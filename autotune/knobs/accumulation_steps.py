@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from autotune.config import KnobValue
@@ -35,18 +36,8 @@ class AccumulationSteps(Knob):
         """Return one to four for a loop of the ordinary kind: clear, backward, step."""
         if refusal := profile.without_training_loader:
             return refusal
-        if len(profile.optimizers) != 1:
-            return NotOffered(
-                f"{len(profile.optimizers)} optimizers step in turn: one's gradients may hold "
-                "another's"
-            )
-        if "LBFGS" in profile.optimizers[0].families:
-            return NotOffered("LBFGS computes the loss again by itself, within its step")
-        if profile.zero_grad_to_none is None:
-            return NotOffered("the program does not clear gradients by zero_grad()")
-        if profile.accumulates:
-            return NotOffered("the program accumulates gradients itself")
-        return Domain((1, 2, 4))
+        reason = next(_obstacles(profile), None)
+        return NotOffered(reason) if reason else Domain((1, 2, 4))
 
     def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
         """Return 1: a program that accumulates itself is not offered the knob."""
@@ -54,7 +45,7 @@ class AccumulationSteps(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Group the batches to come, and let the learning rate follow."""
-        seams.accumulation.steps = int(value)
+        seams.accumulate(int(value))
         self.follow(value, seams)
 
     def follow(self, value: KnobValue, seams: Seams) -> None:
@@ -71,3 +62,19 @@ class AccumulationSteps(Knob):
     def from_flag(self, flag: Flag) -> KnobValue:
         """Return the batches that the flag asks for."""
         return flag.number or self.minimum
+
+
+def _obstacles(profile: Profile) -> Iterator[str]:
+    """Why several batches would not make one exact step."""
+    if len(profile.optimizers) != 1:
+        yield (
+            f"{len(profile.optimizers)} optimizers step in turn: one's gradients may hold another's"
+        )
+    if any("LBFGS" in optimizer.families for optimizer in profile.optimizers):
+        yield "LBFGS computes the loss again by itself, within its step"
+    if profile.zero_grad_to_none is None and not profile.trainer:
+        yield "the program does not clear gradients by zero_grad()"
+    if profile.accumulates:
+        yield "the program accumulates gradients itself"
+    if profile.reads_ahead and not profile.trainer:
+        yield "the program reads batches ahead of the one that it trains on"

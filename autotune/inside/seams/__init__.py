@@ -23,6 +23,7 @@ from autotune.inside.seams.process import ProcessSeam
 from autotune.inside.seams.saving import SavingSeam
 from autotune.inside.seams.scaling import ScalingSeam
 from autotune.inside.seams.scheduler import SchedulerSeam
+from autotune.inside.seams.trainers import TrainersSeam
 from autotune.inside.seams.transfer import TransferSeam
 from autotune.inside.seams.uses import UsesSeam
 from autotune.knobs import registry
@@ -63,7 +64,9 @@ class Seams:
         self._device = "cpu"
         self.accumulation = AccumulationSeam()
         self.scaling = ScalingSeam()
-        self.loader = LoaderSeam(listener, self.accumulation, target, own_knobs)
+        self.trainers = TrainersSeam(endless=listener is not None)
+        adopt = self.trainers.adopt if listener is not None else lambda: None
+        self.loader = LoaderSeam(listener, self.accumulation, target, own_knobs, adopt)
         self.optimizer = OptimizerSeam(
             self.accumulation, self.scaling, self._about_to_train, self._stepped
         )
@@ -121,12 +124,20 @@ class Seams:
         scales = dtype is torch.float16 and not self._own_scaler
         self.scaling.set_enabled(enabled=scales, device=self._device)
 
+    def accumulate(self, steps: int) -> None:
+        """Make a step of so many batches: by the trainer's own way, if one runs the loop."""
+        if self.trainers.in_use:
+            self.trainers.accumulate(steps)
+        else:
+            self.accumulation.steps = steps
+
     def remove(self) -> None:
         """Put PyTorch back as it was."""
         seams = (self.transfer, self.autocast, self.uses, self.flags, self.checkpoint, self.forward)
         for seam in (self._saving, self._backward, *seams, self.process):
             if seam is not None:
                 seam.remove()
+        self.trainers.remove()
         self.scheduler.remove()
         self.accumulation.remove()
         self.scaling.remove()
@@ -137,6 +148,8 @@ class Seams:
         """Apply what a setting changes: from the program's own values, or from another setting."""
         self._own_autocast, self._own_scaler = setting.own_autocast, setting.own_scaler
         self._device = setting.device
+        if since is None and setting.trainer and "accumulation_steps" in setting.changes():
+            self.trainers.prepare(setting.trainer)
         self.optimizer.set_rule(LrRule(setting.lr_rule), global_batch(setting.baseline))
         before = since.config if since is not None else setting.baseline
         self.forward.allow_recompiles()

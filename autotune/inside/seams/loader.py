@@ -34,6 +34,7 @@ class LoaderSeam:
         accumulation: Told about every batch of the training loader.
         target: The training loader, when it is known from an earlier run.
         own_knobs: Knobs that the program sets itself: the target may differ in these.
+        built: Called when a loader was built.
     """
 
     def __init__(
@@ -42,7 +43,9 @@ class LoaderSeam:
         accumulation: AccumulationSeam,
         target: LoaderFacts | None,
         own_knobs: Sequence[str] = (),
+        built: Callable[[], None] = lambda: None,
     ) -> None:
+        self._built_one = built
         self._listener = listener
         self._accumulation = accumulation
         self._own_knobs = own_knobs
@@ -100,6 +103,7 @@ class LoaderSeam:
         def init(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
             original_init(loader, *args, **kwargs)
             seam._built(loader)
+            seam._built_one()
 
         self._patches.replace(DataLoader, "__init__", init)
         listener = self._listener

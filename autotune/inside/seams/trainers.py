@@ -1,0 +1,133 @@
+"""The seam at trainers of other libraries: Lightning and Hugging Face run the loop themselves."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+from weakref import WeakSet
+
+from autotune.inside.seams.base import Patches
+
+FOREVER = 10**15  # steps
+LIGHTNING, TRANSFORMERS = "lightning", "transformers"
+MODULES = {
+    "lightning.pytorch": LIGHTNING,
+    "pytorch_lightning": LIGHTNING,
+    "transformers.trainer": TRANSFORMERS,
+}
+
+
+class TrainersSeam:
+    """Keeps trainers in their first epoch in a rig, and sets how they accumulate gradients.
+
+    They count steps by themselves, so a feed that never ends does not keep them from validating,
+    saving and ending. They read batches ahead, so how many make a step is best left to them. Where
+    a version of theirs lacks the methods below, it stays as it is: the program ends, and a search
+    starts it again.
+
+    Args:
+        endless: The first epoch goes on for as long as it is wanted.
+
+    Attributes:
+        in_use: Which library's trainer runs the program's loop, empty for none.
+    """
+
+    def __init__(self, *, endless: bool) -> None:
+        self._endless = endless
+        self._patches = Patches()
+        self._adopted: set[str] = set()
+        self._running: WeakSet[Any] = WeakSet()
+        self._steps: int | None = None
+        self.in_use = ""
+
+    def adopt(self) -> None:
+        """Change the trainers that the program has imported by now."""
+        for name, library in MODULES.items():
+            module = sys.modules.get(name)
+            if name in self._adopted or not hasattr(module, "Trainer"):
+                continue
+            self._adopted.add(name)
+            if library == TRANSFORMERS:
+                self._adopt_transformers(module.Trainer)  # type: ignore[union-attr]
+            else:
+                loops = importlib.import_module(f"{name}.loops.training_epoch_loop")
+                self._adopt_lightning(module.Trainer, loops._TrainingEpochLoop)  # type: ignore[union-attr]  # noqa: SLF001
+
+    def prepare(self, library: str) -> None:
+        """Change a library's trainer before the program imports it."""
+        for name, its in MODULES.items():
+            if its == library:
+                with suppress(ImportError):
+                    importlib.import_module(name)
+        self.in_use = library
+        self.adopt()
+
+    def accumulate(self, steps: int) -> None:
+        """Have running trainers, and those to come, make a step of so many batches."""
+        self._steps = steps
+        for trainer in self._running:
+            self._set_steps(trainer)
+
+    def remove(self) -> None:
+        """Put the libraries back as they were."""
+        self._patches.undo()
+
+    def _begins(self, trainer: Any, library: str) -> None:
+        self.in_use = library
+        self._running.add(trainer)
+        self._set_steps(trainer)
+
+    def _set_steps(self, trainer: Any) -> None:
+        if self._steps is None:
+            return
+        if hasattr(trainer, "accumulate_grad_batches"):
+            trainer.accumulate_grad_batches = self._steps
+        else:
+            trainer.args.gradient_accumulation_steps = self._steps
+
+    def _before(self, owner: Any, method: str, library: str) -> None:
+        """Know a trainer when it begins."""
+        original: Callable[..., Any] = getattr(owner, method)
+        seam = self
+
+        def begin(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+            seam._begins(trainer, library)
+            return original(trainer, *args, **kwargs)
+
+        self._patches.replace(owner, method, begin)
+
+    def _adopt_lightning(self, trainer: Any, loop: Any) -> None:
+        self._before(trainer, "fit", LIGHTNING)
+        if not self._endless or not hasattr(loop, "_num_ready_batches_reached"):
+            return
+        original = loop.on_run_start
+        seam = self
+
+        def on_run_start(epoch: Any, fetcher: Any) -> None:
+            seam._begins(epoch.trainer, LIGHTNING)  # its fit() may have begun before it was known
+            original(epoch, fetcher)
+            if fetcher.length is not None:
+                fetcher.length = FOREVER
+
+        self._patches.replace(loop, "on_run_start", on_run_start)
+        self._patches.replace(loop, "_is_training_done", property(lambda _epoch: False))
+        self._patches.replace(loop, "_num_ready_batches_reached", lambda _epoch: False)
+        self._patches.replace(loop, "_should_check_val_fx", lambda _epoch, _fetcher: False)
+
+    def _adopt_transformers(self, trainer: Any) -> None:
+        self._before(trainer, "train", TRANSFORMERS)
+        original = getattr(trainer, "_run_epoch", None)
+        if not self._endless or original is None:
+            return
+        seam = self
+
+        def run_epoch(its: Any, *args: Any, **kwargs: Any) -> Any:
+            seam._begins(its, TRANSFORMERS)  # so may its train()
+            its.state.max_steps = FOREVER
+            counts = {"steps_in_epoch": FOREVER, "num_update_steps_per_epoch": FOREVER}
+            return original(its, *args, **{**kwargs, **counts})
+
+        self._patches.replace(trainer, "_run_epoch", run_epoch)

@@ -1,0 +1,96 @@
+"""Scripts that leave the loop to Lightning's or Hugging Face's Trainer: the real libraries."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.config import KnobValue
+from autotune.profile import Profile
+from autotune.setting import Setting
+from tests.rigging import PROGRAMS, OpenRig, open_rig, write_best
+
+# Script, its library, samples in a batch, steps of the whole training as written
+CASES = {
+    "lightning": ("lightning_trainer.py", "lightning", 16, 80),
+    "transformers": ("hf_trainer.py", "transformers", 8, 100),
+}
+
+
+def arguments(name: str, directory: Path) -> list[str]:
+    return [str(directory / "out")] if name == "transformers" else []
+
+
+def samples_per_step(opened: OpenRig, **changes: KnobValue) -> float:
+    blocks = opened.measured(**changes).blocks
+    return sum(b.samples for b in blocks) / sum(b.steps for b in blocks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_knobs_reach_the_loop_of_a_trainer_and_return(name: str, tmp_path: Path) -> None:
+    script, library, batch, _ = CASES[name]
+    with open_rig(tmp_path, script, *arguments(name, tmp_path)) as opened:
+        profile = opened.profile
+        assert profile.trainer == library
+        assert profile.loaders[0].batch_size == batch
+        opened.base = with_accumulation(opened, profile)
+        assert samples_per_step(opened) == batch
+        assert samples_per_step(opened, num_workers=1) == batch
+        assert samples_per_step(opened, batch_size=2 * batch) == 2 * batch
+        assert samples_per_step(opened, precision="bf16") == batch
+        assert samples_per_step(opened, accumulation_steps=2) == pytest.approx(2 * batch, rel=0.02)
+        assert samples_per_step(opened) == pytest.approx(batch, rel=0.02)
+
+
+def with_accumulation(opened: OpenRig, profile: Profile) -> Setting:
+    baseline = opened.base.baseline.replace(accumulation_steps=1)
+    return replace(opened.base, config=baseline, baseline=baseline, trainer=profile.trainer)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_a_trainers_model_is_compiled(name: str, tmp_path: Path) -> None:
+    script, _, batch, _ = CASES[name]
+    with open_rig(tmp_path, script, *arguments(name, tmp_path)) as opened:
+        base = opened.base
+    setting = replace(base, config=base.baseline.replace(compile="default"))
+    again = tmp_path / "again"
+    again.mkdir()
+    with open_rig(again, script, *arguments(name, tmp_path), setting=setting) as opened:
+        opened.base = setting
+        window = opened.measured(compile="default")
+    assert window.compilation is not None
+    assert window.compilation.graphs > 0
+    assert {b.samples / b.steps for b in window.blocks} == {batch}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_a_training_under_a_config_ends_after_as_many_steps_as_that_makes(
+    name: str, tmp_path: Path
+) -> None:
+    script, library, batch, steps = CASES[name]
+    with open_rig(tmp_path, script, *arguments(name, tmp_path)) as opened:
+        loader = opened.profile.training_loader
+    for knob, value in (("batch_size", 2 * batch), ("accumulation_steps", 2)):
+        best = tmp_path / "best.yaml"
+        baseline: dict[str, KnobValue] = {"batch_size": batch, "accumulation_steps": 1}
+        write_best(best, baseline, loader, (), library, **{knob: value})
+        command = [sys.executable, "-m", "autotune", "run", str(best), str(PROGRAMS / script)]
+        ran = subprocess.run(
+            [*command, *arguments(name, tmp_path)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr
+        ended = re.search(r"ended after (\d+) steps", ran.stdout)
+        assert ended is not None
+        assert int(ended[1]) == steps // 2, knob
