@@ -157,7 +157,7 @@ class SearchResult:
                 assert_never(self.setting.lr_rule)
         note = f"The batch goes from {before} to {after} and {rate}: check the final accuracy once."
         if self.setting.lr_rule is not LrRule.NONE:
-            note += " Rates that the program sets by itself (OneCycleLR, by hand) are not scaled."
+            note += " Rates that the program sets by hand are not scaled."
         if (after or 0) > ADVISE_WARMUP_ABOVE * before:
             note += " A few epochs of learning-rate warm-up are advisable at this factor."
         return f"{note}{self._micro_batch_note} --keep-global-batch searches without this change."

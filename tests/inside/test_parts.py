@@ -33,6 +33,13 @@ PATCHED = (
 )
 
 
+def make_optimizer_seam() -> OptimizerSeam:
+    """Return a seam that tells nobody."""
+    nobody: list[Any] = []
+    accumulation, scaling = AccumulationSeam(), ScalingSeam()
+    return OptimizerSeam(accumulation, scaling, nobody.clear, nobody.append, nobody.append)
+
+
 class Time:
     """Time that only passes when a test says so."""
 
@@ -198,7 +205,9 @@ class Slow(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 def taken_apart(model: nn.Module) -> Iterator[PartsClock]:
     """A clock that is told about the parts of the steps of a model."""
     clock = PartsClock(with_events=False)
-    optimizer_seam = OptimizerSeam(AccumulationSeam(), ScalingSeam(), lambda: None, lambda _: None)
+    optimizer_seam = OptimizerSeam(
+        AccumulationSeam(), ScalingSeam(), lambda: None, lambda _: None, lambda _: None
+    )
     optimizer_seam.install(watches=False)
     seam = PartsSeam(clock, [model], optimizer_seam)
     seam.install()
@@ -229,7 +238,9 @@ def test_a_removed_seam_no_longer_listens_to_the_optimizer(passing: Time) -> Non
     model = nn.Linear(2, 1)
     optimizer = SGD(model.parameters(), lr=0.1)
     clock = PartsClock(with_events=False)
-    optimizer_seam = OptimizerSeam(AccumulationSeam(), ScalingSeam(), lambda: None, lambda _: None)
+    optimizer_seam = OptimizerSeam(
+        AccumulationSeam(), ScalingSeam(), lambda: None, lambda _: None, lambda _: None
+    )
     optimizer_seam.install(watches=False)
     try:
         seam = PartsSeam(clock, [model], optimizer_seam)

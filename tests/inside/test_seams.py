@@ -5,7 +5,7 @@ import copy
 import io
 import logging
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.config import Config, KnobValue
@@ -152,6 +153,90 @@ def test_learning_rates_and_schedules_follow_the_batch(rule: LrRule, factor: flo
     optimizer.step()
     schedule.step()
     assert schedule.get_last_lr() == pytest.approx([0.05 * factor, 0.25 * factor])
+
+
+def tuned_loader() -> DataLoader[tuple[torch.Tensor, ...]]:
+    """Return the loader that the settings here were made for."""
+    return DataLoader(TensorDataset(torch.randn(100, 1)), batch_size=10, shuffle=True)
+
+
+SCHEDULES: dict[str, Callable[[torch.optim.Optimizer, float], lr_scheduler.LRScheduler]] = {
+    "lambda": lambda o, _: lr_scheduler.LambdaLR(o, lambda epoch: 1 / (1 + epoch)),
+    "cosine": lambda o, _: lr_scheduler.CosineAnnealingLR(o, T_max=10),
+    "step": lambda o, _: lr_scheduler.StepLR(o, 4),
+    "one cycle": lambda o, f: lr_scheduler.OneCycleLR(o, 0.2 * f, total_steps=10),
+    "one cycle, each group": lambda o, f: lr_scheduler.OneCycleLR(
+        o, max_lr=[0.2 * f], epochs=2, steps_per_epoch=5
+    ),
+    "cyclic": lambda o, f: lr_scheduler.CyclicLR(o, 0.01 * f, 0.1 * f, step_size_up=3),
+    "warm-up, then cosine": lambda o, _: lr_scheduler.SequentialLR(
+        o,
+        [
+            lr_scheduler.LinearLR(o, total_iters=3),
+            lr_scheduler.CosineAnnealingLR(o, T_max=7),
+        ],
+        milestones=[3],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("scaled_by", ["hand", "the seams"])
+def test_a_schedule_goes_where_it_would_with_rates_scaled_by_hand(
+    name: str, scaled_by: str
+) -> None:
+    """Over its whole length, group by group."""
+
+    def rates(factor: float) -> list[float]:
+        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1 * factor)
+        schedule = SCHEDULES[name](optimizer, factor)
+        seen = []
+        for _ in range(10):
+            optimizer.step()
+            seen.append(optimizer.param_groups[0]["lr"])
+            if len(seen) < 10:
+                schedule.step()
+        return seen
+
+    plain = rates(1.0)
+    if scaled_by == "hand":
+        assert rates(4.0) == pytest.approx([4 * rate for rate in plain])
+        return
+    with running(batch_size=40):
+        _loader = tuned_loader()
+        assert rates(1.0) == pytest.approx([4 * rate for rate in plain])
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_follows_live(name: str) -> None:
+    """Also what schedulers keep by themselves."""
+
+    def rates(change: Callable[[], None]) -> list[float]:
+        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+        schedule = SCHEDULES[name](optimizer, 1.0)
+        change()
+        seen = []
+        for _ in range(8):
+            optimizer.step()
+            schedule.step()
+            seen.append(optimizer.param_groups[0]["lr"])
+        return seen
+
+    plain = rates(lambda: None)
+    with running() as seams:
+        seams.scheduler.install()  # as in a rig, where rates may change at any time
+        _loader = tuned_loader()
+        quadrupled = rates(lambda: seams.apply(setting(batch_size=40), since=setting()))
+    assert quadrupled == pytest.approx([4 * rate for rate in plain])
+
+
+def test_where_the_loader_is_no_longer_there_schedules_are_the_programs_own() -> None:
+    with running(batch_size=40):
+        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+        schedule = lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 / (1 + epoch))
+        optimizer.step()
+        schedule.step()
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
 
 
 def test_learning_rates_follow_live_and_come_back() -> None:

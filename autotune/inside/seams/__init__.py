@@ -68,13 +68,17 @@ class Seams:
         adopt = self.trainers.adopt if listener is not None else lambda: None
         self.loader = LoaderSeam(listener, self.accumulation, target, own_knobs, adopt)
         self.optimizer = OptimizerSeam(
-            self.accumulation, self.scaling, self._about_to_train, self._stepped
+            self.accumulation,
+            self.scaling,
+            self._about_to_train,
+            self._stepped,
+            self._rates_scaled,
         )
         self.forward = ForwardSeam(listener, lambda: self.optimizer.optimizers)
         self.checkpoint = CheckpointSeam()
         self.process = ProcessSeam()
         self.transfer = TransferSeam()
-        self.scheduler = SchedulerSeam(self.accumulation)
+        self.scheduler = SchedulerSeam(self.accumulation, lambda: self.optimizer.lr_factor)
         self.autocast = AutocastSeam()
         self.uses = UsesSeam()
         self.flags = FlagsSeam()
@@ -94,11 +98,16 @@ class Seams:
             self.scaling.install()
         if self._listener is not None or self.accumulation.steps > 1:
             self.accumulation.install()
+        if self._listener is not None or self.accumulation.steps > 1 or self._scales_rates:
             self.scheduler.install()
         if self._listener is not None or self.transfer.is_needed:
             self.transfer.install()
         if self._listener is not None or self.autocast.is_needed:
             self.autocast.install()
+
+    @property
+    def _scales_rates(self) -> bool:
+        return self.optimizer.lr_factor != 1.0
 
     def watch(self) -> None:
         """Watch, while the first steps run, what the program uses and takes by itself."""
@@ -165,6 +174,9 @@ class Seams:
         if self.loader.misses_target:
             self.optimizer.forget_batch()  # a rate for a batch that the program does not have
             logger.warning("autotune: %s", self.loader.describe_missing_target())
+
+    def _rates_scaled(self, by: float) -> None:
+        self.scheduler.scale(by)
 
     def _stepped(self, optimizer: Optimizer) -> None:
         self._steps += 1

@@ -22,6 +22,7 @@ from autotune.lr import LrRule, lr_factor
 
 # Where torch itself prefers lists, and where it has fused kernels (torch.optim, "foreach", "fused")
 FOREACH_DEVICES = {"cuda", "xpu"}
+RATES = ("lr", "initial_lr", "max_lr", "min_lr")  # where schedulers keep theirs in a group
 FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}
 
 
@@ -29,8 +30,7 @@ class OptimizerSeam:
     """Hooks every optimizer's step and scales learning rates.
 
     Rates are scaled where groups are added, so schedulers built afterwards follow. When the batch
-    changes in a running program, ``lr`` and ``initial_lr`` of the groups are scaled; a scheduler
-    that computes rates from its own stored base keeps that base, which matters to no measurement.
+    changes in a running program, the rates of the groups are scaled, and those of schedulers.
     """
 
     def __init__(
@@ -39,7 +39,9 @@ class OptimizerSeam:
         scaling: ScalingSeam,
         before_first: Callable[[], None],
         stepped: Callable[[Optimizer], None],
+        scaled_rates: Callable[[float], None],
     ) -> None:
+        self._scaled_rates = scaled_rates
         self._accumulation = accumulation
         self._scaling = scaling
         self._before_first = before_first
@@ -64,6 +66,11 @@ class OptimizerSeam:
         """The optimizers that have parameter groups, in no order."""
         return list(self._optimizers)
 
+    @property
+    def lr_factor(self) -> float:
+        """Factor on learning rates now."""
+        return self._factor
+
     def set_rule(self, rule: LrRule, reference_batch: int | None) -> None:
         """Say how rates follow the batch, and for which batch the program chose its own."""
         self._rule, self._reference_batch = rule, reference_batch
@@ -81,6 +88,7 @@ class OptimizerSeam:
         whole = math.prod(self._batch.values())
         factor = lr_factor(self._rule, self._reference_batch, whole)
         groups = {id(g): g for optimizer in self._optimizers for g in optimizer.param_groups}
+        self._scaled_rates(factor / self._factor)
         for group in groups.values():  # optimizers that wrap another share its groups
             _scale(group, factor / self._factor)
         self._scaled |= groups.keys()
@@ -233,7 +241,7 @@ def _use_implementation(optimizer: Optimizer, group: dict[str, Any], name: str) 
 
 
 def _scale(group: dict[str, Any], factor: float) -> None:
-    for key in ("lr", "initial_lr"):
+    for key in RATES:
         rate = group.get(key)
         if isinstance(rate, torch.Tensor):
             group[key] = rate * factor  # a new tensor: groups may share one
