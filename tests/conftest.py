@@ -19,7 +19,11 @@ tempfile.tempdir = None
 
 PROGRAMS = Path(__file__).parent / "programs"
 THREADS_OF_LIBRARIES = ("tqdm", "pin_memory", "QueueFeeder")
-VARIABLES_OF_LIBRARIES = {"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR"}
+VARIABLES_OF_LIBRARIES = {
+    "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR",
+    "PYTEST_CURRENT_TEST",
+    "TORCHINDUCTOR_CACHE_DIR",
+}
 
 
 @pytest.fixture(autouse=True)

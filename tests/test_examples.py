@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -49,3 +50,52 @@ def test_an_example_saves_its_checkpoint_when_it_is_trained_with_run(workplace: 
         check=True, capture_output=True,
     )  # fmt: skip
     assert (workplace / "model.pt").is_file()
+
+
+@pytest.mark.slow
+def test_a_knob_of_another_package_is_listed_searched_and_acts(tmp_path: Path) -> None:
+    """Built and installed as a package; its entry point alone makes it known."""
+    site = tmp_path / "site"
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation",
+         "--target", site, EXAMPLES / "custom_knob"],
+        check=True,
+    )  # fmt: skip
+    program = tmp_path / "train.py"
+    program.write_text(COLLECTS)
+    environment = {**os.environ, "PYTHONPATH": f"{site}:{os.environ.get('PYTHONPATH', '')}"}
+    listed, _ = (
+        subprocess.run(
+            [sys.executable, "-m", "autotune", *command, program],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for command in (
+            ["knobs"],
+            ["search", "--budget", "75s", "--tune", "gc_threshold"],
+        )
+    )
+    assert "gc_threshold" in listed
+    thresholds = set((tmp_path / "thresholds.txt").read_text().split())
+    assert {"10000", "100000"} <= thresholds
+
+
+COLLECTS = """
+import gc, torch
+from torch import nn
+seen = open("thresholds.txt", "a")
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+last = None
+while True:
+    loss = model(torch.randn(16, 8)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if gc.get_threshold()[0] != last:
+        last = gc.get_threshold()[0]
+        print(last, file=seen, flush=True)
+"""

@@ -2,17 +2,38 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from autotune import bestfile
+from autotune.config import KnobValue
+from autotune.profile import LoaderFacts
 from tests.rigging import PROGRAMS, open_rig, write_best
 
 STEPS = 20
 EPOCHS = "2"
+PROGRAM = PROGRAMS / "plain.py"
 
 
-def test_losses_are_bit_identical_under_the_seams_at_the_baseline_config(tmp_path: Path) -> None:
-    plain = _plain_run(tmp_path / "plain")
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What the program writes by itself."""
+    return _train([sys.executable, str(PROGRAM)], tmp_path_factory.mktemp("plain") / "losses")
+
+
+@pytest.fixture(scope="module")
+def loader(tmp_path_factory: pytest.TempPathFactory) -> LoaderFacts | None:
+    """The program's loader, as a search sees it."""
+    directory = tmp_path_factory.mktemp("observed")
+    with open_rig(directory, "plain.py", str(directory / "losses"), EPOCHS) as opened:
+        return opened.profile.training_loader
+
+
+def test_losses_are_bit_identical_under_the_seams_at_the_baseline_config(
+    plain: list[str], tmp_path: Path
+) -> None:
     with open_rig(tmp_path, "plain.py", str(tmp_path / "rig.losses"), EPOCHS) as opened:
         opened.measured()
     under_seams = (tmp_path / "rig.losses").read_text().splitlines()
@@ -21,20 +42,94 @@ def test_losses_are_bit_identical_under_the_seams_at_the_baseline_config(tmp_pat
 
 
 def test_losses_are_bit_identical_under_autotune_run_with_an_unchanged_config(
-    tmp_path: Path,
+    plain: list[str], tmp_path: Path
 ) -> None:
-    plain = _plain_run(tmp_path / "plain")
-    write_best(tmp_path / "best.yaml", baseline={"num_workers": 0})
+    assert _run_under(Change({"num_workers": 0}, {}), None, tmp_path) == plain
     assert bestfile.read(tmp_path / "best.yaml").setting.changes() == {}
-    run = [sys.executable, "-m", "autotune", "run", str(tmp_path / "best.yaml")]
-    _train([*run, str(PROGRAMS / "plain.py")], tmp_path / "run")
-    assert (tmp_path / "run").read_text().splitlines() == plain
 
 
-def _plain_run(losses: Path) -> list[str]:
-    _train([sys.executable, str(PROGRAMS / "plain.py")], losses)
+@dataclass(frozen=True)
+class Change:
+    """Knobs that must leave the mathematics alone, and what they were."""
+
+    baseline: dict[str, KnobValue]
+    config: dict[str, KnobValue]
+
+
+LOADING = Change(
+    {"num_workers": 0, "prefetch_factor": 2, "worker_threads": 1},
+    {"num_workers": 2, "prefetch_factor": 4, "worker_threads": 2},
+)
+PERSISTENT = Change(
+    {"num_workers": 0, "persistent_workers": False},
+    {"num_workers": 1, "persistent_workers": True},
+)
+SPAWN = Change(
+    {"num_workers": 0, "worker_start_method": "fork", "in_order": True},
+    {"num_workers": 1, "worker_start_method": "spawn", "in_order": False},
+)
+PROCESS = Change(
+    {"interop_threads": 2, "flush_denormal": False, "deterministic_algorithms": True},
+    {"interop_threads": 1, "flush_denormal": True, "deterministic_algorithms": False},
+)
+FORGETTING = Change({"zero_grad_to_none": False}, {"zero_grad_to_none": True})
+THREADS = Change({"num_threads": 2}, {"num_threads": 1})
+FOREACH = Change({"optimizer_implementation": "for-loop"}, {"optimizer_implementation": "foreach"})
+FUSED = Change({"optimizer_implementation": "for-loop"}, {"optimizer_implementation": "fused"})
+MATMUL = Change({"matmul_precision": "highest"}, {"matmul_precision": "medium"})
+COMPILED = Change(
+    {"compile": "off", "compile_dynamic": "auto"},
+    {"compile": "default", "compile_dynamic": "always"},
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "change", [LOADING, SPAWN, PROCESS, FORGETTING], ids=lambda c: "+".join(c.config)
+)
+def test_losses_stay_the_same_to_the_bit(
+    change: Change, plain: list[str], loader: LoaderFacts, tmp_path: Path
+) -> None:
+    assert _run_under(change, loader, tmp_path) == plain
+
+
+@pytest.mark.slow
+def test_persistent_workers_change_nothing_before_the_second_epoch(
+    plain: list[str], loader: LoaderFacts, tmp_path: Path
+) -> None:
+    """There torch draws no new seed for them, so what is drawn after it comes out otherwise."""
+    under = _run_under(PERSISTENT, loader, tmp_path)
+    epoch = len(plain) // int(EPOCHS)
+    assert under[:epoch] == plain[:epoch]
+    assert len(under) == len(plain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "tolerance"),
+    [(THREADS, 1e-5), (FOREACH, 1e-5), (FUSED, 1e-5), (MATMUL, 2e-2), (COMPILED, 1e-4)],
+    ids=lambda c: "+".join(c.config) if isinstance(c, Change) else "",
+)
+def test_losses_stay_the_same_within_rounding(
+    change: Change, tolerance: float, loader: LoaderFacts, tmp_path: Path
+) -> None:
+    """Without dropout: compiled code draws its random numbers in another way."""
+    plain = _losses(_train([sys.executable, str(PROGRAM)], tmp_path / "plain", "0"))
+    assert _losses(_run_under(change, loader, tmp_path, "0")) == pytest.approx(plain, rel=tolerance)
+
+
+def _losses(lines: list[str]) -> list[float]:
+    return [float.fromhex(line.split()[-1]) for line in lines]
+
+
+def _run_under(
+    change: Change, loader: LoaderFacts | None, directory: Path, *words: str
+) -> list[str]:
+    write_best(directory / "best.yaml", change.baseline, loader, (), "", **change.config)
+    run = [sys.executable, "-m", "autotune", "run", str(directory / "best.yaml")]
+    return _train([*run, str(PROGRAM)], directory / "run", *words)
+
+
+def _train(command: list[str], losses: Path, *words: str) -> list[str]:
+    subprocess.run([*command, str(losses), EPOCHS, *words], check=True, capture_output=True)
     return losses.read_text().splitlines()
-
-
-def _train(command: list[str], losses: Path) -> None:
-    subprocess.run([*command, str(losses), EPOCHS], check=True, capture_output=True)

@@ -1,0 +1,35 @@
+"""A knob of your own: how often Python's garbage collector runs."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING
+
+from autotune.config import KnobValue
+from autotune.domain import Domain
+from autotune.hardware import Hardware
+from autotune.knobs import Knob
+from autotune.profile import Profile
+
+if TYPE_CHECKING:
+    from autotune.inside.seams import Seams
+
+
+class GcThreshold(Knob):
+    """New objects until Python's garbage collector looks for cycles."""
+
+    name = "gc_threshold"
+    value_type = int
+    minimum = 1
+
+    def domain(self, hardware: Hardware, profile: Profile) -> Domain:
+        """Return Python's own threshold, and rarer collections."""
+        return Domain((10_000, 100_000)).including(self.current(profile))
+
+    def current(self, profile: Profile) -> KnobValue:
+        """Return Python's own: a script that sets another is not seen from here."""
+        return gc.get_threshold()[0]
+
+    def apply(self, value: KnobValue, seams: Seams) -> None:
+        """Act inside the program, between two of its steps."""
+        gc.set_threshold(int(value))
