@@ -242,7 +242,7 @@ def knobs(
         else:
             subject = parse_program(program, args or [])
             about, profile = str(subject), knobsheet.observe(subject, machine)
-        knobsheet.show(knobsheet.rows(machine, profile), about)
+        knobsheet.show(knobsheet.rows(machine, profile), about, profile.flags)
 
 
 @app.callback(invoke_without_command=True)

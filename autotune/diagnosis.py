@@ -14,6 +14,7 @@ from autotune.space import ResolvedSpace
 
 # Waiting above this share of the step makes loading the first suspect; below the lower one it
 # cannot gain more than the noise of a measurement.
+WORTH_A_WORD = 1.03
 INPUT_BOUND_SHARE = 0.25
 WAIT_IS_NOISE_SHARE = 0.03
 
@@ -99,9 +100,11 @@ def _evidence(profile: Profile, baseline: Measurement, anatomy: Anatomy) -> Iter
         yield f"the program waits for data {baseline.wait_share:.0%} of the time"
     if anatomy.data_free is not None and anatomy.compute_free is not None:
         now = baseline.throughput.estimate
+        gain = anatomy.data_free.estimate / now
+        ready = f"reach {gain:.2f}x" if gain > WORTH_A_WORD else "be no faster"
         yield (
-            f"with its data ready it would reach {anatomy.data_free.estimate / now:.2f}x, and its "
-            f"loader alone gives {anatomy.compute_free.estimate / now:.2f}x"
+            f"with its data ready it would {ready}, and its loader alone gives "
+            f"{anatomy.compute_free.estimate / now:.2f}x"
         )
     if anatomy.split is not None:
         split = anatomy.split
@@ -161,6 +164,12 @@ def _batch_moves(space: ResolvedSpace) -> Iterator[Move]:
     for value in dict.fromkeys([*larger[1:2], *larger[-1:], *larger[:1]]):
         yield Move(
             Family.BATCH, {"batch_size": value}, "larger batches spread the cost of each step"
+        )
+    if larger and "activation_checkpointing" in space.domains:
+        yield Move(
+            Family.BATCH,
+            {"batch_size": larger[-1], "activation_checkpointing": "all"},
+            "blocks that keep nothing make room for the largest batch",
         )
 
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from autotune.console import plain
 from autotune.domain import NotOffered
 from autotune.failures import program_error
+from autotune.flags import Flag, as_text
 from autotune.hardware import Hardware
 from autotune.knobs import registry
 from autotune.objective import START_SILENCE_S
@@ -126,8 +127,8 @@ def ordinary_program(device: str) -> Profile:
     )
 
 
-def show(table_rows: Sequence[Row], about: str) -> None:
-    """Print the knobs that are offered, then those that are not, with the reasons."""
+def show(table_rows: Sequence[Row], about: str, flags: Sequence[Flag] = ()) -> None:
+    """Print the knobs that are offered, those that are not with the reasons, and own flags."""
     out = Console(highlight=False, soft_wrap=True)
     out.print(f"Knobs for {plain(about)}")
     offered = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -143,6 +144,21 @@ def show(table_rows: Sequence[Row], about: str) -> None:
         width = max(len(row.knob) for row in refused)
         for row in refused:
             out.print(f"  {row.knob:{width}}  [dim]{plain(row.reason)}[/]")
+    if flags:
+        out.print("Flags of the program: --arg='NAME=value,value' searches them")
+        own = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for column in ("  flag", "now", "takes", "means"):
+            own.add_column(column, overflow="fold")
+        for flag in flags:
+            now = "" if flag.value is None else plain(as_text(flag.value))
+            takes = "on or off" if flag.is_switch else ", ".join(flag.choices) or flag.takes
+            own.add_row(f"  {plain(flag.name)}", now, plain(takes), _meaning(flag))
+        out.print(own)
+
+
+def _meaning(flag: Flag) -> str:
+    """The knob that the flag sets, by its name; ``--arg auto`` may use it."""
+    return next((n for n, knob in registry().items() if flag.words & set(knob.flag_names)), "")
 
 
 def markdown() -> str:

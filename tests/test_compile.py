@@ -36,15 +36,6 @@ def measure(opened: OpenRig, **changes: KnobValue) -> Measurement:
 
 
 @pytest.mark.slow
-def test_a_model_of_one_piece_is_compiled_once(tmp_path: Path) -> None:
-    compilation = compiled(tmp_path, "conv.py").compilation
-    assert compilation is not None
-    assert compilation.graphs == 1
-    assert compilation.seconds > 0.1
-    assert (compilation.recompiles, compilation.graph_breaks) == (0, 0)
-
-
-@pytest.mark.slow
 def test_shapes_that_change_in_every_step_do_not_recompile_for_ever(tmp_path: Path) -> None:
     window = compiled(tmp_path, "changing_shapes.py", compile_dynamic="never")
     assert window.compilation is not None

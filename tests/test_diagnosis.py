@@ -94,6 +94,13 @@ def test_larger_batches_are_tried_and_smaller_ones_are_not() -> None:
     assert sorted(int(move["batch_size"]) for move in found) == [128, 256, 512]
 
 
+def test_the_largest_batch_is_tried_with_blocks_that_keep_nothing_as_well() -> None:
+    space = make_space({"batch_size": (64, 512), "activation_checkpointing": ("off", "all")})
+    profile = make_profile(repeated_blocks=8)
+    found = changes(diagnosed(0.0, profile=profile, space=space))
+    assert {"batch_size": 512, "activation_checkpointing": "all"} in found
+
+
 @pytest.mark.parametrize("wait_share", [0.0, 0.1, 0.6])
 @pytest.mark.parametrize("profile", PROGRAMS.values(), ids=PROGRAMS.keys())
 @pytest.mark.parametrize("hardware", MACHINES.values(), ids=MACHINES.keys())

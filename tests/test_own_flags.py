@@ -61,6 +61,7 @@ def test_a_flag_that_means_the_batch_takes_the_learning_rate_along(tmp_path: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_search_over_own_flags_ends_in_a_file_that_trains_with_them(workplace: Path) -> None:
     result = autotune.search(
         FLAGGED,

@@ -264,6 +264,7 @@ def _worker_count(process: psutil.Process) -> int:
     return len(process.children())
 
 
+@pytest.mark.alone
 def test_full_buffers_at_the_start_of_a_window_do_not_count_as_speed(tmp_path: Path) -> None:
     """A rig that waits for its next command fills its buffers: a second of false speed."""
     patient = WindowPlan(0.0, 15.0, 0.5, 1.0)

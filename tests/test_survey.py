@@ -35,6 +35,7 @@ def test_measure_prints_the_facts_of_a_script(workplace: Path) -> None:
     assert list(workplace.iterdir()) == [], "facts alone leave nothing behind"
 
 
+@pytest.mark.slow
 def test_measure_under_a_config_gives_json_for_scripts(workplace: Path) -> None:
     with open_rig(workplace / "rig", "slow_items.py") as rig:
         loader = rig.profile.training_loader
@@ -64,6 +65,7 @@ def test_doctor_describes_the_machine_and_wants_a_program_for_aa(workplace: Path
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_doctor_measures_the_noise_floor(workplace: Path) -> None:
     done = autotune("doctor", "--budget", "30s", "--aa", SCRIPT)
     assert done.returncode == 0, done.stderr

@@ -278,6 +278,7 @@ def heavy_loop(clock: PartsClock, model: nn.Module, optimizer: Optimizer, steps:
     return time.perf_counter() - began
 
 
+@pytest.mark.alone
 def test_on_a_real_loop_each_part_gets_its_time_and_together_they_are_the_step() -> None:
     model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(8)))
     optimizer = Adam(model.parameters())
