@@ -185,7 +185,9 @@ def test_a_batch_sampler_of_the_programs_own_is_left_alone(tmp_path: Path) -> No
     with open_rig(tmp_path, "batch_sampler.py") as opened:
         assert opened.profile.loaders[0].has_batch_sampler
         assert "batch_size" not in opened.base.baseline
-        assert {b.samples / b.steps for b in opened.measured(num_workers=1).blocks} == {16}
+        blocks = opened.measured(num_workers=1).blocks
+        sizes = [b.samples / b.steps for b in blocks]  # of 8, 16 and 24
+        assert all(15 < size < 17 for size in sizes), sizes
 
 
 def test_a_function_reads_its_config_and_the_seams_leave_that_knob_alone(tmp_path: Path) -> None:

@@ -35,6 +35,11 @@ logger = logging.getLogger("autotune")
 STEPS_UNTIL_ROOTS_ARE_KNOWN = 3
 
 
+def _has_device() -> bool:
+    """Tell whether there is anything to copy to."""
+    return torch.accelerator.is_available()
+
+
 def loose_knobs(setting: Setting) -> tuple[str, ...]:
     """Return the knobs in which the training loader may differ from the one that was seen."""
     if setting.flags.keys() & setting.changes().keys():  # what a flag does, the program knows
@@ -100,7 +105,7 @@ class Seams:
             self.accumulation.install()
         if self._listener is not None or self.accumulation.steps > 1 or self._scales_rates:
             self.scheduler.install()
-        if self._listener is not None or self.transfer.is_needed:
+        if self.transfer.is_needed or (self._listener is not None and _has_device()):
             self.transfer.install()
         if self._listener is not None or self.autocast.is_needed:
             self.autocast.install()
