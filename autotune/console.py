@@ -84,7 +84,8 @@ class Console:
         self._say(f"  {diagnosis.verdict}: {diagnosis.evidence}")
         for knob, domain in space.domains.items():
             values = ", ".join(map(str, domain.values))
-            self._say(f"  [dim]{knob}: {values} (now {space.baseline[knob]})[/]")
+            now = space.baseline[knob]
+            self._say(f"  [dim]{plain(f'{knob}: {values} (now {now})')}[/]")
         for knob, reason in space.refused.items():
             self._say(f"  [dim]{knob} is not searched: {plain(reason)}[/]")
 
@@ -99,7 +100,7 @@ class Console:
 
     def trial(self, number: int, record: TrialRecord, space: ResolvedSpace) -> None:
         """Say how a trial ended."""
-        changes = _changes(record.config, space)
+        changes = plain(_changes(record.config, space))
         if record.measurement is None or record.speedup is None:
             reason = record.ending.reason if record.ending else ""
             self._say(f"  {number:3d}  {record.outcome}: {plain(reason)}  [dim]{changes}[/]")
@@ -127,7 +128,8 @@ class Console:
         self.phase("confirming")
         self._state.config = _changes(candidate.config, space)
         self._say(
-            f"  baseline against {_changes(candidate.config, space)}, in fresh processes, in turn"
+            f"  baseline against {plain(_changes(candidate.config, space))}, in fresh processes, "
+            "in turn"
         )
 
     def stopping(self, requests: int) -> None:

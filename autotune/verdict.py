@@ -61,7 +61,8 @@ def _headline(result: SearchResult) -> Iterator[str]:
                 changes = result.candidate.changes_from(result.baseline)
                 listed = " ".join(f"{knob}={value}" for knob, value in changes.items())
                 speedup = result.candidate_speedup
-                yield f"  Measured live, {listed} gave {speedup.estimate:.2f}x {bounds(speedup)}."
+                gave = f"{speedup.estimate:.2f}x {bounds(speedup)}"
+                yield f"  Measured live, {plain(listed)} gave {gave}."
             budget_s = round(result.seconds + MORE_S)
             yield f"  Go on with: autotune resume {result.run_dir.name} --budget {budget_s}s"
         case _:
@@ -98,7 +99,7 @@ def _changes(result: SearchResult) -> Iterator[str]:
         return
     yield "Changed:"
     for knob, value in result.changes.items():
-        yield f"  {knob}: {result.baseline[knob]} → {value}"
+        yield f"  {plain(knob)}: {plain(result.baseline[knob])} → {plain(value)}"
     yield f"Learning: {plain(result.learning_note)}"
     compilation, steps = result.compilation, result.break_even_steps
     if compilation is not None and steps is not None:
@@ -112,7 +113,7 @@ def _footnotes(result: SearchResult, output: Path) -> Iterator[str]:
     for doubt in result.doubts:
         yield f"[yellow]{plain(doubt)}[/]"
     for untried in result.untried:
-        yield f"[dim]Not measured: {untried} (a longer --budget leaves time for it).[/]"
+        yield f"[dim]Not measured: {plain(untried)} (a longer --budget leaves time for it).[/]"
     ok = sum(record.outcome is Outcome.OK for record in result.records)
     yield (
         f"[dim]{ok} of {len(result.records)} trials measured in {result.processes} processes, "

@@ -357,3 +357,13 @@ def test_files_that_exist_are_shadowed_and_new_ones_are_made(tmp_path: Path) -> 
     assert {p.name for p in home.iterdir()} == {
         "log", "best.pt", "precious", "kept", "folder", "cache",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("prefetch", [2, 5])
+def test_a_worker_holds_as_many_batches_as_asked(prefetch: int) -> None:
+    with running(num_workers=1, prefetch_factor=prefetch):
+        loader = tuned_loader()
+        batches: Any = iter(loader)
+        assert batches._tasks_outstanding == prefetch
+        assert loader.prefetch_factor == prefetch
+        del batches

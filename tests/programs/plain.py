@@ -20,7 +20,7 @@ scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs *
 for epoch in range(epochs):
     for x, y in loader:
         loss = nn.functional.cross_entropy(model(x), y)
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=False)
         loss.backward()
         optimizer.step()
         scheduler.step()

@@ -1,0 +1,47 @@
+"""Switches of the process: they are set where PyTorch reads them, and what they choose agrees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch.backends import cudnn
+from torch.nn import functional
+
+from autotune.inside.seams.process import ProcessSeam
+
+
+@pytest.fixture
+def seam() -> Iterator[ProcessSeam]:
+    seam = ProcessSeam()
+    yield seam
+    seam.switch("sdpa_backend", "auto")
+    seam.remove()
+
+
+def test_what_the_program_sets_while_it_starts_is_set_again(seam: ProcessSeam) -> None:
+    own = cudnn.benchmark
+    try:
+        seam.switch("cudnn_benchmark", True)
+        assert cudnn.benchmark is True
+        cudnn.benchmark = False
+        seam.settle()
+        assert cudnn.benchmark is True
+    finally:
+        cudnn.benchmark = own
+
+
+def test_kernels_of_attention_agree(seam: ProcessSeam) -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 4, 16, 8, requires_grad=True) for _ in range(3))
+    results = {}
+    for backend in ("math", "flash"):
+        seam.switch("sdpa_backend", backend)
+        choice = torch._fused_sdp_choice(q, k, v)
+        out = functional.scaled_dot_product_attention(q, k, v)
+        (gradient,) = torch.autograd.grad(out.square().sum(), q)
+        results[backend] = choice, out.detach(), gradient
+    assert results["math"][0] != results["flash"][0]
+    torch.testing.assert_close(results["math"][1], results["flash"][1])
+    torch.testing.assert_close(results["math"][2], results["flash"][2])
