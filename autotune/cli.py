@@ -83,7 +83,7 @@ def search(
     seed: Annotated[int, typer.Option(help="Seeds the sampler.")] = 0,
 ) -> None:
     """Search the fastest config of a training program, unmodified."""
-    from autotune import api, verdict
+    from autotune import api, options, verdict
     from autotune.console import Console
 
     console = Console()
@@ -93,12 +93,12 @@ def search(
             args=args or [],
             space=space,
             budget=budget,
-            tune=_names(tune) if tune is not None else None,
-            fix=_settings(fix or [], "--fix"),
-            values={k: _list(v) for k, v in _pairs(values or [], "--values")},
-            arg=_flags([a for a in arg or [] if a != AUTO]),
+            tune=options.names(tune) if tune is not None else None,
+            fix=options.settings(fix or [], "--fix"),
+            values=options.values(values or [], "--values"),
+            arg=options.own_values([a for a in arg or [] if a != AUTO], "--arg"),
             auto_arg=AUTO in (arg or []),
-            env=_texts(env or [], "--env"),
+            env=options.texts(env or [], "--env"),
             lr_rule=lr_rule,
             keep_global_batch=keep_global_batch,
             max_global_batch=max_global_batch,
@@ -300,51 +300,6 @@ class _errors:  # noqa: N801 - reads as a statement
             f"\n{' '.join(strayed)} stood after the program and went to it. If that was meant for "
             "autotune: its options come before the program."
         )
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _list(text: str) -> list[object]:
-    return [_scalar(part) for part in text.split(",")]
-
-
-def _settings(pairs: Sequence[str], option: str) -> dict[str, object]:
-    return {knob: _scalar(value) for knob, value in _pairs(pairs, option)}
-
-
-def _flags(pairs: Sequence[str]) -> dict[str, list[object]]:
-    """Values of flags as they are written, of keywords as Python has them."""
-    return {
-        name: list(text.split(",")) if name.startswith("-") else _list(text)
-        for name, text in _pairs(pairs, "--arg")
-    }
-
-
-def _texts(pairs: Sequence[str], option: str) -> dict[str, list[str]]:
-    return {name: text.split(",") for name, text in _pairs(pairs, option)}
-
-
-def _pairs(texts: Sequence[str], option: str) -> list[tuple[str, str]]:
-    pairs = []
-    for text in texts:
-        knob, equals, value = text.partition("=")
-        if not equals or not value:
-            raise UsageError(f"{option} takes knob=value, not '{text}'.")
-        pairs.append((knob.strip(), value))
-    return pairs
-
-
-def _scalar(text: str) -> object:
-    """Read a value as YAML would: numbers, booleans, names."""
-    import yaml
-
-    try:
-        value: object = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UsageError(f"'{text}' is no value: write a number, true, false or a name.") from error
-    return value
 
 
 def _option_names(command: str) -> set[str]:
