@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autotune.config import KnobValue
@@ -23,6 +23,7 @@ class Flag:
         choices: The only values it takes, as text; empty for any.
         is_switch: It stands alone: it is there (``true``) or not (``false``).
         negation: The spelling that takes a switch back, empty without one.
+        has_optional_value: It may stand alone as well.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Flag:
     choices: tuple[str, ...] = ()
     is_switch: bool = False
     negation: str = ""
+    has_optional_value: bool = False
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -65,30 +67,65 @@ class Flag:
         return str(is_on) if isinstance(self.value, str) else str(is_on).lower()
 
     def into(self, args: Sequence[str], value: str) -> tuple[str, ...]:
-        """Return the program's arguments with this flag at a value, in place of what they had."""
+        """Return the program's arguments with this flag at a value, where and how it was typed."""
         if value == AS_WRITTEN:
             return tuple(args)
-        kept, rest = _split_at_dashes(self._without(args))
-        if not self.is_switch:
-            return (*kept, f"{self.name}={value}" if _is_long(self.name) else self.name + value,
-                    *rest)  # fmt: skip
-        if value == "true":
-            return (*kept, self.name, *rest)
-        return (*kept, self.negation, *rest) if self.negation else (*kept, *rest)
+        written = list(self._words_for(value, args))
+        kept, place = self._without(args)
+        end = kept.index("--") if "--" in kept else len(kept)
+        at = end if place is None else min(place, end)
+        return (*kept[:at], *written, *kept[at:])
 
-    def _without(self, args: Sequence[str]) -> list[str]:
+    def typed(self, value: KnobValue) -> KnobValue:
+        """Return a value as a keyword takes it."""
+        text = as_text(value)
+        match self.takes:
+            case "int":
+                return int(text)
+            case "float":
+                return float(text)
+            case "bool":
+                return text.lower() == "true"
+            case _:
+                return value
+
+    def _words_for(self, value: str, args: Sequence[str]) -> Iterator[str]:
+        """What stands for the value on the command line."""
+        if self.is_switch:
+            if value == "true":
+                yield self.name
+            elif self.negation:
+                yield self.negation
+        elif not _is_long(self.name) or self.name in _before_dashes(args):
+            yield self.name
+            yield value
+        else:
+            yield f"{self.name}={value}"
+
+    def _without(self, args: Sequence[str]) -> tuple[list[str], int | None]:
+        """The arguments that are not this flag's, and where its first one was."""
         kept: list[str] = []
+        place: int | None = None
         skips = False
         for position, arg in enumerate(args):
             if skips:
                 skips = False
             elif arg == "--":
-                return [*kept, *args[position:]]
-            elif arg in self.spellings or (self.negation and arg == self.negation):
-                skips = not self.is_switch
-            elif not any(_is_long(s) and arg.startswith(f"{s}=") for s in self.spellings):
+                return [*kept, *args[position:]], place
+            elif self._is_own(arg):
+                place = len(kept) if place is None else place
+                following = args[position + 1 : position + 2]
+                is_alone = self.is_switch or "=" in arg
+                is_bare = self.has_optional_value and (not following or following[0][:1] == "-")
+                skips = not (is_alone or is_bare)
+            else:
                 kept.append(arg)
-        return kept
+        return kept, place
+
+    def _is_own(self, arg: str) -> bool:
+        if arg in self.spellings or (self.negation and arg == self.negation):
+            return True
+        return any(_is_long(s) and arg.startswith(f"{s}=") for s in self.spellings)
 
 
 def find(flags: Iterable[Flag], name: str) -> Flag | None:
@@ -105,9 +142,6 @@ def _is_long(spelling: str) -> bool:
     return spelling.startswith("--")
 
 
-def _split_at_dashes(args: list[str]) -> tuple[list[str], list[str]]:
-    """What stands before a bare ``--``, and the rest with it: flags end there."""
-    if "--" not in args:
-        return args, []
-    at = args.index("--")
-    return args[:at], args[at:]
+def _before_dashes(args: Sequence[str]) -> Sequence[str]:
+    """What stands before a bare ``--``: flags end there."""
+    return args[: args.index("--")] if "--" in args else args

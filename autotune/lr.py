@@ -45,10 +45,20 @@ def rule_for(families: Iterable[str]) -> LrRule:
     return LrRule.NONE
 
 
+def batch_parts(config: Mapping[str, KnobValue]) -> dict[str, int]:
+    """Return what the samples of a step are the product of, empty where the batch is not known."""
+    if config.get("batch_size") is None:
+        return {}
+    return {
+        "batch_size": int(config["batch_size"]),
+        "accumulation_steps": int(config.get("accumulation_steps", 1)),
+    }
+
+
 def global_batch(config: Mapping[str, KnobValue]) -> int | None:
     """Return the samples that make one optimizer step, None where the batch is not known."""
-    size = config.get("batch_size")
-    return None if size is None else int(size) * int(config.get("accumulation_steps", 1))
+    parts = batch_parts(config)
+    return math.prod(parts.values()) if parts else None
 
 
 def lr_factor(rule: LrRule, batch_from: int, batch_to: int) -> float:

@@ -103,7 +103,7 @@ class LaunchPlan:
             return self
         if flag.name.startswith(KEYWORD):
             keyword = flag.name.removeprefix(KEYWORD)
-            return replace(self, keywords={**self.keywords, keyword: value})
+            return replace(self, keywords={**self.keywords, keyword: flag.typed(value)})
         return replace(self, args=flag.into(self.args, as_text(value)))
 
     def of(self, program: Program) -> Program:

@@ -204,7 +204,7 @@ class SearchResult:
                 own_autocast=self.setting.own_autocast,
                 own_scaler=self.setting.own_scaler,
                 trainer=self.setting.trainer,
-                flags={k: f for k, f in self.setting.flags.items() if k in self.changes},
+                flags=dict(self.setting.flags),
             ),
             config=dict(self.best),
             baseline=dict(self.baseline),

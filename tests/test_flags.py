@@ -14,10 +14,11 @@ from autotune.knobs import launched, registry
 from autotune.program import LaunchPlan
 from autotune.setting import Setting
 from autotune.space import SearchSpace
-from tests.made import MACHINES, make_hardware, make_profile
+from tests.made import MACHINES, make_hardware, make_loader, make_profile
 
 HIDDEN = Flag("--hidden", ("-H",), 128, "int")
 AMP = Flag("--amp", (), True, "bool", is_switch=True, negation="--no-amp")
+MAYBE = Flag("--maybe", (), True, "bool", has_optional_value=True)
 FAST = Flag("--fast", ("-f",), False, "bool", is_switch=True)
 
 
@@ -25,15 +26,18 @@ FAST = Flag("--fast", ("-f",), False, "bool", is_switch=True)
     ("flag", "before", "value", "after"),
     [
         (HIDDEN, "", "256", "--hidden=256"),
-        (HIDDEN, "--lr 1 --hidden 64 data", "256", "--lr 1 data --hidden=256"),
-        (HIDDEN, "--hidden=64 --lr 1", "256", "--lr 1 --hidden=256"),
-        (HIDDEN, "-H 64 data", "256", "data --hidden=256"),
+        (HIDDEN, "--lr 1 --hidden 64 data", "256", "--lr 1 --hidden 256 data"),
+        (HIDDEN, "--hidden=64 --lr 1", "256", "--hidden=256 --lr 1"),
+        (HIDDEN, "--hidden 1 --hidden 2 data", "256", "--hidden 256 data"),
+        (HIDDEN, "-H 64 data", "256", "--hidden=256 data"),
         (HIDDEN, "-v -- --hidden", "256", "-v --hidden=256 -- --hidden"),
         (HIDDEN, "--hidden-layers 3", "256", "--hidden-layers 3 --hidden=256"),
         (HIDDEN, "--hidden 64", AS_WRITTEN, "--hidden 64"),
-        (Flag("-b"), "-b 32", "64", "-b64"),
-        (AMP, "--no-amp x", "true", "x --amp"),
-        (AMP, "--amp x", "false", "x --no-amp"),
+        (Flag("-bs"), "-bs 32 x", "64", "-bs 64 x"),
+        (MAYBE, "--maybe --bf16", "false", "--maybe false --bf16"),
+        (MAYBE, "--maybe true --bf16", "false", "--maybe false --bf16"),
+        (AMP, "--no-amp x", "true", "--amp x"),
+        (AMP, "--amp x", "false", "--no-amp x"),
         (FAST, "--fast x", "false", "x"),
         (FAST, "x", "true", "x --fast"),
     ],
@@ -120,11 +124,32 @@ def test_changes_reach_arguments_keywords_and_environment() -> None:
     flags = {"--hidden": HIDDEN, "keyword.depth": Flag("keyword.depth", value=2)}
     changed = setting(flags, {"--hidden": "256", "keyword.depth": 3, "$A": "1"})
     plan = launched(changed, LaunchPlan((), "/", args=("--hidden", "128")))
-    assert plan.args == ("--hidden=256",)
+    assert plan.args == ("--hidden", "256")
     assert plan.keywords == {"depth": 3}
     assert plan.env == {"A": "1"}
     unchanged = launched(setting(flags, {}), LaunchPlan((), "/", args=("x",)))
     assert unchanged == LaunchPlan((), "/", args=("x",))
+
+
+def test_a_flag_of_a_function_gets_the_type_that_it_has() -> None:
+    knobs: dict[str, KnobValue] = {"batch_size": 64, "compile": "off"}
+    flags = {
+        "batch_size": Flag("keyword.batch_size", value=32, takes="int"),
+        "compile": Flag("keyword.compile", value=True, takes="bool"),
+    }
+    base = Setting.as_written(
+        Config({"batch_size": 32, "compile": "default"}), make_profile(), flags=flags
+    )
+    plan = launched(replace(base, config=Config(knobs)), LaunchPlan((), "/"))
+    assert plan.keywords == {"batch_size": 64, "compile": False}
+
+
+def test_workers_that_would_repeat_samples_are_not_offered_by_a_flag_either() -> None:
+    profile = make_profile(loaders=(make_loader(iterable=True),), flags=(WORKERS,))
+    resolved = SearchSpace("auto", {"num_workers": None}).use_flags().resolve(
+        make_hardware(), profile
+    )  # fmt: skip
+    assert "iterable" in resolved.refused["num_workers"]
 
 
 # --- flags that mean a knob -----------------------------------------------------------------------

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from autotune import bestfile
+from autotune.flags import KEYWORD
 from autotune.inside import launch
 from autotune.inside.seams import Seams, loose_knobs
 from autotune.knobs import launched
@@ -35,14 +37,24 @@ def apply(path: Path) -> None:
     best = bestfile.read(path)
     for doubt in best.doubts(hardware.detect(), fingerprint=None):
         sys.stderr.write(f"autotune: {doubt}\n")
-    plan = launched(best.setting, LaunchPlan((), ".", args=tuple(sys.argv[1:])))
+    setting = best.setting
+    plan = launched(setting, LaunchPlan((), ".", args=tuple(sys.argv[1:])))
     sys.argv[1:] = plan.args
     os.environ.update(plan.env)
-    for knob in best.setting.changes().keys() & STARTS_WITH_THE_PROCESS:
+    late = [knob for knob in setting.changes() if _comes_too_late(knob, setting)]
+    for knob in late:
         sys.stderr.write(
             f"autotune: {knob} acts only where a process starts: use 'autotune run {path} ...'.\n"
         )
-    install(best.setting)
+    config = setting.config.replace(**{knob: setting.baseline[knob] for knob in late})
+    install(replace(setting, config=config))
+
+
+def _comes_too_late(knob: str, setting: Setting) -> bool:
+    """Tell whether a knob acts on a function's call or on the start of a process."""
+    flag = setting.flags.get(knob)
+    is_keyword = flag is not None and flag.name.startswith(KEYWORD)
+    return is_keyword or knob in STARTS_WITH_THE_PROCESS or knob.startswith("$")
 
 
 def main(best_path: str, program_text: str, *args: str) -> None:

@@ -32,9 +32,10 @@ class NumWorkers(Knob):
             return NotOffered("the dataset is iterable: each worker may repeat all its samples")
         return Domain(_candidates(hardware))
 
-    def by_flag(self, flag: Flag, hardware: Hardware, profile: Profile) -> Domain | None:  # noqa: ARG002
-        """Return the same for a flag that takes a number."""
-        return None if flag.number is None else Domain(_candidates(hardware))
+    def by_flag(self, flag: Flag, hardware: Hardware, profile: Profile) -> Domain | None:
+        """Return the same for a flag that takes a number, unless workers would repeat samples."""
+        repeats = any(loader.iterable for loader in profile.loaders)
+        return None if repeats or flag.number is None else Domain(_candidates(hardware))
 
     def from_flag(self, flag: Flag) -> KnobValue:
         """Return the workers that the flag asks for."""

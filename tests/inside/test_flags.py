@@ -148,6 +148,7 @@ def test_a_function_tells_its_keywords(seam: FlagsSeam, monkeypatch: pytest.Monk
         data: str, hidden: int = 128, rate: float = 0.1, *, callback: object = None
     ) -> None: ...
 
+    start(monkeypatch, "data")
     seam.see_keywords(inspect.signature(train), {"rate": 0.5})
     assert seam.all() == (
         Flag("keyword.hidden", value=128, takes="int"),

@@ -32,6 +32,18 @@ def test_what_the_program_sets_while_it_starts_is_set_again(seam: ProcessSeam) -
         cudnn.benchmark = own
 
 
+def test_determinism_that_the_program_sets_while_it_starts_comes_back(seam: ProcessSeam) -> None:
+    try:
+        seam.switch("deterministic_algorithms", False)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        seam.settle()
+        assert not torch.are_deterministic_algorithms_enabled()
+        seam.switch("deterministic_algorithms", True)
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_kernels_of_attention_agree(seam: ProcessSeam) -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 4, 16, 8, requires_grad=True) for _ in range(3))

@@ -18,6 +18,7 @@ from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.config import Config, KnobValue
+from autotune.flags import Flag
 from autotune.inside.listener import Listener
 from autotune.inside.seams import STEPS_UNTIL_ROOTS_ARE_KNOWN, Seams
 from autotune.inside.seams.saving import SavingSeam
@@ -163,6 +164,7 @@ def tuned_loader() -> DataLoader[tuple[torch.Tensor, ...]]:
 SCHEDULES: dict[str, Callable[[torch.optim.Optimizer, float], lr_scheduler.LRScheduler]] = {
     "lambda": lambda o, _: lr_scheduler.LambdaLR(o, lambda epoch: 1 / (1 + epoch)),
     "cosine": lambda o, _: lr_scheduler.CosineAnnealingLR(o, T_max=10),
+    "cosine with a floor": lambda o, f: lr_scheduler.CosineAnnealingLR(o, 10, eta_min=0.01 * f),
     "step": lambda o, _: lr_scheduler.StepLR(o, 4),
     "one cycle": lambda o, f: lr_scheduler.OneCycleLR(o, 0.2 * f, total_steps=10),
     "one cycle, each group": lambda o, f: lr_scheduler.OneCycleLR(
@@ -228,6 +230,33 @@ def test_a_schedule_follows_live(name: str) -> None:
         _loader = tuned_loader()
         quadrupled = rates(lambda: seams.apply(setting(batch_size=40), since=setting()))
     assert quadrupled == pytest.approx([4 * rate for rate in plain])
+
+
+@pytest.mark.parametrize(
+    ("changes", "factor"),
+    [
+        ({"batch_size": 20}, 2.0),
+        ({"accumulation_steps": 8}, 2.0),
+        ({"batch_size": 20, "accumulation_steps": 2}, 1.0),
+    ],
+)
+def test_rates_follow_what_a_baseline_that_accumulates_makes(
+    changes: dict[str, KnobValue], factor: float
+) -> None:
+    baseline = Config({"batch_size": 10, "accumulation_steps": 4})
+    flags = {"batch_size": Flag("--batch-size"), "accumulation_steps": Flag("--accumulate")}
+    base = replace(setting(), config=baseline, baseline=baseline, flags=flags)
+    seams = Seams(listener=None, target=None)
+    seams.apply(replace(base, config=baseline.replace(**changes)))
+    assert seams.optimizer.lr_factor == pytest.approx(factor)
+
+
+def test_an_optimizer_in_the_place_of_an_earlier_one_is_scaled_as_well() -> None:
+    with running(batch_size=40):
+        for _ in range(50):
+            optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+            assert optimizer.param_groups[0]["lr"] == pytest.approx(0.4)
+            del optimizer
 
 
 def test_where_the_loader_is_no_longer_there_schedules_are_the_programs_own() -> None:

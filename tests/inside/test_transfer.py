@@ -1,6 +1,6 @@
 """Copies from pinned memory to a device, seen where torch makes them; no device is needed.
 
-The meta device takes copies from anywhere; pinned memory needs a driver, so a tensor claims it.
+The meta device takes copies from anywhere; pinned memory needs a driver, so pinning does nothing.
 """
 
 from __future__ import annotations
@@ -10,17 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data._utils import pin_memory as pinning
 
 from autotune.inside.seams.transfer import TransferSeam
-
-
-class Claims(torch.Tensor):
-    """A tensor in ordinary memory that says it lies in pinned memory."""
-
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
-
-    def is_pinned(self, *_: Any) -> bool:
-        return True
 
 
 @pytest.fixture
@@ -39,7 +31,8 @@ def flags(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 @pytest.fixture
-def seam(flags: list[bool]) -> Iterator[TransferSeam]:
+def seam(flags: list[bool], monkeypatch: pytest.MonkeyPatch) -> Iterator[TransferSeam]:
+    monkeypatch.setattr(pinning, "pin_memory", lambda data, *_: data)  # there is no driver for it
     seam = TransferSeam()
     seam.set_non_blocking(enabled=True)
     seam.install()
@@ -48,7 +41,9 @@ def seam(flags: list[bool]) -> Iterator[TransferSeam]:
 
 
 def pinned() -> torch.Tensor:
-    return torch.ones(3).as_subclass(Claims)
+    """Return a tensor that a loader claims to have pinned."""
+    tensor: torch.Tensor = pinning.pin_memory(torch.ones(3))
+    return tensor
 
 
 def test_every_way_to_name_the_device_is_understood(seam: TransferSeam, flags: list[bool]) -> None:
@@ -58,17 +53,19 @@ def test_every_way_to_name_the_device_is_understood(seam: TransferSeam, flags: l
     pinned().to("meta", torch.float16, False)
     pinned().to(torch.ones(1, device="meta"))
     pinned().to("meta", non_blocking=False, copy=True)
-    assert flags == [True] * 6
+    pinned().to("meta", torch.float16, False, True)
+    assert flags == [True] * 7
     assert not seam.own_non_blocking
 
 
 def test_other_copies_stay_as_they_are(seam: TransferSeam, flags: list[bool]) -> None:
     torch.ones(3).to("meta")
+    pinned()[:2].to("meta")
     pinned().to("cpu")
     pinned().to(torch.float16)
     pinned().to(torch.ones(1))
     torch.ones(3, device="meta").to("meta", torch.float16)
-    assert flags == [False] * 5
+    assert flags == [False] * 6
     seam.set_non_blocking(enabled=False)
     pinned().to("meta")
     assert flags[-1] is False

@@ -27,7 +27,7 @@ from autotune.inside.seams.trainers import TrainersSeam
 from autotune.inside.seams.transfer import TransferSeam
 from autotune.inside.seams.uses import UsesSeam
 from autotune.knobs import registry
-from autotune.lr import LrRule, global_batch
+from autotune.lr import LrRule, batch_parts
 from autotune.profile import LoaderFacts
 from autotune.setting import Setting
 
@@ -164,7 +164,7 @@ class Seams:
         self._device = setting.device
         if since is None and setting.trainer and "accumulation_steps" in setting.changes():
             self.trainers.prepare(setting.trainer)
-        self.optimizer.set_rule(LrRule(setting.lr_rule), global_batch(setting.baseline))
+        self.optimizer.set_rule(LrRule(setting.lr_rule), batch_parts(setting.baseline))
         before = since.config if since is not None else setting.baseline
         self.forward.allow_recompiles()
         for knob, value in setting.config.changes_from(before).items():

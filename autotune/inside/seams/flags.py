@@ -8,6 +8,7 @@ import inspect
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from autotune.config import KnobValue
@@ -40,10 +41,14 @@ class FlagsSeam:
         self._patches.undo()
 
     def see_keywords(self, signature: inspect.Signature, given: dict[str, KnobValue]) -> None:
-        """Note the parameters of the program's function that have a plain value by default."""
+        """Note the parameters of the program's function that have a plain value by default.
+
+        Those that are given by their place are not keywords.
+        """
+        placed = list(signature.parameters)[: len(sys.argv) - 1]
         for name, parameter in signature.parameters.items():
             value = given.get(name, parameter.default)
-            if isinstance(value, KnobValue):
+            if isinstance(value, KnobValue) and name not in placed:
                 self.seen.append(Flag(KEYWORD + name, value=value, takes=type(value).__name__))
 
     def all(self) -> tuple[Flag, ...]:
@@ -81,8 +86,10 @@ class FlagsSeam:
 def _of_argparse(parser: argparse.ArgumentParser, namespace: Any) -> Iterator[Flag]:
     for action in parser._actions:  # noqa: SLF001 - argparse has no other list of them
         value = getattr(namespace, action.dest, None)
-        if not action.option_strings or not isinstance(value, KnobValue | None):
+        if not action.option_strings or isinstance(value, (list, tuple, dict)):
             continue
+        if not isinstance(value, KnobValue):
+            value = None  # a path, a dtype: what was typed for it is not known from it
         if isinstance(action, argparse.BooleanOptionalAction):
             spellings = [s for s in action.option_strings if not s.startswith("--no-")]
             negations = [s for s in action.option_strings if s.startswith("--no-")]
@@ -91,7 +98,8 @@ def _of_argparse(parser: argparse.ArgumentParser, namespace: Any) -> Iterator[Fl
             yield _switch(action.option_strings, [], is_on=value == action.const)
         elif action.nargs in {None, "?"}:
             takes = _type_name(action.type, value)
-            yield _option(action.option_strings, value, takes, action.choices)
+            option = _option(action.option_strings, value, takes, action.choices)
+            yield replace(option, has_optional_value=action.nargs == "?")
 
 
 def _of_click(command: Any, values: dict[str, Any]) -> Iterator[Flag]:

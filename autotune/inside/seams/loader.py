@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -100,6 +101,7 @@ class LoaderSeam:
         self._original_len = DataLoader.__len__
         seam = self
 
+        @wraps(original_init)  # Lightning looks at the signature
         def init(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
             original_init(loader, *args, **kwargs)
             seam._built(loader)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakSet
 
@@ -52,11 +52,10 @@ class OptimizerSeam:
         self._has_begun = False
         self._watcher: tuple[Callable[[], None], Callable[[], None]] | None = None
         self._optimizers: WeakSet[Optimizer] = WeakSet()
-        self._scaled: set[int] = set()
         self._factor = 1.0
         self._batch: dict[str, int] = {}
         self._rule = LrRule.NONE
-        self._reference_batch: int | None = None
+        self._own_batch: dict[str, int] = {}
         self._implementation: str | None = None
         self._to_none: bool | None = None
         self.own_to_none: bool | None = None
@@ -71,10 +70,15 @@ class OptimizerSeam:
         """Factor on learning rates now."""
         return self._factor
 
-    def set_rule(self, rule: LrRule, reference_batch: int | None) -> None:
-        """Say how rates follow the batch, and for which batch the program chose its own."""
-        self._rule, self._reference_batch = rule, reference_batch
-        self._batch.setdefault("batch_size", reference_batch or 1)
+    def set_rule(self, rule: LrRule, batch: Mapping[str, int]) -> None:
+        """Say how rates follow the batch, and for which batch the program chose its own.
+
+        Args:
+            rule: How they follow.
+            batch: What the program's own samples of a step are the product of, by knob.
+        """
+        self._rule, self._own_batch = rule, dict(batch)
+        self._batch = {**batch, **self._batch}
 
     def follow(self, **batch: int) -> None:
         """Scale all learning rates, present and future, to the global batch.
@@ -82,22 +86,20 @@ class OptimizerSeam:
         Args:
             batch: What it is the product of, by the names of the knobs.
         """
-        if self._reference_batch is None:
+        if not self._own_batch:
             return
         self._batch |= batch
-        whole = math.prod(self._batch.values())
-        factor = lr_factor(self._rule, self._reference_batch, whole)
+        own, whole = math.prod(self._own_batch.values()), math.prod(self._batch.values())
+        factor = lr_factor(self._rule, own, whole)
         groups = {id(g): g for optimizer in self._optimizers for g in optimizer.param_groups}
         self._scaled_rates(factor / self._factor)
         for group in groups.values():  # optimizers that wrap another share its groups
             _scale(group, factor / self._factor)
-        self._scaled |= groups.keys()
         self._factor = factor
 
     def forget_batch(self) -> None:
         """Put all learning rates back to the program's own."""
-        if self._reference_batch is not None:
-            self.follow(batch_size=self._reference_batch, accumulation_steps=1)
+        self.follow(**self._own_batch)
 
     def use_implementation(self, name: str) -> None:
         """Have all optimizers, present and future, walk their parameters that way."""
@@ -138,11 +140,15 @@ class OptimizerSeam:
             group = optimizer.param_groups[-1]
             if seam._implementation is not None:
                 _use_implementation(optimizer, group, seam._implementation)
-            if seam._factor != 1.0 and id(group) not in seam._scaled:
+            if seam._factor != 1.0 and not seam._is_shared(group, optimizer):
                 _scale(group, seam._factor)
-                seam._scaled.add(id(group))
 
         self._patches.replace(Optimizer, "add_param_group", add_param_group)
+
+    def _is_shared(self, group: dict[str, Any], optimizer: Optimizer) -> bool:
+        """Tell whether the group is another optimizer's too, which has seen to its rate."""
+        others = (other for other in self._optimizers if other is not optimizer)
+        return any(own is group for other in others for own in other.param_groups)
 
     def _follow_zero_grad(self, owner: type[Optimizer] | type[nn.Module]) -> None:
         original = owner.zero_grad

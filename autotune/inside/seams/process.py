@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -29,7 +30,10 @@ class ProcessSeam:
     def settle(self) -> None:
         """Set again what was asked for: the program may have set its own while it started."""
         for name, value in self._wanted.items():
-            SWITCHES[name](value)
+            switch = SWITCHES[name]
+            if isinstance(switch, _Remembering):
+                switch.look_again()
+            switch(value)
 
     def set_interop_threads(self, threads: int) -> None:
         """Set torch's inter-op threads; torch allows that once, so the program's own call idles."""
@@ -46,41 +50,68 @@ def profiles() -> bool:
     return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]  # noqa: SLF001
 
 
-class _Deterministic:
+class _Remembering(ABC):
+    """A switch that can go back to what the program had."""
+
+    def __init__(self) -> None:
+        self._own: tuple[Any, ...] | None = None
+        self._set: tuple[Any, ...] | None = None
+
+    def __call__(self, value: KnobValue) -> None:
+        if self._own is None:
+            self._own = self.read()
+        self._set = self.chosen(value, self._own)
+        self.write(*self._set)
+
+    def look_again(self) -> None:
+        """Remember what the program has set since."""
+        if self._set is not None and (now := self.read()) != self._set:
+            self._own = now
+
+    @abstractmethod
+    def read(self) -> tuple[Any, ...]: ...
+
+    @abstractmethod
+    def write(self, *values: Any) -> None: ...
+
+    @abstractmethod
+    def chosen(self, value: KnobValue, own: tuple[Any, ...]) -> tuple[Any, ...]: ...
+
+
+class _Deterministic(_Remembering):
     """Deterministic algorithms off, or back on as strict as the program had them."""
 
-    def __init__(self) -> None:
-        self._own: tuple[bool, bool, bool] | None = None
+    def read(self) -> tuple[Any, ...]:
+        return (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+            bool(cudnn.deterministic),
+        )
 
-    def __call__(self, enabled: KnobValue) -> None:
-        if self._own is None:
-            self._own = (
-                torch.are_deterministic_algorithms_enabled(),
-                torch.is_deterministic_algorithms_warn_only_enabled(),
-                bool(cudnn.deterministic),
-            )
-        algorithms, warn_only, convolutions = self._own
-        torch.use_deterministic_algorithms(bool(enabled) and algorithms, warn_only=warn_only)
-        cudnn.deterministic = bool(enabled) and convolutions
+    def write(self, *values: Any) -> None:
+        algorithms, warn_only, convolutions = values
+        torch.use_deterministic_algorithms(algorithms, warn_only=warn_only)
+        cudnn.deterministic = convolutions
+
+    def chosen(self, value: KnobValue, own: tuple[Any, ...]) -> tuple[Any, ...]:
+        algorithms, warn_only, convolutions = own
+        return bool(value) and algorithms, warn_only, bool(value) and convolutions
 
 
-class _Tf32:
-    """TF32 products on CUDA, or what the program set itself."""
+class _Tf32(_Remembering):
+    """TF32 products on CUDA, or what the program set itself; the CPU has a knob of its own."""
 
-    def __init__(self) -> None:
-        self._own: tuple[str, bool] | None = None
+    def read(self) -> tuple[Any, ...]:
+        return torch.get_float32_matmul_precision(), bool(cudnn.allow_tf32)
 
-    def __call__(self, precision: KnobValue) -> None:
-        if not torch.cuda.is_available():
-            return  # the CPU has a knob of its own for this
-        if self._own is None:
-            self._own = torch.get_float32_matmul_precision(), bool(cudnn.allow_tf32)
-        products, convolutions = {
-            "tf32": ("high", True),
-            "fp32": ("highest", self._own[1]),
-        }.get(str(precision), self._own)
-        torch.set_float32_matmul_precision(products)
-        cudnn.allow_tf32 = convolutions
+    def write(self, *values: Any) -> None:
+        if torch.cuda.is_available():
+            products, convolutions = values
+            torch.set_float32_matmul_precision(products)
+            cudnn.allow_tf32 = convolutions
+
+    def chosen(self, value: KnobValue, own: tuple[Any, ...]) -> tuple[Any, ...]:
+        return {"tf32": ("high", True), "fp32": ("highest", own[1])}.get(str(value), own)
 
 
 def _set_sdpa_backend(backend: KnobValue) -> None:

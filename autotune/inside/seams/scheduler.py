@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
 from typing import Any
 from weakref import WeakSet
 
-from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    CosineAnnealingWarmRestarts,
+    CyclicLR,
+    LRScheduler,
+    OneCycleLR,
+    ReduceLROnPlateau,
+)
+from torch.optim.swa_utils import SWALR
 
 from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.base import Patches
@@ -15,9 +24,13 @@ from autotune.inside.seams.base import Patches
 OWN_RATES: Mapping[type[LRScheduler], tuple[str, ...]] = {
     OneCycleLR: ("max_lr",),
     CyclicLR: ("base_lr", "max_lr"),
+    CosineAnnealingLR: ("eta_min",),
+    CosineAnnealingWarmRestarts: ("eta_min",),
+    ReduceLROnPlateau: ("min_lr",),
+    SWALR: ("swa_lr",),
 }
 
-STORED_RATES = ("base_lrs", "max_lrs")
+STORED_RATES = ("base_lrs", "max_lrs", "min_lrs")
 
 
 class SchedulerSeam:
@@ -51,6 +64,8 @@ class SchedulerSeam:
             for name in STORED_RATES:
                 if rates := vars(scheduler).get(name):
                     vars(scheduler)[name] = [by * rate for rate in rates]
+            if floor := vars(scheduler).get("eta_min"):
+                vars(scheduler)["eta_min"] = by * floor
 
     def install(self) -> None:
         """Wrap ``step`` of every scheduler class that has its own, and rates that are passed."""
@@ -69,6 +84,7 @@ class SchedulerSeam:
         original = LRScheduler.__init__
         seam = self
 
+        @wraps(original)
         def init(scheduler: LRScheduler, *args: Any, **kwargs: Any) -> None:
             original(scheduler, *args, **kwargs)
             seam._schedulers.add(scheduler)
@@ -80,8 +96,10 @@ class SchedulerSeam:
         signature = inspect.signature(original)
         seam = self
 
+        @wraps(original)
         def init(scheduler: LRScheduler, *args: Any, **kwargs: Any) -> None:
             call = signature.bind(scheduler, *args, **kwargs)
+            call.apply_defaults()
             for name in names:
                 rates, factor = call.arguments[name], seam._factor()
                 is_several = isinstance(rates, (list, tuple))

@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import wraps
 from typing import Any
 from weakref import WeakSet
 
@@ -93,6 +94,7 @@ class TrainersSeam:
         original: Callable[..., Any] = getattr(owner, method)
         seam = self
 
+        @wraps(original)
         def begin(trainer: Any, *args: Any, **kwargs: Any) -> Any:
             seam._begins(trainer, library)
             return original(trainer, *args, **kwargs)
@@ -131,3 +133,33 @@ class TrainersSeam:
             return original(its, *args, **{**kwargs, **counts})
 
         self._patches.replace(trainer, "_run_epoch", run_epoch)
+        self._leave_out(trainer, "_maybe_log_save_evaluate", _nothing_to_save)
+        self._leave_out(trainer, "_save_checkpoint", None)
+        batches = trainer.get_batch_samples
+
+        def get_batch_samples(its: Any, *args: Any, **kwargs: Any) -> Any:
+            found = batches(its, *args, **kwargs)
+            if not found[0]:  # before its loader is known, an epoch does end
+                its.control.should_epoch_stop = True
+            return found
+
+        self._patches.replace(trainer, "get_batch_samples", get_batch_samples)
+
+    def _leave_out(self, owner: Any, name: str, before: Callable[[Any], None] | None) -> None:
+        """Call a method after something, or not at all."""
+        original = getattr(owner, name, None)
+        if original is None:
+            return
+
+        def method(its: Any, *args: Any, **kwargs: Any) -> Any:
+            if before is None:
+                return None
+            before(its)
+            return original(its, *args, **kwargs)
+
+        self._patches.replace(owner, name, method)
+
+
+def _nothing_to_save(trainer: Any) -> None:
+    """A trial writes no checkpoint, removes none, uploads none, and stops for no evaluation."""
+    trainer.control.should_save = trainer.control.should_evaluate = False

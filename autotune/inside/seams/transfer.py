@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
+from functools import wraps
 from typing import Any
 
 import torch
+from torch.utils.data._utils import pin_memory as pinning
+from torch.utils.weak import WeakIdKeyDictionary
 
 from autotune.inside.seams.base import Patches
 
@@ -15,9 +18,9 @@ Copy = Callable[..., torch.Tensor]
 class TransferSeam:
     """Makes copies of pinned tensors to a device non-blocking.
 
-    torch's allocator of pinned memory gives a tensor's memory to no other before its copies are
-    done, so a loader's batches are safe. Copies from other memory, between devices and back to the
-    host stay as the program makes them.
+    Only tensors that a DataLoader has pinned: torch's allocator of pinned memory gives these to no
+    other use before their copies are done, while a program may fill a buffer of its own again. All
+    other copies stay as the program makes them.
 
     Attributes:
         own_non_blocking: The program was seen to ask for such a copy itself.
@@ -25,6 +28,7 @@ class TransferSeam:
 
     def __init__(self) -> None:
         self._is_enabled = False
+        self._pinned: MutableMapping[torch.Tensor, None] = WeakIdKeyDictionary()
         self._patches = Patches()
         self.own_non_blocking = False
 
@@ -39,6 +43,7 @@ class TransferSeam:
 
     def install(self) -> None:
         """Begin to see the copies."""
+        self._know_batches()
         self._wrap("to", _target_of_to)
         self._wrap("cuda", _target_of_cuda)
 
@@ -46,16 +51,30 @@ class TransferSeam:
         """Put PyTorch back as it was."""
         self._patches.undo()
 
+    def _know_batches(self) -> None:
+        original = pinning.pin_memory
+        seam = self
+
+        @wraps(original)
+        def pin_memory(data: Any, *args: Any, **kwargs: Any) -> Any:
+            pinned = original(data, *args, **kwargs)  # type: ignore[no-untyped-call]  # it calls itself for the parts of a batch
+            if isinstance(pinned, torch.Tensor):
+                seam._pinned[pinned] = None
+            return pinned
+
+        self._patches.replace(pinning, "pin_memory", pin_memory)
+
     def _wrap(self, name: str, target_of: Callable[..., tuple[str, bool]]) -> None:
         original: Copy = getattr(torch.Tensor, name)
         seam = self
 
         def copy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-            if tensor.device.type == "cpu" and not torch.compiler.is_compiling():
+            is_plain = type(tensor) is torch.Tensor and tensor.device.type == "cpu"
+            if is_plain and not torch.compiler.is_compiling():
                 target, non_blocking = target_of(*args, **kwargs)
                 if target != "cpu":
                     seam.own_non_blocking |= non_blocking
-                    if seam._is_enabled and not non_blocking and tensor.is_pinned():
+                    if seam._is_enabled and not non_blocking and tensor in seam._pinned:
                         return _without_blocking(original, tensor, args, kwargs)
             return original(tensor, *args, **kwargs)
 
@@ -80,7 +99,12 @@ def _target_of_to(*args: Any, **kwargs: Any) -> tuple[str, bool]:
         flag = kwargs.get("non_blocking", args[1] if len(args) > 1 else False)
         return other.device.type, bool(flag)
     kwargs = {name: value for name, value in kwargs.items() if name != "copy"}
-    device, _dtype, non_blocking, _layout = torch._C._nn._parse_to(*args, **kwargs)  # noqa: SLF001
+    flags = [place for place, value in enumerate(args) if isinstance(value, bool)]
+    args = args[: flags[0] + 1] if flags else args  # a second one is copy
+    try:
+        device, _, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)  # noqa: SLF001
+    except (RuntimeError, TypeError):  # torch's own to() says what is wrong with it
+        return "cpu", False
     return ("cpu" if device is None else device.type), non_blocking
 
 
