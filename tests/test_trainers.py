@@ -46,6 +46,7 @@ def test_knobs_reach_the_loop_of_a_trainer_and_return(name: str, tmp_path: Path)
         assert samples_per_step(opened, precision="bf16") == batch
         assert samples_per_step(opened, accumulation_steps=2) == pytest.approx(2 * batch, rel=0.02)
         assert samples_per_step(opened) == pytest.approx(batch, rel=0.02)
+    assert not list(tmp_path.rglob("checkpoint-*")), "a trial saves nothing"
 
 
 def with_accumulation(opened: OpenRig, profile: Profile) -> Setting:

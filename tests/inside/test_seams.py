@@ -396,3 +396,25 @@ def test_a_worker_holds_as_many_batches_as_asked(prefetch: int) -> None:
         assert batches._tasks_outstanding == prefetch
         assert loader.prefetch_factor == prefetch
         del batches
+
+
+@pytest.mark.parametrize("name", ["foreach", "fused"])
+def test_an_optimizer_goes_on_from_its_state_in_another_implementation(name: str) -> None:
+    def train(change: Callable[[], None]) -> torch.Tensor:
+        torch.manual_seed(0)
+        weight = nn.Parameter(torch.randn(8))
+        optimizer = torch.optim.AdamW([weight], lr=0.1, amsgrad=True)
+        for step in range(12):
+            if step in {4, 8}:
+                change()
+            optimizer.zero_grad()
+            (weight**4).sum().backward()
+            optimizer.step()
+        return weight.detach()
+
+    plain = train(lambda: None)
+    ways = iter([name, "for-loop"])
+    with running() as seams:
+        _loader = tuned_loader()
+        changed = train(lambda: seams.optimizer.use_implementation(next(ways)))
+    torch.testing.assert_close(changed, plain)
