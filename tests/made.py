@@ -9,6 +9,7 @@ from typing import Any
 
 from autotune.config import Config, KnobValue
 from autotune.hardware import Gpu, Hardware
+from autotune.knobsheet import ordinary_program
 from autotune.lr import LrRule
 from autotune.measurement import Block, Interval, Measurement, Turn
 from autotune.outcome import Ending
@@ -50,34 +51,16 @@ LOADER = LoaderFacts(
     drop_last=False,
 )
 
-PROFILE = Profile(
-    device="cpu",
+PROFILE = replace(
+    ordinary_program("cpu"),
     loaders=(LOADER,),
     optimizers=(OptimizerFacts("SGD", ("SGD", "Optimizer"), (0.1,)),),
-    root_modules=("Net",),
     parameters=120_000,
     repeated_blocks=0,
-    own_checkpointing=False,
     conv2d_layers=2,
-    channels_last=False,
-    own_autocast=None,
-    own_scaler=False,
-    weights_dtype="float32",
-    own_compile=False,
     num_threads=2,
     interop_threads=2,
-    cudnn_benchmark=False,
-    matmul_precision="highest",
-    flush_denormal=False,
-    deterministic_algorithms=False,
-    anomaly_detection=False,
     calls_sdpa=False,
-    sdpa_backend="auto",
-    profiles=False,
-    copies_without_blocking=False,
-    zero_grad_to_none=True,
-    preloaded="",
-    cuda_alloc_conf="",
     samples_per_step=64.0,
     torch_version="2.11.0",
 )

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import builtins
 import copy
+import gc
+import inspect
 import io
 import logging
 import pickle
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -251,12 +254,30 @@ def test_rates_follow_what_a_baseline_that_accumulates_makes(
     assert seams.optimizer.lr_factor == pytest.approx(factor)
 
 
+def test_libraries_that_look_at_signatures_see_torchs_own() -> None:
+    """Lightning builds a loader again from the parameters that its constructor names."""
+    classes = (DataLoader, lr_scheduler.OneCycleLR, lr_scheduler.LRScheduler)
+    own = [inspect.signature(cls.__init__) for cls in classes]
+    with running(batch_size=40):
+        assert [inspect.signature(cls.__init__) for cls in classes] == own
+
+
 def test_an_optimizer_in_the_place_of_an_earlier_one_is_scaled_as_well() -> None:
     with running(batch_size=40):
         for _ in range(50):
             optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
             assert optimizer.param_groups[0]["lr"] == pytest.approx(0.4)
             del optimizer
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_the_seams_keep_no_optimizer_alive(precision: str) -> None:
+    with running(precision=precision, batch_size=40):
+        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+        kept = weakref.ref(optimizer)
+        del optimizer
+        gc.collect()
+        assert kept() is None
 
 
 def test_where_the_loader_is_no_longer_there_schedules_are_the_programs_own() -> None:

@@ -11,6 +11,7 @@ them scaled, and optimizers that compute the loss again within their step (LBFGS
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch.amp import GradScaler
@@ -28,8 +29,8 @@ class ScalingSeam:
     def __init__(self) -> None:
         self._device = "cpu"
         self._scaler: GradScaler | None = None
-        self._optimizers: list[Optimizer] = []
-        self._to_unscale: set[Optimizer] = set()
+        self._optimizers: WeakSet[Optimizer] = WeakSet()
+        self._to_unscale: WeakSet[Optimizer] = WeakSet()
         self._has_stepped = False
         self._is_stepping = False
         self._hooked: set[type[Optimizer]] = set()
@@ -60,7 +61,7 @@ class ScalingSeam:
 
     def hook(self, optimizer: Optimizer) -> None:
         """Act at the steps of an optimizer."""
-        self._optimizers.append(optimizer)
+        self._optimizers.add(optimizer)
         cls = type(optimizer)
         if cls in self._hooked:
             return
