@@ -95,3 +95,10 @@ def test_a_training_under_a_config_ends_after_as_many_steps_as_that_makes(
         ended = re.search(r"ended after (\d+) steps", ran.stdout)
         assert ended is not None
         assert int(ended[1]) == steps // 2, knob
+
+
+@pytest.mark.slow
+def test_epochs_that_end_before_the_loop_is_known_do_not_hang(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "hf_trainer.py", str(tmp_path / "out"), "16") as opened:
+        assert opened.profile.trainer == "transformers"
+        opened.measured(precision="bf16")

@@ -42,7 +42,7 @@ if __name__ == "__main__":
     trainer = Trainer(
         model=BertForSequenceClassification(config),
         args=arguments,
-        train_dataset=Sentences(400),
+        train_dataset=Sentences(int(sys.argv[2]) if len(sys.argv) > 2 else 400),
         eval_dataset=Sentences(80),
     )
     result = trainer.train()
