@@ -6,6 +6,7 @@ import datetime
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def search(
     lr_rule: str | None = None,
     keep_global_batch: bool = False,
     max_global_batch: int | None = None,
+    ranks: int | None = None,
     name: str | None = None,
     output: str | os.PathLike[str] | None = None,
     seed: int = 0,
@@ -61,6 +63,7 @@ def search(
         lr_rule: ``"linear"``, ``"sqrt"`` or ``"none"``; by default the optimizer's family decides.
         keep_global_batch: Leave the samples of a step, and so the learning rate, as they are.
         max_global_batch: The most samples of a step; by default eight times the program's own.
+        ranks: The program wants a launcher: torchrun starts it with so many ranks.
         name: Name of the run directory below ``.autotune/``.
         output: Where to write best.yaml besides the run directory; None writes it nowhere else.
         seed: Seeds the sampler.
@@ -84,7 +87,7 @@ def search(
     if output is not None and not os.access(Path(output).resolve().parent, os.W_OK):
         raise UsageError(f"'{output}' cannot be written: name another --output.")
     options = SearchOptions(budget_s, _lr_rule(lr_rule), seed)
-    run, subject = _begin(program, args, name)
+    run, subject = _begin(program, args, name, ranks)
     head = Head(
         program=subject,
         space=searched,
@@ -130,7 +133,10 @@ def resume(
 
 
 def _begin(
-    program: str | os.PathLike[str] | Callable[..., Any], args: Sequence[str], name: str | None
+    program: str | os.PathLike[str] | Callable[..., Any],
+    args: Sequence[str],
+    name: str | None,
+    ranks: int | None,
 ) -> tuple[rundir.RunDir, Program]:
     """Find the program first: a mistyped path leaves no run directory behind."""
     if callable(program):
@@ -139,8 +145,8 @@ def _begin(
                 f"{program!r} is no plain function. Wrap it: def train(): ... and pass that."
             )
         run = rundir.new(name, program.__name__)
-        return run, program_of(program, args, run.path)
-    subject = parse_program(os.fspath(program), args)
+        return run, replace(program_of(program, args, run.path), ranks=ranks)
+    subject = parse_program(os.fspath(program), args, ranks=ranks)
     return rundir.new(name, subject.name), subject
 
 

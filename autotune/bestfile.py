@@ -43,6 +43,8 @@ class ProgramSection(_Section):
     own_scaler: bool = False
     trainer: str = ""
     flags: dict[str, Flag] = Field(default_factory=dict)
+    distributes_itself: str = ""
+    ranks: int | None = None
 
 
 class SpeedupSection(_Section):
@@ -124,6 +126,7 @@ class BestFile(_Section):
             own_scaler=self.program.own_scaler,
             trainer=self.program.trainer,
             flags=self.program.flags,
+            distributes_itself=self.program.distributes_itself,
         )
 
     def doubts(self, hardware: Hardware, fingerprint: str | None) -> list[str]:

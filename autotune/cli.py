@@ -38,6 +38,14 @@ ArgsArgument = Annotated[
 BudgetOption = Annotated[
     str, typer.Option(help="Wall time for all, confirmation included: 90s, 3m, 1h30m.")
 ]
+RanksOption = Annotated[
+    int | None,
+    typer.Option(
+        "--nproc-per-node",
+        min=1,
+        help="The program wants a launcher: start it by torchrun with so many ranks.",
+    ),
+]
 OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Where best.yaml goes.")]
 
 
@@ -78,6 +86,7 @@ def search(
     max_global_batch: Annotated[
         int | None, typer.Option(help="The most samples of a step; 8 times your own by default.")
     ] = None,
+    nproc_per_node: RanksOption = None,
     output: OutputOption = Path("best.yaml"),
     name: Annotated[str | None, typer.Option(help="Name of the run in .autotune/.")] = None,
     seed: Annotated[int, typer.Option(help="Seeds the sampler.")] = 0,
@@ -102,6 +111,7 @@ def search(
             lr_rule=lr_rule,
             keep_global_batch=keep_global_batch,
             max_global_batch=max_global_batch,
+            ranks=nproc_per_node,
             name=name,
             output=output,
             seed=seed,
@@ -138,12 +148,26 @@ def run(
     best: Annotated[Path, typer.Argument(help="The best.yaml of a search.", show_default=False)],
     program: ProgramArgument,
     args: ArgsArgument = None,
+    print_command: Annotated[
+        bool,
+        typer.Option("--print-command", help="Print the command that trains, and end."),
+    ] = False,
+    nnodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Machines that train together; in a SLURM step, its nodes."),
+    ] = None,
+    node_rank: Annotated[
+        int | None, typer.Option(min=0, help="Number of this machine, from 0.")
+    ] = None,
+    rdzv_endpoint: Annotated[
+        str, typer.Option(help="HOST:PORT of the first machine, where all meet.")
+    ] = "",
 ) -> None:
     """Train with the best config: no measuring, nothing redirected."""
     from autotune import bestfile, hardware
     from autotune.console import Console
-    from autotune.knobs import launched
-    from autotune.program import parse_program, python_plan
+    from autotune.launcher import Nodes, by_torchrun, nodes_of, run_plan
+    from autotune.program import parse_program
 
     console = Console()
     with _errors(console):
@@ -151,12 +175,21 @@ def run(
         subject = parse_program(program, args or [])
         for doubt in file.doubts(hardware.detect(), subject.fingerprint):
             console.warn(doubt)
-        plan = python_plan("autotune.inside.run", str(best), program, *(args or []), cwd=".")
-        plan = launched(file.setting, plan)
+        plan = run_plan(file, best, program, args or [])
+        nodes = nodes_of(os.environ) if nnodes is None else Nodes(nnodes, node_rank, rdzv_endpoint)
+        if nodes.count > 1 and plan.ranks is None:
+            raise UsageError(
+                f"{best} trains in one process, which cannot be shared among {nodes.count} nodes. "
+                "Search with --tune strategy,world_size first."
+            )
+        plan = by_torchrun(plan, nodes)
+        if print_command:
+            sys.stdout.write(f"{plan.command}\n")
+            return
         sys.stdout.flush()
         sys.stderr.flush()
         # The program takes this process's place: its signals, terminal and exit code are its own.
-        os.execve(plan.argv[0], plan.argv, {**os.environ, **plan.env, "AUTOTUNE_RUN": "1"})  # noqa: S606
+        os.execve(plan.argv[0], plan.argv, {**os.environ, **plan.env})  # noqa: S606
 
 
 @app.command(context_settings=PROGRAM_LAST)
@@ -169,6 +202,7 @@ def measure(
     processes: Annotated[
         int, typer.Option(min=1, help="Fresh processes: equal ones may differ in speed.")
     ] = 3,
+    nproc_per_node: RanksOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
 ) -> None:
     """Measure one config well: throughput, where a step goes, ceilings, memory, doubts."""
@@ -180,7 +214,7 @@ def measure(
     console = Console()
     with _errors(console, args or [], "measure"):
         best = None if config is None else bestfile.read(config)
-        subject = parse_program(program, args or [])
+        subject = parse_program(program, args or [], ranks=nproc_per_node)
         facts = survey(subject, best, hardware.detect(), processes, console)
     if as_json:
         sys.stdout.write(factsheet.as_json(facts) + "\n")

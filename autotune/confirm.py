@@ -8,7 +8,7 @@ A round is one fresh process, started as the program would be: as written in the
 the winner in the second, and so on. In it the two configs take turns, A B B A …. Equal processes
 were seen to differ in speed by 10 % and more for all their life on a virtual machine; a ratio taken
 within one process is free of that, and drift over seconds meets both alike. Where a config needs a
-process of its own, each turn starts one, and the interval is as wide as that makes it.
+process of its own, a round is one process of each side, and the interval as wide as that makes it.
 """
 
 from __future__ import annotations
@@ -46,6 +46,15 @@ TURNS = {
 }
 LEAST_ROUNDS = 2
 MOST_ROUNDS = 6
+# Of a config that needs processes of its own: a round is one process of each side, whose ratio has
+# all the spread of processes, so more of them are wanted, and more of each.
+PAIRS = {
+    Side.BASELINE: (Side.BASELINE, Side.WINNER),
+    Side.WINNER: (Side.WINNER, Side.BASELINE),
+}
+WINDOW_APART = replace(WINDOW, window_min_s=1.5, window_max_s=3.0)
+LEAST_PAIRS = 3
+MOST_PAIRS = 12
 Round = list[WindowRecord]
 WORTH_CONFIRMING = 1.02  # a live speedup, however wide its interval: the confirmation decides
 CANDIDATES = 2  # how many configs may fail in a fresh process before the baseline is kept
@@ -60,6 +69,7 @@ class Confirmation:
     baseline: tuple[Measurement, ...]
     winner: tuple[Measurement, ...]
     rounds: int
+    least_rounds: int = LEAST_ROUNDS
 
     @property
     def is_faster(self) -> bool:
@@ -71,7 +81,7 @@ class Confirmation:
         """More rounds would not change what is said."""
         excludes_one = self.speedup.low > 1.0 or self.speedup.high < 1.0
         is_narrow = self.speedup.half_width_pct <= NARROW_PCT
-        return self.rounds >= LEAST_ROUNDS and (excludes_one or is_narrow)
+        return self.rounds >= self.least_rounds and (excludes_one or is_narrow)
 
 
 @dataclass(frozen=True)
@@ -88,6 +98,16 @@ class Contest:
     def setting(self, side: Side) -> Setting:
         """Return the setting of a side."""
         return self.base if side is Side.BASELINE else replace(self.base, config=self.winner)
+
+    @property
+    def is_apart(self) -> bool:
+        """Each side needs a process of its own."""
+        return self.space.needs_restart(self.base.config, self.winner)
+
+    @property
+    def most_rounds(self) -> int:
+        """After so many rounds the claim is as good as it gets."""
+        return MOST_PAIRS if self.is_apart else MOST_ROUNDS
 
 
 @dataclass(frozen=True)
@@ -110,7 +130,7 @@ def confirm_best(session: Session, baseline: Baseline) -> Verdict:
     session.objective.close()
     records = session.study.records
     verdict = Verdict(None)
-    faster = [r for r in ranked(records, baseline.space) if _looks_faster(r)]
+    faster = [r for r in ranked(records, baseline.space) if looks_faster(r)]
     for candidate in faster[:CANDIDATES]:
         session.console.confirming(candidate, baseline.space)
         contest = Contest(
@@ -153,7 +173,7 @@ def confirm(
         confirmation = read(rounds)
         if confirmation is not None and (
             (confirmation.is_decided and not contest.is_full_length)
-            or len(rounds) >= MOST_ROUNDS
+            or len(rounds) >= contest.most_rounds
             or not has_time_for(max(sum(w.cost_s for w in r) for r in rounds))
         ):
             return confirmation
@@ -166,8 +186,8 @@ def confirm(
 
 
 def read(rounds: Sequence[Round]) -> Confirmation | None:
-    """Return what rounds say, None without one. Neighbours in the alternation are compared."""
-    if not rounds:
+    """Return what rounds say; None with less than two pairs. Neighbours in turn are compared."""
+    if sum(map(len, rounds)) < 4:
         return None
     ratios = [
         [_pair_ratio(first, second) for first, second in zip(r[::2], r[1::2], strict=True)]
@@ -179,10 +199,12 @@ def read(rounds: Sequence[Round]) -> Confirmation | None:
         tuple(w.measurement for w in windows if w.side is Side.BASELINE),
         tuple(w.measurement for w in windows if w.side is Side.WINNER),
         len(rounds),
+        LEAST_PAIRS if len(rounds[0]) == 2 else LEAST_ROUNDS,
     )
 
 
-def _looks_faster(record: TrialRecord) -> bool:
+def looks_faster(record: TrialRecord) -> bool:
+    """Tell whether a record's config is worth a confirmation."""
     found = record.speedup
     return found is not None and (found.low > 1.0 or found.estimate >= WORTH_CONFIRMING)
 
@@ -190,7 +212,7 @@ def _looks_faster(record: TrialRecord) -> bool:
 def _round(contest: Contest, first: Side) -> Round | Ending:
     windows: list[WindowRecord] = []
     with _Process(contest) as process:
-        for side in TURNS[first]:
+        for side in (PAIRS if contest.is_apart else TURNS)[first]:
             began = monotonic()
             result = process.measure(side)
             if isinstance(result, Ending) and result.outcome is Outcome.RAN_OUT:
@@ -227,7 +249,8 @@ class _Process:
             if ending := _warm_up(self._rig, setting, contest.give_up):
                 self._close()
                 return ending
-        result = self._rig.measure(setting, WINDOW, contest.give_up, START_SILENCE_S)
+        window = WINDOW_APART if contest.is_apart else WINDOW
+        result = self._rig.measure(setting, window, contest.give_up, START_SILENCE_S)
         if isinstance(result, Ending):
             self._close()
         return result

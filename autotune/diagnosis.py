@@ -11,6 +11,7 @@ from autotune.hardware import Hardware
 from autotune.measurement import Anatomy, Measurement
 from autotune.profile import Profile
 from autotune.space import ResolvedSpace
+from autotune.strategies import STRATEGIES
 
 # Waiting above this share of the step makes loading the first suspect; below the lower one it
 # cannot gain more than the noise of a measurement.
@@ -41,11 +42,12 @@ class Verdict(StrEnum):
 
 
 class Family(StrEnum):
-    """Which part of the step a move works on."""
+    """Which part of the step, or of the machine, a move works on."""
 
     LOADING = "loading"
     COMPUTE = "compute"
     BATCH = "batch"
+    DEVICES = "devices"
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,16 @@ class Move:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The verdict with its evidence, and the moves to try first, most promising first."""
+    """The verdict with its evidence, and the moves to try first, most promising first.
+
+    Attributes:
+        devices: Moves to several devices, each of which starts the program anew.
+    """
 
     verdict: Verdict
     evidence: str
     moves: tuple[Move, ...]
+    devices: tuple[Move, ...] = ()
 
 
 def diagnose(
@@ -90,7 +97,8 @@ def diagnose(
         if verdict is Verdict.INPUT_BOUND
         else [*compute, *batch, *loading]
     )
-    return Diagnosis(verdict, evidence, tuple(_within(space, ordered)))
+    devices = tuple(_within(space, [*_device_moves(space, hardware, profile)]))
+    return Diagnosis(verdict, evidence, tuple(_within(space, ordered)), devices)
 
 
 def _evidence(profile: Profile, baseline: Measurement, anatomy: Anatomy) -> Iterator[str]:
@@ -173,11 +181,35 @@ def _batch_moves(space: ResolvedSpace) -> Iterator[Move]:
         )
 
 
+def _device_moves(space: ResolvedSpace, hardware: Hardware, profile: Profile) -> Iterator[Move]:
+    """Strategies with their ranks, most ranks first; cores are shared out among the ranks."""
+    own = space.baseline.get("strategy", "ddp")
+    strategies = space.domains["strategy"].values if "strategy" in space.domains else (own,)
+    counts = space.domains["world_size"].values if "world_size" in space.domains else (1,)
+    for count in sorted(map(int, counts), reverse=True):
+        for strategy in strategies:
+            has_ranks = STRATEGIES[str(strategy)].launches_ranks
+            if strategy == own == "single" or (count > 1 and not has_ranks):
+                continue
+            changes: dict[str, KnobValue] = {"strategy": strategy, "world_size": count}
+            if profile.device == "cpu" and has_ranks:
+                changes["num_threads"] = max(1, hardware.cpu_quota // count)
+            ranks = f"{count} ranks train" if count > 1 else "one rank trains"
+            yield Move(
+                Family.DEVICES,
+                {k: v for k, v in changes.items() if k in space.baseline},
+                f"{ranks} by {strategy}" if has_ranks else f"{strategy} uses all GPUs",
+            )
+
+
 def _within(space: ResolvedSpace, moves: list[Move]) -> Iterator[Move]:
     """Keep the moves whose values the space offers."""
     for move in moves:
-        if all(
-            knob in space.domains and value in space.domains[knob].values
-            for knob, value in move.changes.items()
-        ):
+        if all(value in _values(space, knob) for knob, value in move.changes.items()):
             yield move
+
+
+def _values(space: ResolvedSpace, knob: str) -> tuple[KnobValue, ...]:
+    if knob in space.domains:
+        return space.domains[knob].values
+    return (space.start[knob],) if knob in space.start else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autotune.confirm import looks_faster
 from autotune.diagnosis import Diagnosis
 from autotune.proposals import Proposals, ranked
 from autotune.session import Session
@@ -29,6 +30,10 @@ def explore(session: Session, space: ResolvedSpace, diagnosis: Diagnosis) -> Non
         )
         study.tell(proposal.trial, record)
         study.spent_s = session.budget.spent_s
+        best = next(iter(ranked(study.records, space)), None)
+        session.confirms_apart = best is not None and (
+            space.needs_restart(space.baseline, best.config) and looks_faster(best)
+        )
         console.trial(len(study.records) - 1, record, space)
 
 

@@ -7,8 +7,12 @@ out-of-memory error and goes on.
 
 from __future__ import annotations
 
+import json
 import re
 import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from autotune.errors import ProgramError
 from autotune.outcome import Ending, Outcome
@@ -56,6 +60,42 @@ def from_exception(ended: Ended) -> Ending:
         if pattern.search(text):
             return Ending(outcome, line, ended.traceback)
     return Ending(Outcome.CRASHED, first, ended.traceback)
+
+
+def from_ranks(
+    words: Sequence[Ended], codes: Mapping[int, int], exit_code: int | None, log_tail: str
+) -> Ending:
+    """Return the ending of a program by what its ranks said, and how those ended that did not.
+
+    A rank that dies takes the others with it: their collectives fail. So one that was killed
+    without a word is the cause, and else the one that spoke first.
+
+    Args:
+        words: Last words, of one process alone at most one.
+        codes: Exit codes of ranks that failed, by rank.
+        exit_code: Of the process that was started, None when it has not ended.
+        log_tail: What was printed last.
+    """
+    silent = {r: c for r, c in codes.items() if r not in {w.rank for w in words}}
+    killed = {r: c for r, c in silent.items() if c not in {0, -signal.SIGTERM}}
+    if killed:
+        rank, code = next(iter(sorted(killed.items())))
+        ending = from_exit_code(code, log_tail)
+        return replace(ending, reason=ending.reason.replace("the process", f"rank {rank}"))
+    if words:
+        return from_exception(min(words, key=lambda word: word.at_s))
+    if exit_code is None:
+        return Ending(Outcome.CRASHED, "the rig closed its wire", log_tail)
+    return from_exit_code(exit_code, log_tail)
+
+
+def exit_codes(path: Path) -> dict[int, int]:
+    """Return what the launcher noted of ranks that failed, nothing where none did."""
+    try:
+        noted = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        return {}
+    return {int(rank): int(code) for rank, code in noted.items()}
 
 
 def from_exit_code(code: int, log_tail: str) -> Ending:

@@ -9,6 +9,8 @@ from typing import assert_never
 
 from autotune.config import KnobValue
 
+PARTS = ("batch_size", "accumulation_steps", "world_size")  # of the samples of a step
+
 
 class LrRule(StrEnum):
     """Rule by which the learning rate follows the global batch."""
@@ -46,28 +48,28 @@ def rule_for(families: Iterable[str]) -> LrRule:
 
 
 def batch_parts(config: Mapping[str, KnobValue]) -> dict[str, int]:
-    """Return what the samples of a step are the product of, empty where the batch is not known."""
-    if config.get("batch_size") is None:
-        return {}
-    return {
-        "batch_size": int(config["batch_size"]),
-        "accumulation_steps": int(config.get("accumulation_steps", 1)),
-    }
+    """Return what the samples of a step are the product of, as far as knobs have a say in it."""
+    return {part: int(config[part]) for part in PARTS if config.get(part) is not None}
 
 
 def global_batch(config: Mapping[str, KnobValue]) -> int | None:
     """Return the samples that make one optimizer step, None where the batch is not known."""
     parts = batch_parts(config)
-    return math.prod(parts.values()) if parts else None
+    return math.prod(parts.values()) if "batch_size" in parts else None
 
 
-def lr_factor(rule: LrRule, batch_from: int, batch_to: int) -> float:
-    """Return the factor on the learning rate when the global batch goes from one to another."""
+def batch_growth(before: Mapping[str, KnobValue], after: Mapping[str, KnobValue]) -> float:
+    """Return how many times the samples of a step one config has of another's."""
+    return math.prod(batch_parts(after).values()) / math.prod(batch_parts(before).values())
+
+
+def lr_factor(rule: LrRule, growth: float) -> float:
+    """Return the factor on the learning rate when a step has *growth* times the samples."""
     match rule:
         case LrRule.LINEAR:
-            return batch_to / batch_from
+            return growth
         case LrRule.SQRT:
-            return math.sqrt(batch_to / batch_from)
+            return math.sqrt(growth)
         case LrRule.NONE:
             return 1.0
         case _:

@@ -197,6 +197,29 @@ class Compilation:
 
 
 @dataclass(frozen=True)
+class RankLoad:
+    """How one of several ranks spent a mean step of a window's last block.
+
+    Attributes:
+        wait_s: Part of ``step_s`` spent waiting for the next batch.
+        communication_s: How long collectives were under way, waiting for other ranks included, in
+            steps that were recorded after the window; None where that could not be recorded.
+    """
+
+    rank: int
+    step_s: float
+    wait_s: float
+    communication_s: float | None = None
+
+    @property
+    def own_s(self) -> float | None:
+        """What the rank does by itself, while no collective is under way."""
+        if self.communication_s is None:
+            return None
+        return max(0.0, self.step_s - self.communication_s)
+
+
+@dataclass(frozen=True)
 class Measurement:
     """One config measured on a rig.
 
@@ -215,6 +238,7 @@ class Measurement:
         power_w: Mean power of GPUs, or of the CPU packages for programs on the CPU; None where no
             counter is readable.
         compilation: What torch.compile did; None in a process that compiles nothing.
+        ranks: How the ranks spent their time, empty for one process.
     """
 
     throughput: Interval
@@ -230,6 +254,30 @@ class Measurement:
     drained_share: float = 0.0
     power_w: float | None = None
     compilation: Compilation | None = None
+    ranks: tuple[RankLoad, ...] = ()
+
+    @property
+    def communication_share(self) -> float | None:
+        """Share of a step in which collectives are under way, 0 to 1: the least of all ranks.
+
+        The rank that the others wait for communicates least; the rest of theirs is waiting for it.
+        """
+        shares = [r.communication_s / r.step_s for r in self.ranks if r.communication_s is not None]
+        return min(1.0, *shares) if shares else None
+
+    @property
+    def imbalance_share(self) -> float | None:
+        """Share of a step that the other ranks wait for the slowest one, 0 to 1."""
+        own = [r.own_s for r in self.ranks if r.own_s is not None]
+        if not own:
+            return None
+        return (max(own) - sum(own) / len(own)) / max(r.step_s for r in self.ranks)
+
+    @property
+    def slowest_rank(self) -> int | None:
+        """The rank that has most to do by itself, None where that is unknown."""
+        known = [r for r in self.ranks if r.own_s is not None]
+        return max(known, key=lambda r: r.own_s or 0.0).rank if known else None
 
     @property
     def tokens_per_s(self) -> Interval | None:

@@ -29,11 +29,20 @@ def start(plan: LaunchPlan, log: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def end_tree(process: subprocess.Popen[bytes], grace_s: float = 2.0) -> None:
+def end_tree(
+    process: subprocess.Popen[bytes], grace_s: float = 2.0, mark: tuple[str, str] | None = None
+) -> None:
     """End a process that ``start()`` started, its descendants, and what is left of its session.
 
     Descendants are listed before anything is signalled: a dead parent hides its children. Only ids
-    from that list and from the session that we opened are touched, never names.
+    from that list, from the session that we opened, and of processes that carry our mark are
+    touched, never names. torchrun opens a session for each rank: what a dead rank leaves behind is
+    found by the mark alone.
+
+    Args:
+        process: What ``start()`` returned.
+        grace_s: How long it may take to end by itself.
+        mark: An environment variable, with its value, that nothing else has.
     """
     tree = _descendants(process.pid)
     if process.poll() is None:
@@ -43,7 +52,7 @@ def end_tree(process: subprocess.Popen[bytes], grace_s: float = 2.0) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    _kill([*tree, *_session_members(process.pid)])
+    _kill([*tree, *_session_members(process.pid), *_marked(mark)])
 
 
 def _descendants(pid: int) -> list[psutil.Process]:
@@ -62,6 +71,20 @@ def _session_members(session: int) -> list[psutil.Process]:
         except (ProcessLookupError, PermissionError):
             continue
     return members
+
+
+def _marked(mark: tuple[str, str] | None) -> list[psutil.Process]:
+    if mark is None:
+        return []
+    name, value = mark
+    marked = []
+    for candidate in psutil.process_iter():
+        try:
+            if candidate.environ().get(name) == value:
+                marked.append(candidate)
+        except psutil.Error:  # of other users, or gone
+            continue
+    return marked
 
 
 def _kill(processes: Iterable[psutil.Process]) -> None:

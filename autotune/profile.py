@@ -95,6 +95,11 @@ class Profile:
         trainer: The library whose trainer runs its loop: ``lightning``, ``transformers`` or empty.
         reads_ahead: It asks for the next batch before it trains on the one before.
         flags: What its own command line, or its function, takes.
+        distributes_itself: By what it trains on several devices by itself, empty if it does not.
+        world_size: Ranks that it was started with.
+        uses_ddp: It wraps its model in DistributedDataParallel.
+        batch_norm_layers: Number of BatchNorm layers in the root modules.
+        stages: Parts of its one root module in a row, 0 where that is no nn.Sequential.
     """
 
     device: str
@@ -130,6 +135,11 @@ class Profile:
     trainer: str = ""
     reads_ahead: bool = False
     flags: tuple[Flag, ...] = ()
+    distributes_itself: str = ""
+    world_size: int = 1
+    uses_ddp: bool = False
+    batch_norm_layers: int = 0
+    stages: int = 0
 
     @property
     def training_loader(self) -> LoaderFacts | None:

@@ -41,6 +41,7 @@ class Program:
         fingerprint: SHA-256 of its source; a changed program invalidates measurements.
         name: Short name for directories and headings.
         keywords: Keyword arguments that the function gets besides.
+        ranks: How many ranks of it torchrun starts; None where it is started as one process.
     """
 
     kind: ProgramKind
@@ -53,6 +54,7 @@ class Program:
     fingerprint: str
     name: str
     keywords: Mapping[str, KnobValue] = field(default_factory=dict)
+    ranks: int | None = None
 
     def __str__(self) -> str:
         base = self.target if self.kind is ProgramKind.MODULE_FUNCTION else self._short_target
@@ -81,6 +83,7 @@ class LaunchPlan:
         env: Variables added to the environment.
         args: The program's arguments.
         keywords: Keyword arguments of the program's function.
+        ranks: How many ranks of it torchrun starts on this machine; None starts one process alone.
     """
 
     argv: tuple[str, ...]
@@ -88,6 +91,12 @@ class LaunchPlan:
     env: Mapping[str, str] = field(default_factory=dict)
     args: tuple[str, ...] = ()
     keywords: Mapping[str, KnobValue] = field(default_factory=dict)
+    ranks: int | None = None
+
+    @property
+    def command(self) -> str:
+        """What to type in a shell to start it."""
+        return shlex.join([*(f"{name}={value}" for name, value in self.env.items()), *self.argv])
 
     def variable(self, name: str) -> str:
         """Return an environment variable as the process will see it, empty where it is unset."""
@@ -116,8 +125,16 @@ def python_plan(module: str, *arguments: str, cwd: str) -> LaunchPlan:
     return LaunchPlan((sys.executable, "-P", "-m", module, *arguments), cwd)
 
 
-def parse_program(text: str, args: Sequence[str] = (), cwd: Path | None = None) -> Program:
+def parse_program(
+    text: str, args: Sequence[str] = (), cwd: Path | None = None, ranks: int | None = None
+) -> Program:
     """Return the program named by ``train.py``, ``file.py:function`` or ``module:function``.
+
+    Args:
+        text: Its name.
+        args: Its arguments.
+        cwd: Where it runs.
+        ranks: How many ranks of it torchrun starts; None for a program of one process.
 
     Raises:
         UsageError: when there is no such file or module.
@@ -143,6 +160,7 @@ def parse_program(text: str, args: Sequence[str] = (), cwd: Path | None = None) 
         import_root=str(root),
         fingerprint=_fingerprint(source.read_bytes()),
         name=function or source.stem,
+        ranks=ranks,
     )
 
 

@@ -18,6 +18,7 @@ PATIENCE = 12  # sampled trials without a better one, after which the search has
 BETTER = 1.01
 REPEATS_ALLOWED = 5
 SAME_SPEED = 0.98
+DEVICES = frozenset({"strategy", "world_size"})  # they move together
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,12 @@ class Proposals:
             yield from self._new(space.start.replace(**move.changes), move.why)
         for changes in combinations(self._diagnosis.moves, self._known(), space):
             yield from self._new(space.start.replace(**changes), "the best moves together")
+        if space.asked & DEVICES:
+            yield from self._on_devices()
         for knob, value in restarts(space, space.asked):
             yield from self._restarted(knob, value, "asked for")
         yield from self._sampled()
+        yield from self._on_devices()
         for knob, value in restarts(space, space.restart - space.asked):
             best = self._incumbent()
             yield from self._restarted(knob, value, "worth a fresh process at the best so far")
@@ -87,6 +91,13 @@ class Proposals:
     def _restarted(self, knob: str, value: KnobValue, why: str) -> Iterator[Proposal]:
         if self._has_time_for_restart(knob):
             yield from self._new(self._incumbent().replace(**{knob: value}), why)
+
+    def _on_devices(self) -> Iterator[Proposal]:
+        """Try the strategies with their ranks, at the best so far."""
+        before = self._incumbent()
+        for move in self._diagnosis.devices:
+            if self._has_time_for_restart("strategy"):
+                yield from self._new(before.replace(**move.changes), move.why)
 
     def _sampled(self) -> Iterator[Proposal]:
         best, idle, repeats = self._best_speedup(), 0, 0
@@ -172,9 +183,9 @@ def combinations(
 
 
 def restarts(space: ResolvedSpace, knobs: Container[str]) -> Iterator[tuple[str, KnobValue]]:
-    """Yield each value of these restart knobs besides the baseline's."""
+    """Yield each value of these restart knobs besides the baseline's, those of DEVICES left out."""
     for knob in space.domains:
-        if knob in space.restart and knob in knobs:
+        if knob in space.restart and knob in knobs and knob not in DEVICES:
             for value in space.domains[knob].values:
                 if value != space.baseline[knob]:
                     yield knob, value

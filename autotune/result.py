@@ -16,7 +16,7 @@ from autotune.bestfile import BestFile
 from autotune.config import Config, KnobValue
 from autotune.confirm import Verdict
 from autotune.flags import KEYWORD
-from autotune.lr import LrRule, global_batch, lr_factor
+from autotune.lr import LrRule, batch_growth, global_batch, lr_factor
 from autotune.measurement import Compilation, Interval, Measurement, Memory, doubts_of
 from autotune.proposals import restarts
 from autotune.record import Head, TrialRecord
@@ -88,15 +88,25 @@ class SearchResult:
     @property
     def lr_factor(self) -> float:
         """Factor on the learning rate that ``best`` implies."""
-        before, after = self.global_batches
-        if before is None or after is None or "batch_size" in self.setting.own_knobs:
+        if "batch_size" in self.setting.own_knobs:
             return 1.0
-        return lr_factor(self.setting.lr_rule, before, after)
+        return lr_factor(self.setting.lr_rule, self.batch_growth)
 
     @property
     def global_batches(self) -> tuple[int | None, int | None]:
         """Samples that make one optimizer step, in ``baseline`` and in ``best``."""
         return global_batch(self.baseline), global_batch(self.best)
+
+    @property
+    def batch_growth(self) -> float:
+        """How many times the samples of the program's own step a step of ``best`` has.
+
+        What more ranks mean to a program that distributes itself is its own affair.
+        """
+        before, after = self.baseline, self.best
+        if self.setting.distributes_itself and "world_size" in before:
+            after = after.replace(world_size=before["world_size"])
+        return batch_growth(before, after)
 
     @property
     def compilation(self) -> Compilation | None:
@@ -138,15 +148,18 @@ class SearchResult:
     @property
     def _batch_note(self) -> str:
         before, after = self.global_batches
-        if before is None or before == after:
+        growth = self.batch_growth
+        if growth == 1.0:
             note = "The learning rate is the program's own, and so are the samples of each step."
             if before is None and self._own_flags:
                 return "The learning rate is the program's own."
             return note + self._micro_batch_note
+        if before is None:
+            change = f"A step has {growth:g} times the samples"
+        else:
+            change = f"The batch goes from {before} to {after}"
         if "batch_size" in self.setting.own_knobs:
-            return (
-                f"The batch goes from {before} to {after}; the program sets its own learning rate."
-            )
+            return f"{change}; the program sets its own learning rate."
         match self.setting.lr_rule:
             case LrRule.NONE:
                 rate = "the learning rate stays"
@@ -155,10 +168,10 @@ class SearchResult:
                 rate = f"the learning rate of the optimizer is multiplied by {factor}"
             case _:
                 assert_never(self.setting.lr_rule)
-        note = f"The batch goes from {before} to {after} and {rate}: check the final accuracy once."
+        note = f"{change} and {rate}: check the final accuracy once."
         if self.setting.lr_rule is not LrRule.NONE:
             note += " Rates that the program sets by hand are not scaled."
-        if (after or 0) > ADVISE_WARMUP_ABOVE * before:
+        if growth > ADVISE_WARMUP_ABOVE:
             note += " A few epochs of learning-rate warm-up are advisable at this factor."
         return f"{note}{self._micro_batch_note} --keep-global-batch searches without this change."
 
@@ -205,6 +218,8 @@ class SearchResult:
                 own_scaler=self.setting.own_scaler,
                 trainer=self.setting.trainer,
                 flags=dict(self.setting.flags),
+                distributes_itself=self.setting.distributes_itself,
+                ranks=self.head.program.ranks,
             ),
             config=dict(self.best),
             baseline=dict(self.baseline),

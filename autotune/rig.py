@@ -16,11 +16,13 @@ from typing import Self, assert_never
 from autotune import failures, processes
 from autotune.errors import RigError
 from autotune.knobs import launched
+from autotune.launcher import by_torchrun
 from autotune.measurement import Anatomy, Measurement
 from autotune.outcome import Ending, Outcome
 from autotune.probes.nvml import NvmlMemory
 from autotune.program import LaunchPlan, Program, python_plan
 from autotune.setting import Setting
+from autotune.trackers import TRACKERS_OFF
 from autotune.watch import Watch
 from autotune.wire import (
     Close,
@@ -36,19 +38,13 @@ from autotune.wire import (
     Ready,
     Start,
     WindowPlan,
+    decode,
 )
 
+MARK = "AUTOTUNE_RIG"  # in the environment of all that a rig starts
+LAUNCHER_S = 5.0  # it looks after its ranks ten times a second, and ends the others of a failed one
 POLL_S = 0.1
 LOG_TAIL_BYTES = 4000
-
-# Experiment trackers stay silent in a trial: each variable is from that tracker's documentation.
-TRACKERS_OFF = {
-    "WANDB_MODE": "disabled",
-    "COMET_MODE": "disabled",
-    "CLEARML_OFFLINE_MODE": "1",
-    "NEPTUNE_MODE": "debug",
-    "SWANLAB_MODE": "disabled",
-}
 
 GiveUp = Callable[[], Ending | None]
 
@@ -67,7 +63,9 @@ class Reports:
 
 
 class Rig:
-    """One process with the program under seams; it stands still between two commands.
+    """One process with the program under seams, or one process group under torchrun.
+
+    It stands still between two commands.
 
     Args:
         program: The program.
@@ -97,7 +95,7 @@ class Rig:
         self._process: subprocess.Popen[bytes] | None = None
         self._link: Link | None = None
         self._watch: Watch | None = None
-        self._ended: Ended | None = None
+        self._has_ranks = False
         self.log = directory / "log.txt"
 
     @property
@@ -119,6 +117,7 @@ class Rig:
             listener.bind(str(self._scratch / "wire"))
             listener.listen(1)
             plan = self._launch_plan(setting)
+            self._has_ranks = plan.ranks is not None
             self._process = processes.start(plan, self.log)
             connection = self._accept(listener, give_up)
         if isinstance(connection, Ending):
@@ -190,7 +189,7 @@ class Rig:
             except (LinkClosed, subprocess.TimeoutExpired):
                 pass  # end_tree() ends it in any case
         if self._process is not None:
-            processes.end_tree(self._process)
+            processes.end_tree(self._process, mark=(MARK, self._scratch.name))
         if self._watch is not None and (held := self._watch.held_bytes()):
             self._reports.doubt(
                 f"{held / 2**20:,.0f} MiB of GPU memory did not come back after a process ended; "
@@ -213,10 +212,20 @@ class Rig:
     def _launch_plan(self, setting: Setting | None) -> LaunchPlan:
         plan = python_plan("autotune.inside", str(self._scratch / "wire"), cwd=self._program.cwd)
         plan = plan.with_env(
-            AUTOTUNE_RIG="1", TMPDIR=str(self._tmp_dir), **self._defaults(), **TRACKERS_OFF
+            **{MARK: self._scratch.name},
+            TMPDIR=str(self._tmp_dir),
+            **self._defaults(),
+            **TRACKERS_OFF,
         )
-        plan = replace(plan, args=self._program.args, keywords=self._program.keywords)
-        return launched(setting, plan) if setting is not None else plan
+        program = self._program
+        plan = replace(plan, args=program.args, keywords=program.keywords, ranks=program.ranks)
+        plan = launched(setting, plan) if setting is not None else plan
+        return by_torchrun(plan, runner=("autotune.inside.torchrun", str(self._codes)))
+
+    @property
+    def _codes(self) -> Path:
+        """Where the launcher notes how its ranks ended."""
+        return self._scratch / "codes"
 
     def _defaults(self) -> dict[str, str]:
         wanted = {"TORCHINDUCTOR_CACHE_DIR": str(self._cache_dir)}
@@ -252,8 +261,7 @@ class Rig:
                 case Ready() | Measured() | Dissected() | NotFinite():
                     return message
                 case Ended():
-                    self._ended = message
-                    return failures.from_exception(message)
+                    return self._ended(message)
                 case None:
                     if self._has_died():
                         return self._post_mortem()
@@ -272,6 +280,28 @@ class Rig:
     def _has_died(self) -> bool:
         return self._process is not None and self._process.poll() is not None
 
+    def _ended(self, word: Ended | None) -> Ending:
+        """Say how the program ended; of several ranks, the one that ended the others."""
+        words = [word] if word is not None else []
+        codes: dict[int, int] = {}
+        if self._has_ranks and not (word is not None and not word.exception):
+            assert self._process is not None, "only a started rig can end"
+            try:
+                self._process.wait(LAUNCHER_S)
+                codes = failures.exit_codes(self._codes)
+            except subprocess.TimeoutExpired:
+                pass  # its ranks are ended with it; what they have said counts
+            paths = sorted(self._scratch.glob("ended-?"))
+            words += [e for path in paths if isinstance(e := decode(path.read_bytes()), Ended)]
+        return failures.from_ranks(words, codes, self._exit_code(), self.log_tail())
+
+    def _exit_code(self) -> int | None:
+        assert self._process is not None, "only a started rig can end"
+        try:
+            return self._process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            return None
+
     def _last_word(self) -> Ended | None:
         """What the rig said before it went, if that was not read yet."""
         try:
@@ -284,12 +314,4 @@ class Rig:
 
     def _post_mortem(self) -> Ending:
         """Say how the process died; a last word that it sent counts more than its exit code."""
-        assert self._process is not None, "only a started rig can die"
-        ended = self._ended or self._last_word()
-        if ended is not None:
-            return failures.from_exception(ended)
-        try:
-            code = self._process.wait(5.0)
-        except subprocess.TimeoutExpired:
-            return Ending(Outcome.CRASHED, "the rig closed its wire", self.log_tail())
-        return failures.from_exit_code(code, self.log_tail())
+        return self._ended(self._last_word())

@@ -26,6 +26,7 @@ class Setting:
         own_scaler: It scales its losses itself.
         trainer: The library whose trainer runs its loop: ``lightning``, ``transformers`` or empty.
         flags: Flags of the program's own by which knobs act, by the names of the knobs.
+        distributes_itself: By what the program trains on several devices, empty if it does not.
     """
 
     config: Config
@@ -38,6 +39,7 @@ class Setting:
     own_scaler: bool = False
     trainer: str = ""
     flags: Mapping[str, Flag] = field(default_factory=dict)
+    distributes_itself: str = ""
 
     @classmethod
     def as_written(
@@ -67,6 +69,7 @@ class Setting:
             own_scaler=profile.own_scaler,
             trainer=profile.trainer,
             flags=flags or {},
+            distributes_itself=profile.distributes_itself,
         )
 
     def changes(self) -> dict[str, KnobValue]:

@@ -13,7 +13,7 @@ from autotune.errors import UsageError, did_you_mean
 from autotune.flags import KEYWORD, Flag, find
 from autotune.hardware import Hardware
 from autotune.knobs import Knob, Scope, registry
-from autotune.lr import global_batch
+from autotune.lr import batch_parts, global_batch
 from autotune.profile import Profile
 
 # Beyond, scaled learning rates stop holding for most models (knobs/batch_size.py has the source)
@@ -128,7 +128,8 @@ class SearchSpace:
         refused: dict[str, str] = {}
         baseline: dict[str, KnobValue] = {}
         flags: dict[str, Flag] = {}
-        for name in [*self.fixed, *self.knobs]:
+        needed = ["batch_size"] if self.keeps_global_batch else []
+        for name in dict.fromkeys([*self.fixed, *self.knobs, *needed]):
             knob = registry()[name]
             offer = self._offer(knob, hardware, profile)
             if isinstance(offer, NotOffered):
@@ -137,7 +138,7 @@ class SearchSpace:
             baseline[name] = offer.own
             if offer.flag is not None:
                 flags[name] = offer.flag
-            given = (self.fixed[name],) if name in self.fixed else self.knobs[name]
+            given = (self.fixed[name],) if name in self.fixed else self.knobs.get(name)
             cannot = (knob.refusal(value, hardware, profile) for value in given or ())
             if reason := next(filter(None, cannot), None):
                 refused[name] = reason
@@ -171,7 +172,7 @@ class SearchSpace:
             keeps_global_batch=self.keeps_global_batch,
             max_global_batch=self.max_global_batch or _most_samples(domains, baseline),
             flags={n: f for n, f in flags.items() if n in baseline},
-            asked=restart & (self.demanded | flags.keys()),
+            asked=restart & (self.demanded | flags.keys() | _first(profile)),
         )
 
     def _offer(self, knob: Knob, hardware: Hardware, profile: Profile) -> _Offer | NotOffered:
@@ -246,9 +247,11 @@ class ResolvedSpace:
             for n in config
             if n in self.baseline and not registry()[n].is_active(config)
         }
+        config = config.replace(**idle)
         if self.keeps_global_batch and (whole := global_batch(self.baseline)) is not None:
-            idle["batch_size"] = whole // int(config.get("accumulation_steps", 1))
-        return config.replace(**idle)
+            parts = {**batch_parts(config), "batch_size": 1}
+            config = config.replace(batch_size=max(1, whole // math.prod(parts.values())))
+        return config
 
     def conflicts(self, config: Config) -> list[str]:
         """Return why the config cannot be measured, one sentence each; empty when it can."""
@@ -259,6 +262,9 @@ class ResolvedSpace:
                 f"A step of {samples} samples is more than --max-global-batch "
                 f"({self.max_global_batch})."
             )
+        whole = global_batch(self.baseline)
+        if self.keeps_global_batch and whole is not None and samples != whole:
+            found.append(f"{whole} samples cannot be shared out in that way.")
         return [sentence for sentence in found if sentence]
 
     def needs_restart(self, here: Config, there: Config) -> bool:
@@ -295,11 +301,13 @@ def parse_value(knob: str, raw: object, where: str) -> KnobValue:
 
 
 def _keep_divisors(domains: dict[str, Domain], baseline: Mapping[str, KnobValue]) -> None:
-    """Leave the accumulation steps into which the program's own batch can be cut."""
-    steps, whole = domains.get("accumulation_steps"), global_batch(baseline)
-    if steps is not None and whole is not None:
-        fitting = tuple(n for n in steps.values if whole % int(n) == 0)
-        domains["accumulation_steps"] = Domain(fitting)
+    """Leave the accumulation steps and ranks into which the program's own batch can be cut."""
+    whole = global_batch(baseline)
+    for name in ("accumulation_steps", "world_size"):
+        if name in domains:
+            counts = domains[name].values
+            fitting = (n for n in counts if whole is not None and whole % int(n) == 0)
+            domains[name] = Domain(tuple(fitting) or (baseline[name],))
 
 
 def _most_samples(domains: Mapping[str, Domain], baseline: Mapping[str, KnobValue]) -> int | None:
@@ -309,6 +317,11 @@ def _most_samples(domains: Mapping[str, Domain], baseline: Mapping[str, KnobValu
         return None
     sizes = domains["batch_size"].values if "batch_size" in domains else ()
     return max(MOST_GROWTH * own, *map(int, sizes), 0)
+
+
+def _first(profile: Profile) -> set[str]:
+    """Knobs that come before the sampler's: several GPUs gain more than anything on one."""
+    return {"strategy", "world_size"} if profile.device == "cuda" else set()
 
 
 def _own_flag(name: str, profile: Profile) -> Flag | None:

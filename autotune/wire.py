@@ -22,7 +22,7 @@ from autotune.profile import Profile
 from autotune.program import Program
 from autotune.setting import Setting
 
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 @dataclass(frozen=True)
@@ -132,12 +132,16 @@ class Ended:
         steps: Optimizer steps it had made.
         exception: Class name and message of the exception, empty without one.
         exit_code: What the interpreter would have exited with.
+        rank: The rank that ended.
+        at_s: When, by ``time.time()``.
     """
 
     steps: int
     exception: str
     traceback: str
     exit_code: int
+    rank: int = 0
+    at_s: float = 0.0
     kind: Literal["ended"] = "ended"
 
 

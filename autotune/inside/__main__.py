@@ -11,46 +11,99 @@ import threading
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep, time
+from typing import TYPE_CHECKING
 
 import psutil
 
 from autotune.inside import launch
-from autotune.wire import Ended, Link, LinkClosed, Start, ToRig
+from autotune.inside.group import Group, hide_launcher, join, rank_of, take_device
+from autotune.wire import Ended, Link, LinkClosed, Start, ToRig, decode, encode
+
+if TYPE_CHECKING:
+    from autotune.inside.borders import Borders
+
+LAUNCHER_POLL_S = 0.5
 
 
 def main(socket_path: str) -> int:
-    """Run one rig; return the exit code of the program."""
+    """Run one rig, or one of its ranks; return the exit code of the program."""
     started = perf_counter()
+    scratch = Path(socket_path).parent
+    if rank_of(os.environ):
+        return _follow(scratch)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(socket_path)
     link = Link(connection)
     commands: queue.SimpleQueue[ToRig] = queue.SimpleQueue()
-    scratch = Path(socket_path).parent
     threading.Thread(target=_listen, args=(link, commands, scratch), daemon=True).start()
     start = commands.get()
     assert isinstance(start, Start), "the parent speaks first, and says Start"
     try:
-        return _run(link, commands, start, started)
+        return _lead(link, commands, start, started)
     except LinkClosed:
         _quit()
         return 1
 
 
-def _run(link: Link, commands: queue.SimpleQueue[ToRig], start: Start, started: float) -> int:
+def _lead(link: Link, commands: queue.SimpleQueue[ToRig], start: Start, started: float) -> int:
+    """Run the program as the process that talks to the parent."""
+    group = _group_for(start)
+    if group.is_launched:
+        group.store.set("start", encode(start).decode())
     from autotune.inside.driver import Driver  # imports torch: the parent's end is watched by now
 
-    driver = Driver(link, commands, start, started, _quit)
-    seams = driver.seams
-    seams.install()
+    driver = Driver(link, commands, start, started, _quit, group)
+    driver.seams.redirect_files(Path(start.shadow_dir), is_first=start.setting is None)
+    ended = _run(driver, start, group)
+    driver.program_ended()
+    link.send(ended)
+    _quit(ended.exit_code)
+    return ended.exit_code
+
+
+def _follow(scratch: Path) -> int:
+    """Run the program as one of the other ranks; its last word is left in a file."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    group = join(os.environ)
+    start = decode(group.store.get("start"))
+    assert isinstance(start, Start), "the first rank hands on what the parent said"
+    _group_for(start, group)
+    from autotune.inside.follower import Follower
+
+    ended = _run(Follower(start.setting, group, _quit), start, group)
+    part = scratch / f"ended-{group.rank}.part"
+    part.write_bytes(encode(ended))
+    part.rename(scratch / f"ended-{group.rank}")
+    _quit(ended.exit_code)
+    return ended.exit_code
+
+
+def _group_for(start: Start, group: Group | None = None) -> Group:
+    """Join the other ranks; a program that knows nothing of them does not see the launcher."""
+    group = group or join(os.environ)
+    setting = start.setting
+    if group.is_launched and setting is not None and not setting.distributes_itself:
+        if setting.device == "cuda":
+            take_device(group.local_rank, os.environ)
+        hide_launcher(os.environ)
+    return group
+
+
+def _run(listener: Borders, start: Start, group: Group) -> Ended:
+    """Run the program to its end under seams; return how it ended."""
+    seams = listener.seams
     program = start.program
-    seams.redirect_files(Path(start.shadow_dir), is_first=start.setting is None)
     config = launch.RecordedConfig(start.setting.config if start.setting else {})
-    driver.config_reads = config.reads
+    listener.config_reads = config.reads
     if start.setting is None:
+        seams.install()
         seams.watch()
     else:
         seams.apply(start.setting)
+        seams.install()
+    if seams.distribution.has_ranks:
+        seams.silence(Path(start.shadow_dir) / f"rank{group.rank}")
     exception, trace, exit_code = "", "", 0
     try:
         launch.run(program, config, seams.flags.see_keywords)
@@ -66,11 +119,15 @@ def _run(link: Link, commands: queue.SimpleQueue[ToRig], start: Start, started: 
             type(error), error, launch.own_frames(error.__traceback__)
         )
         trace = "".join(shown)
-        sys.stderr.write(trace)
-    driver.program_ended()
-    link.send(Ended(driver.steps, exception, trace, exit_code))
-    _quit(exit_code)
-    return exit_code
+        (sys.__stderr__ or sys.stderr).write(trace)
+    return Ended(listener.steps, exception, trace, exit_code, group.rank, time())
+
+
+def _end_with(launcher: int) -> None:
+    """End this rank when its launcher has gone, whatever way."""
+    while os.getppid() == launcher:
+        sleep(LAUNCHER_POLL_S)
+    _quit(1)
 
 
 def _listen(link: Link, commands: queue.SimpleQueue[ToRig], scratch: Path) -> None:

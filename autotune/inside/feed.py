@@ -122,9 +122,10 @@ class Feed:
         batches, size = self.batches_per_epoch, self._seam.batch_size(self._active)
         if batches is None or size is None:
             return None
-        facts = self._seam.facts(self.loader)
         whole = batches * size
-        return whole if facts.drop_last else min(whole, facts.dataset_len or whole)
+        if self._seam.facts(self.loader).drop_last:
+            return whole
+        return min(whole, self._seam.dataset_len(self.loader) or whole)
 
     def _next(self, *, endless: bool) -> tuple[Any, int]:
         try:
@@ -146,7 +147,7 @@ class Feed:
             return int(tensor.shape[0]) if tensor is not None else 1
         if self._batch_number != self._short_batch:
             return self._batch_size
-        dataset_len = self._seam.facts(self.loader).dataset_len
+        dataset_len = self._seam.dataset_len(self.loader)
         return ((dataset_len or self._batch_size) - 1) % self._batch_size + 1
 
     def _begin(self) -> None:

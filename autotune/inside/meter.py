@@ -162,6 +162,11 @@ class Meter:
         """The window has ended."""
         return bool(self._stop_reason)
 
+    @property
+    def steps_to_go(self) -> int:
+        """Undisturbed steps until the present block is whole, at least 1."""
+        return max(1, self._block_steps - self._run.steps)
+
     def disturb(self) -> None:
         """Leave the present step out: the program does something besides training in it."""
         self._disturbed = True

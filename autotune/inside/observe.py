@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.backends import cuda, cudnn
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorms
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -22,6 +25,7 @@ from autotune.inside.seams.process import profiles
 from autotune.profile import OptimizerFacts, Profile
 
 OBSERVED_STEPS = 4
+WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "_FabricModule")
 
 
 class Observer:
@@ -32,8 +36,9 @@ class Observer:
     look at a sample or to validate is not among them. None means a program without a DataLoader.
     """
 
-    def __init__(self, seams: Seams) -> None:
+    def __init__(self, seams: Seams, world_size: int = 1) -> None:
         self._seams = seams
+        self._world_size = world_size
         self._since_step: list[DataLoader[Any]] = []
         self._before: list[DataLoader[Any]] = []
         self._lead: Optimizer | None = None
@@ -141,7 +146,27 @@ class Observer:
             trainer=self._seams.trainers.in_use,
             reads_ahead=self._reads_ahead,
             flags=self._seams.flags.all(),
+            distributes_itself=self._distributes_itself(roots),
+            world_size=self._world_size,
+            uses_ddp=any(isinstance(m, DistributedDataParallel) for m in modules),
+            batch_norm_layers=sum(isinstance(m, BatchNorms) for m in modules),
+            stages=_stages(roots),
         )
+
+    def _distributes_itself(self, roots: Iterable[nn.Module]) -> str:
+        """By what the program trains on several devices, or would if it were launched so."""
+        if self._seams.distribution.is_needed:
+            return ""  # what is to be seen of it is ours
+        if self._seams.trainers.in_use:
+            return f"the Trainer of {self._seams.trainers.in_use}"
+        wrappers = {type(m).__name__ for root in roots for m in root.modules()} & set(WRAPPERS)
+        if wrappers:
+            return ", ".join(sorted(wrappers)).removeprefix("_")
+        state = sys.modules.get("accelerate.state")
+        if state is not None and state.AcceleratorState._shared_state:  # noqa: SLF001
+            return "Accelerate"
+        is_open = distributed.is_available() and distributed.is_initialized()
+        return "torch.distributed" if is_open else ""
 
 
 def _optimizer_facts(optimizer: Optimizer) -> OptimizerFacts:
@@ -154,6 +179,12 @@ def _optimizer_facts(optimizer: Optimizer) -> OptimizerFacts:
         implementation_of(optimizer),
         implementations_of(optimizer),
     )
+
+
+def _stages(roots: Collection[nn.Module]) -> int:
+    """Parts of the one model in a row, 0 where there is none such."""
+    models = [root for root in roots if isinstance(root, nn.Sequential)]
+    return len(models[0]) if len(models) == len(roots) == 1 else 0
 
 
 def _flushes_denormals() -> bool:

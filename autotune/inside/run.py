@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 from autotune import bestfile
+from autotune.errors import UsageError
 from autotune.flags import KEYWORD
 from autotune.inside import launch
+from autotune.inside.group import ALONE, Group, is_rank, join_in_place
 from autotune.inside.seams import Seams, loose_knobs
 from autotune.knobs import launched
 from autotune.program import LaunchPlan, parse_program
@@ -20,9 +23,9 @@ IN_RUN = "AUTOTUNE_RUN"
 STARTS_WITH_THE_PROCESS = {"malloc"}
 
 
-def install(setting: Setting) -> Seams:
+def install(setting: Setting, group: Group = ALONE) -> Seams:
     """Apply a setting to the program that this process is about to run."""
-    seams = Seams(None, setting.loader, loose_knobs(setting))
+    seams = Seams(None, setting.loader, loose_knobs(setting), group)
     seams.apply(setting)
     seams.install()
     return seams
@@ -41,6 +44,10 @@ def apply(path: Path) -> None:
     plan = launched(setting, LaunchPlan((), ".", args=tuple(sys.argv[1:])))
     sys.argv[1:] = plan.args
     os.environ.update(plan.env)
+    if plan.ranks is not None:
+        raise UsageError(
+            f"{path} trains in {plan.ranks} ranks, which 'autotune run {path} ...' starts."
+        )
     late = [knob for knob in setting.changes() if _comes_too_late(knob, setting)]
     for knob in late:
         sys.stderr.write(
@@ -62,8 +69,17 @@ def main(best_path: str, program_text: str, *args: str) -> None:
     program = parse_program(program_text, args)
     setting = bestfile.read(Path(best_path)).setting
     plan = launched(setting, LaunchPlan((), program.cwd, args=program.args))
-    install(setting)
-    launch.run(plan.of(program), launch.RecordedConfig(setting.config))
+    config = launch.RecordedConfig(setting.config)
+    if setting.distributes_itself or not is_rank(os.environ):
+        install(setting)
+        launch.run(plan.of(program), config)
+        return
+    group = join_in_place(has_device_each=setting.device == "cuda")
+    seams = install(setting, group)
+    with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
+        seams.silence(Path(folder))
+        launch.run(plan.of(program), config)
+    group.leave()
 
 
 if __name__ == "__main__":

@@ -19,9 +19,16 @@ from autotune.knobs.compile import Compile
 from autotune.knobs.compile_dynamic import CompileDynamic
 from autotune.knobs.cuda_allocator import CudaAllocator
 from autotune.knobs.cudnn_benchmark import CudnnBenchmark
+from autotune.knobs.ddp_bucket_cap_mb import DdpBucketCapMb
+from autotune.knobs.ddp_gradient_as_bucket_view import DdpGradientAsBucketView
+from autotune.knobs.ddp_static_graph import DdpStaticGraph
 from autotune.knobs.deterministic_algorithms import DeterministicAlgorithms
 from autotune.knobs.environment_variable import EnvironmentVariable
 from autotune.knobs.flush_denormal import FlushDenormal
+from autotune.knobs.fsdp_cpu_offload import FsdpCpuOffload
+from autotune.knobs.fsdp_mixed_precision import FsdpMixedPrecision
+from autotune.knobs.fsdp_reshard_after_forward import FsdpReshardAfterForward
+from autotune.knobs.fsdp_shard import FsdpShard
 from autotune.knobs.in_order import InOrder
 from autotune.knobs.interop_threads import InteropThreads
 from autotune.knobs.malloc import Malloc
@@ -36,8 +43,11 @@ from autotune.knobs.precision import Precision
 from autotune.knobs.prefetch_factor import PrefetchFactor
 from autotune.knobs.program_flag import ProgramFlag
 from autotune.knobs.sdpa_backend import SdpaBackend
+from autotune.knobs.strategy import Strategy
+from autotune.knobs.sync_batchnorm import SyncBatchnorm
 from autotune.knobs.worker_start_method import WorkerStartMethod
 from autotune.knobs.worker_threads import WorkerThreads
+from autotune.knobs.world_size import WorldSize
 from autotune.knobs.zero_grad_to_none import ZeroGradToNone
 from autotune.program import LaunchPlan
 from autotune.setting import Setting
@@ -73,6 +83,16 @@ OWN: tuple[type[Knob], ...] = (
     AutogradProfiler,
     Compile,
     CompileDynamic,
+    Strategy,
+    WorldSize,
+    DdpBucketCapMb,
+    DdpGradientAsBucketView,
+    DdpStaticGraph,
+    SyncBatchnorm,
+    FsdpShard,
+    FsdpReshardAfterForward,
+    FsdpMixedPrecision,
+    FsdpCpuOffload,
 )
 
 
@@ -108,8 +128,10 @@ def launched(setting: Setting, plan: LaunchPlan) -> LaunchPlan:
     """Return the plan that starts a process under a setting; pure."""
     for knob, value in setting.changes().items():
         flag = setting.flags.get(knob)
-        if flag is None:
+        if flag is None and registry()[knob].is_active(setting.config):
             plan = registry()[knob].launch(value, plan)
+        elif flag is None:
+            continue
         else:
             own = value if knob in flag.spellings else registry()[knob].to_flag(value, flag)
             plan = plan.with_flag(flag, own)

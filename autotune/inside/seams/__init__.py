@@ -10,11 +10,14 @@ from pathlib import Path
 import torch
 from torch.optim import Optimizer
 
+from autotune.config import Config
+from autotune.inside.group import ALONE, Group
 from autotune.inside.listener import Listener
 from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.autocast import AutocastSeam
 from autotune.inside.seams.backward import BackwardSeam
 from autotune.inside.seams.checkpoint import CheckpointSeam
+from autotune.inside.seams.distribution import DistributionSeam
 from autotune.inside.seams.flags import FlagsSeam
 from autotune.inside.seams.forward import ForwardSeam
 from autotune.inside.seams.loader import LoaderSeam
@@ -23,6 +26,7 @@ from autotune.inside.seams.process import ProcessSeam
 from autotune.inside.seams.saving import SavingSeam
 from autotune.inside.seams.scaling import ScalingSeam
 from autotune.inside.seams.scheduler import SchedulerSeam
+from autotune.inside.seams.silence import SilenceSeam, TellSavesSeam, hush
 from autotune.inside.seams.trainers import TrainersSeam
 from autotune.inside.seams.transfer import TransferSeam
 from autotune.inside.seams.uses import UsesSeam
@@ -40,6 +44,11 @@ def _has_device() -> bool:
     return torch.accelerator.is_available()
 
 
+def _unguarded() -> list[Path]:
+    """Where a program may do as it likes."""
+    return [Path.home() / ".cache", Path(tempfile.gettempdir())]
+
+
 def loose_knobs(setting: Setting) -> tuple[str, ...]:
     """Return the knobs in which the training loader may differ from the one that was seen."""
     if setting.flags.keys() & setting.changes().keys():  # what a flag does, the program knows
@@ -55,6 +64,7 @@ class Seams:
             are left alone and counting stops as soon as the model is known.
         target: The training loader, when it is known.
         own_knobs: Knobs that the program sets itself.
+        group: The processes that train together.
     """
 
     def __init__(
@@ -62,8 +72,10 @@ class Seams:
         listener: Listener | None,
         target: LoaderFacts | None,
         own_knobs: Sequence[str] = (),
+        group: Group = ALONE,
     ) -> None:
         self._listener = listener
+        self._group = group
         self._steps = 0
         self._own_autocast = self._own_scaler = False
         self._device = "cpu"
@@ -78,8 +90,14 @@ class Seams:
             self._about_to_train,
             self._stepped,
             self._rates_scaled,
+            self._optimizer_built,
         )
-        self.forward = ForwardSeam(listener, lambda: self.optimizer.optimizers)
+        self.distribution = DistributionSeam(
+            group, lambda: self.optimizer.optimizers, self.accumulation
+        )
+        self.forward = ForwardSeam(
+            listener, lambda: self.optimizer.optimizers, self.distribution.route
+        )
         self.checkpoint = CheckpointSeam()
         self.process = ProcessSeam()
         self.transfer = TransferSeam()
@@ -89,13 +107,20 @@ class Seams:
         self.flags = FlagsSeam()
         self._backward = BackwardSeam(listener) if listener is not None else None
         self._saving: SavingSeam | None = None
+        self._telling: TellSavesSeam | None = None
 
     def install(self) -> None:
         """Install the seams; without a listener, only those that the applied setting needs."""
         self._steps = 0
         self.loader.install()
         self.optimizer.install(watches=self._listener is not None)
-        if self._listener is not None or self.forward.is_needed or self.checkpoint.is_needed:
+        self.distribution.install()
+        if (
+            self._listener is not None
+            or self.forward.is_needed
+            or self.checkpoint.is_needed
+            or self.distribution.is_needed
+        ):
             self.forward.install()
         if self._backward is not None:
             self._backward.install()
@@ -121,9 +146,18 @@ class Seams:
 
     def redirect_files(self, shadow_dir: Path, *, is_first: bool) -> None:
         """Keep a trial from changing the user's files; *is_first* tells that none ran before."""
-        unguarded = [Path.home() / ".cache", Path(tempfile.gettempdir())]
-        self._saving = SavingSeam(shadow_dir, unguarded, is_first=is_first)
+        self._saving = SavingSeam(shadow_dir, _unguarded(), is_first=is_first)
         self._saving.install()
+
+    def silence(self, shadow_dir: Path) -> None:
+        """Let the first of several ranks alone print and write files."""
+        if self._group.is_first:
+            self._telling = TellSavesSeam(self._group)
+            self._telling.install()
+        else:
+            hush()
+            self._saving = SilenceSeam(shadow_dir, _unguarded(), self._group)
+            self._saving.install()
 
     def set_precision(self, dtype_name: str | None) -> None:
         """Compute in this dtype where the program computes in autocast, or all through its model.
@@ -148,7 +182,14 @@ class Seams:
     def remove(self) -> None:
         """Put PyTorch back as it was."""
         seams = (self.transfer, self.autocast, self.uses, self.flags, self.checkpoint, self.forward)
-        for seam in (self._saving, self._backward, *seams, self.process):
+        for seam in (
+            self._telling,
+            self._saving,
+            self._backward,
+            *seams,
+            self.process,
+            self.distribution,
+        ):
             if seam is not None:
                 seam.remove()
         self.trainers.remove()
@@ -172,20 +213,40 @@ class Seams:
                 registry()[knob].follow(value, self)
             elif knob not in setting.own_knobs:
                 registry()[knob].apply(value, self)
+        if since is None and self._group.is_launched and not setting.distributes_itself:
+            self._train_together(setting.config)
+
+    def _train_together(self, config: Config) -> None:
+        """Make one program of the ranks that the launcher started, on their own shares of data."""
+        if not self.distribution.is_needed:
+            self.distribution.use("ddp")
+        if self._group.world_size > 1:
+            self.loader.share(self._group)
+        self.optimizer.follow(world_size=self._group.world_size)
+        if "num_threads" in config:  # ranks start with the threads of their share of the cores
+            registry()["num_threads"].apply(config["num_threads"], self)
 
     def _about_to_train(self) -> None:
         """The program's own set-up is over, its first step comes now."""
         self.process.settle()
+        if self.loader.misses_target and self._group.world_size > 1:
+            raise LookupError(self.loader.describe_missing_target())
         if self.loader.misses_target:
             self.optimizer.forget_batch()  # a rate for a batch that the program does not have
             logger.warning("autotune: %s", self.loader.describe_missing_target())
+
+    def _optimizer_built(self) -> None:
+        self.distribution.optimizer_built()
 
     def _rates_scaled(self, by: float) -> None:
         self.scheduler.scale(by)
 
     def _stepped(self, optimizer: Optimizer) -> None:
         self._steps += 1
+        if self._steps <= STEPS_UNTIL_ROOTS_ARE_KNOWN:
+            self.distribution.stepped(optimizer)
         if self._steps == STEPS_UNTIL_ROOTS_ARE_KNOWN:
+            self.distribution.check()
             self.uses.remove()
             self.flags.remove()
             self.forward.narrow()

@@ -41,15 +41,20 @@ class ForwardSeam:
     Args:
         listener: Told about every call; may be None.
         optimizers: Gives the living optimizers, whose state follows the memory layout.
+        route: Returns what to call in the place of a root, which may be the root itself.
 
     Attributes:
         most_parameters: Of any root that was called so far.
     """
 
     def __init__(
-        self, listener: Listener | None, optimizers: Callable[[], Iterable[Optimizer]]
+        self,
+        listener: Listener | None,
+        optimizers: Callable[[], Iterable[Optimizer]],
+        route: Callable[[nn.Module, tuple[Any, ...]], nn.Module] | None = None,
     ) -> None:
         self._listener = listener
+        self._route = route
         self._optimizers = optimizers
         self._patches = Patches()
         self._roots: WeakKeyDictionary[nn.Module, Root | None] = WeakKeyDictionary()
@@ -143,6 +148,9 @@ class ForwardSeam:
             self._listener.forward_called(root, args or tuple(kwargs.values()))
         if self._channels_last:
             args, kwargs = _map_tensors(_to_channels_last, (args, kwargs))
+        called = module if self._route is None else self._route(module, args)
+        if called is not module:  # a wrapper, within which the module is called as ever
+            original, module = type(called).__call__, called
         if self._autocast is None:
             return original(module, *args, **kwargs)
         device = next(module.parameters()).device.type

@@ -14,9 +14,11 @@ from torch import multiprocessing
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from autotune.inside.feed import Feed
+from autotune.inside.group import ALONE, Group
 from autotune.inside.listener import Listener
 from autotune.inside.seams.accumulation import AccumulationSeam, EpochShape
 from autotune.inside.seams.base import Patches
+from autotune.inside.shards import ShardedIterable, ShardedSampler, share_of
 from autotune.profile import LoaderFacts
 
 CONTEXT = "_DataLoader__multiprocessing_context"  # behind the property, which refuses 0 workers
@@ -55,6 +57,11 @@ class LoaderSeam:
         self._facts: WeakKeyDictionary[DataLoader[Any], LoaderFacts] = WeakKeyDictionary()
         self._own: WeakKeyDictionary[DataLoader[Any], _Own] = WeakKeyDictionary()
         self._seen: Counter[LoaderFacts] = Counter()
+        self._group = ALONE
+        self._shared = 0
+        self._shards: WeakKeyDictionary[DataLoader[Any], ShardedSampler | ShardedIterable] = (
+            WeakKeyDictionary()
+        )
         self._options: dict[str, int | bool | str] = {}
         self.version = 0
         self.replays = False
@@ -64,6 +71,11 @@ class LoaderSeam:
         """Ask for options of the training loader, by the names of their knobs."""
         self._options.update(options)
         self.version += 1
+
+    def share(self, group: Group) -> None:
+        """Give each rank its part of the training loader's data, for all of the process's life."""
+        self._group = group
+        self.request(world_size=group.world_size)
 
     def facts(self, loader: DataLoader[Any]) -> LoaderFacts:
         """Return the loader as the program built it, be it before the seam was installed."""
@@ -130,6 +142,14 @@ class LoaderSeam:
         except TypeError:
             return None
 
+    def dataset_len(self, loader: DataLoader[Any]) -> int | None:
+        """Return the samples of an epoch in this process, None for data without a length."""
+        facts = self.facts(loader)
+        if facts.dataset_len is None or not self._is_shared(loader):
+            return facts.dataset_len
+        drop_last = facts.drop_last or facts.iterable
+        return share_of(facts.dataset_len, self._group, drop_last=drop_last)
+
     def batch_size(self, loader: DataLoader[Any]) -> int | None:
         """Return the samples of its batches, None where the program makes these up itself."""
         plain = _plain_batches(loader)
@@ -142,7 +162,7 @@ class LoaderSeam:
     def epoch_of(self, loader: DataLoader[Any]) -> EpochShape:
         """Return what an epoch of a loader consists of, with its present options."""
         batches, plain = self.length(loader), _plain_batches(loader)
-        dataset_len = self.facts(loader).dataset_len
+        dataset_len = self.dataset_len(loader)
         if plain is None or dataset_len is None:
             return EpochShape(batches)
         size = plain.batch_size
@@ -237,18 +257,46 @@ class LoaderSeam:
             changes["worker_init_fn"] = WorkerThreads(threads, own.worker_init_fn)
         if (method := options.get("start_method", facts.start_method)) != facts.start_method:
             changes[CONTEXT] = multiprocessing.get_context(str(method))
+        shard = self._shard(loader)
+        if isinstance(shard, IterableDataset):
+            changes["dataset"] = shard
         present = _plain_batches(loader)
+        if present is None:
+            if isinstance(shard, ShardedSampler):
+                changes["sampler" if own.batch_sampler is None else "batch_sampler"] = shard
+            return changes
         size = int(options.get("batch_size", facts.batch_size) or 0)
-        if present is not None and present.batch_size != size:
-            is_own = size == facts.batch_size
+        sampler = shard if isinstance(shard, ShardedSampler) else own.batch_sampler.sampler
+        if present.batch_size != size or present.sampler is not sampler:
+            is_own = size == facts.batch_size and sampler is own.batch_sampler.sampler
             changes["batch_sampler"] = (
-                own.batch_sampler
-                if is_own
-                else BatchSampler(present.sampler, size, present.drop_last)
+                own.batch_sampler if is_own else BatchSampler(sampler, size, present.drop_last)
             )
             if loader.batch_size is not None:  # it is None beside a batch sampler of the program's
                 changes["batch_size"] = size
         return changes
+
+    def _is_shared(self, loader: DataLoader[Any]) -> bool:
+        return self._group.world_size > 1 and self.is_target(loader)
+
+    def _shard(self, loader: DataLoader[Any]) -> ShardedSampler | ShardedIterable | None:
+        """This rank's part of a loader's data, always the same object; None where it has all."""
+        if not self._is_shared(loader):
+            return None
+        if loader not in self._shards:
+            own, facts = self._own[loader], self.facts(loader)
+            if isinstance(loader.dataset, IterableDataset):
+                self._shards[loader] = ShardedIterable(loader.dataset, self._group)
+            else:
+                plain = _plain_batches(loader)
+                whole = own.batch_sampler if plain is None else plain.sampler
+                if whole is None:  # the dataset makes whole batches
+                    whole = loader.sampler
+                self._shards[loader] = ShardedSampler(
+                    whole, self._group, f"loader {self._shared}", drop_last=facts.drop_last
+                )
+            self._shared += 1  # loaders come and go, names of their orders do not come again
+        return self._shards[loader]
 
 
 @dataclass(frozen=True)

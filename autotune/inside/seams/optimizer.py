@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
-from weakref import WeakSet
+from weakref import ref
 
 import torch
 from torch import nn
@@ -40,8 +40,10 @@ class OptimizerSeam:
         before_first: Callable[[], None],
         stepped: Callable[[Optimizer], None],
         scaled_rates: Callable[[float], None],
+        built: Callable[[], None],
     ) -> None:
         self._scaled_rates = scaled_rates
+        self._built = built
         self._accumulation = accumulation
         self._scaling = scaling
         self._before_first = before_first
@@ -51,7 +53,7 @@ class OptimizerSeam:
         self._pre_hook: Any = None
         self._has_begun = False
         self._watcher: tuple[Callable[[], None], Callable[[], None]] | None = None
-        self._optimizers: WeakSet[Optimizer] = WeakSet()
+        self._optimizers: list[ref[Optimizer]] = []
         self._factor = 1.0
         self._batch: dict[str, int] = {}
         self._rule = LrRule.NONE
@@ -62,8 +64,8 @@ class OptimizerSeam:
 
     @property
     def optimizers(self) -> list[Optimizer]:
-        """The optimizers that have parameter groups, in no order."""
-        return list(self._optimizers)
+        """The living optimizers that have parameter groups, as they were built."""
+        return [optimizer for living in self._optimizers if (optimizer := living()) is not None]
 
     @property
     def lr_factor(self) -> float:
@@ -90,8 +92,8 @@ class OptimizerSeam:
             return
         self._batch |= batch
         own, whole = math.prod(self._own_batch.values()), math.prod(self._batch.values())
-        factor = lr_factor(self._rule, own, whole)
-        groups = {id(g): g for optimizer in self._optimizers for g in optimizer.param_groups}
+        factor = lr_factor(self._rule, whole / own)
+        groups = {id(g): g for optimizer in self.optimizers for g in optimizer.param_groups}
         self._scaled_rates(factor / self._factor)
         for group in groups.values():  # optimizers that wrap another share its groups
             _scale(group, factor / self._factor)
@@ -104,7 +106,7 @@ class OptimizerSeam:
     def use_implementation(self, name: str) -> None:
         """Have all optimizers, present and future, walk their parameters that way."""
         self._implementation = name
-        for optimizer in self._optimizers:
+        for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 _use_implementation(optimizer, group, name)
 
@@ -132,7 +134,9 @@ class OptimizerSeam:
 
         def add_param_group(optimizer: Optimizer, param_group: dict[str, Any]) -> None:
             original(optimizer, param_group)
-            seam._optimizers.add(optimizer)
+            if not any(optimizer is own for own in seam.optimizers):
+                seam._optimizers.append(ref(optimizer))
+                seam._built()
             if scales:
                 seam._scaling.hook(optimizer)
             if accumulates:
@@ -147,7 +151,7 @@ class OptimizerSeam:
 
     def _is_shared(self, group: dict[str, Any], optimizer: Optimizer) -> bool:
         """Tell whether the group is another optimizer's too, which has seen to its rate."""
-        others = (other for other in self._optimizers if other is not optimizer)
+        others = (other for other in self.optimizers if other is not optimizer)
         return any(own is group for other in others for own in other.param_groups)
 
     def _follow_zero_grad(self, owner: type[Optimizer] | type[nn.Module]) -> None:

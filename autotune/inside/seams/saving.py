@@ -59,7 +59,7 @@ class SavingSeam:
         self._redirect_removals()
         if not self._is_first:
             self._redirect_mkdir()
-        self._redirect_torch_save()
+        self._redirect_torch()
         self._redirect_file_handler()
         finder = _AfterImport(TENSORBOARD, self._redirect_summary_writer)
         sys.meta_path.insert(0, finder)
@@ -164,7 +164,7 @@ class SavingSeam:
 
         self._patches.replace(os, "mkdir", mkdir)
 
-    def _redirect_torch_save(self) -> None:
+    def _redirect_torch(self) -> None:
         original = torch.save
         seam = self
 

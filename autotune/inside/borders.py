@@ -1,0 +1,194 @@
+"""Borders: where one step of the program ends and the next begins, and what lay in between."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from autotune.config import KnobValue
+from autotune.inside.feed import Feed, first_tensor
+from autotune.inside.group import Group
+from autotune.inside.listener import Listener
+from autotune.inside.observe import Observer
+from autotune.inside.seams import Seams, loose_knobs
+from autotune.inside.seams.forward import Root
+from autotune.inside.seams.parts import PartsClock
+from autotune.setting import Setting
+
+STEPS_ALIKE = 4  # a step whose calls without gradients no recent step had holds a validation pass
+TOKEN_DTYPES = {torch.int64, torch.int32}  # what embeddings take
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a finished step consisted of.
+
+    Attributes:
+        wait_s: Part of it in which the program waited for batches.
+        tokens: Token ids that went into the model, 0 where its input is none.
+    """
+
+    samples: int
+    wait_s: float
+    tokens: int
+
+
+@dataclass
+class _Counts:
+    """What happened since the last border."""
+
+    batch_samples: int = 0
+    forward_samples: int = 0
+    batches: int = 0
+    wait_s: float = 0.0
+    tokens: int = 0
+    calls_without_grad: int = 0
+
+
+class Borders(Listener):
+    """Runs in the program's main thread, inside the calls that the seams intercept.
+
+    A border is where the training loader is asked for a batch after an optimizer step; for programs
+    without a DataLoader, the end of an optimizer step. At a border a subclass may wait as long as
+    it likes: the program stands still there, between two steps.
+
+    Args:
+        setting: What the program starts under; None leaves it as it is.
+        group: The processes that train together.
+    """
+
+    def __init__(self, setting: Setting | None, group: Group) -> None:
+        self.config_reads: Mapping[str, KnobValue] = {}
+        self.seams = (
+            Seams(self, setting.loader, loose_knobs(setting), group)
+            if setting
+            else Seams(self, target=None, group=group)
+        )
+        self.observer = Observer(self.seams, group.world_size)
+        self.feed: Feed | None = None
+        self.samples_between_starts: int | None = None
+        self.batches_per_step = 1
+        self.loss: torch.Tensor | None = None
+        self.steps = 0
+        self._feed_steps = 0
+        self._feed_samples = 0
+        self._counts = _Counts()
+        self._usual_calls = deque([0], maxlen=STEPS_ALIKE)
+        self._stepped = False
+
+    @abstractmethod
+    def at_border(self, step: Step) -> None:
+        """A step has ended."""
+
+    @abstractmethod
+    def observed(self) -> None:
+        """At this border the first steps have told all that a profile holds."""
+
+    def disturbed(self) -> None:
+        """The program does something besides training in the present step."""
+
+    @property
+    def clock(self) -> PartsClock | None:
+        """Counts the parts of the present step, if anything does."""
+        return None
+
+    def program_ended(self) -> None:
+        """The program has come to its end."""
+
+    def before_batch(self, feed: Feed) -> None:
+        """End the step that went before, if an optimizer has stepped since the last border."""
+        if feed is not self.feed and not (self.observer.is_training(feed) and self._leads(feed)):
+            return
+        is_new = self.feed is not feed
+        is_part_of_the_step = self.feed is not None and self._feed_steps == 0
+        if is_new and not is_part_of_the_step:
+            self.disturbed()  # the program comes back to its loop after doing something else
+        if self._stepped:
+            self._border()
+        if is_new:
+            if self._feed_steps > 1:
+                self.samples_between_starts = self._feed_samples
+            self.feed, self._feed_steps, self._feed_samples = feed, 0, 0
+        if (clock := self.clock) is not None:
+            clock.asked()
+
+    def after_batch(self, feed: Feed, samples: int, wait_s: float) -> None:
+        """Count a batch of a training loader; others only disturb the block."""
+        if (clock := self.clock) is not None:
+            clock.leave()
+        is_known = feed is self.feed
+        if not is_known:
+            self.observer.batch_handed_out(feed)
+            if self.observer.loaders is not None and not self.observer.is_training(feed):
+                self.disturbed()
+                return
+        if is_known or self._leads(feed):
+            self._counts.batch_samples += samples
+            self._counts.batches += 1
+        self._counts.wait_s += wait_s
+
+    def never_ends(self, feed: Feed) -> bool:
+        """A training loader starts over: code at the end of an epoch does not run in a rig."""
+        return feed is self.feed or self.observer.is_training(feed)
+
+    def epoch_ended(self, feed: Feed) -> None:  # noqa: ARG002
+        """From here on there are more steps than the program planned: its schedules stand still."""
+        self.seams.scheduler.hold()
+
+    def forward_called(self, root: Root, args: tuple[Any, ...]) -> None:
+        """Count samples at the largest model, for programs without a DataLoader."""
+        if root.parameters < self.seams.forward.most_parameters:
+            return
+        if not torch.is_grad_enabled():
+            self._counts.calls_without_grad += 1
+            return
+        tensor = first_tensor(args)
+        if tensor is not None and tensor.dim() > 1 and tensor.dtype in TOKEN_DTYPES:
+            self._counts.tokens += tensor.numel()
+        self._counts.forward_samples += int(tensor.shape[0]) if tensor is not None else 1
+
+    def loss_seen(self, loss: torch.Tensor) -> None:
+        """Keep the last loss without looking at it: that would sync the device."""
+        if loss.numel() == 1:
+            self.loss = loss.detach()
+
+    def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note the step; without a DataLoader this is the border."""
+        if not self.observer.optimizer_stepped(optimizer):
+            return
+        self.steps += 1
+        self._stepped = True
+        if self.observer.loaders is None:
+            self._counts = _Counts()  # the first step's own: what came before it was set-up
+        elif not self.observer.loaders:
+            self._border()
+
+    def _leads(self, feed: Feed) -> bool:
+        loaders = self.observer.loaders
+        return not loaders or feed.loader is loaders[0]
+
+    def _border(self) -> None:
+        counts = self._counts
+        is_usual = counts.calls_without_grad in self._usual_calls
+        self._usual_calls.append(counts.calls_without_grad)
+        self.batches_per_step = max(1, counts.batches)
+        self._counts, self._stepped = _Counts(), False
+        samples = counts.batch_samples if self.observer.loaders else counts.forward_samples
+        self._feed_steps += 1
+        self._feed_samples += samples
+        if not is_usual:
+            self.disturbed()  # a validation pass; a teacher model is called alike in every step
+        if self.observer.is_complete:
+            self.at_border(Step(samples, counts.wait_s, counts.tokens))
+            return
+        if samples:
+            self.observer.step_ended(samples)
+        if self.observer.is_complete:
+            if self.seams.loader.misses_target:
+                raise LookupError(self.seams.loader.describe_missing_target())
+            self.observed()

@@ -1,0 +1,86 @@
+"""Follower: a rank that does what the first one says, at the borders where they meet."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from time import perf_counter
+
+from autotune.inside.borders import Borders, Step
+from autotune.inside.communication import CommunicationClock
+from autotune.inside.group import Group
+from autotune.inside.meetings import Meetings, Order, Report
+from autotune.setting import Setting
+
+
+class Follower(Borders):
+    """Counts borders, and attends the meetings.
+
+    Args:
+        setting: What the program starts under; None leaves it as it is.
+        group: The processes that train together.
+        quit_process: Ends the process at once.
+    """
+
+    def __init__(
+        self, setting: Setting | None, group: Group, quit_process: Callable[[], None]
+    ) -> None:
+        super().__init__(setting, group)
+        self._setting = setting
+        self._quit = quit_process
+        self._meetings = Meetings(group)
+        self._communication = CommunicationClock()
+        self._tally = Tally()
+        self._steps_left = 0
+
+    def observed(self) -> None:
+        """Meet for the first time."""
+        self._meet()
+
+    def at_border(self, step: Step) -> None:
+        """Meet, if this is where."""
+        self._tally.add(step)
+        self._steps_left -= 1
+        if self._steps_left <= 0:
+            self._meet()
+
+    def _meet(self) -> None:
+        communication_s = self._communication.stop(self._tally.steps)
+        self._obey(self._meetings.attend(self._tally.report(communication_s)))
+        self._tally = Tally()
+
+    def _obey(self, order: Order) -> None:
+        self._steps_left = order.steps
+        if order.ends:
+            self._quit()
+        if order.setting is not None:
+            before = self._setting.config if self._setting else order.setting.baseline
+            if order.setting.config != before:
+                self.seams.scheduler.hold()
+            self.seams.apply(order.setting, since=self._setting)
+            self._setting = order.setting
+        if order.records:
+            self._communication.start()
+
+
+class Tally:
+    """Adds up the steps between two meetings."""
+
+    def __init__(self) -> None:
+        self._began = perf_counter()
+        self._samples = self.steps = 0
+        self._wait_s = 0.0
+
+    def add(self, step: Step) -> None:
+        """Count a step."""
+        self._samples += step.samples
+        self.steps += 1
+        self._wait_s += step.wait_s
+
+    def report(self, communication_s: float | None = None) -> Report:
+        """Return what was counted."""
+        seconds = perf_counter() - self._began
+        workers = (child.pid for child in multiprocessing.active_children() if child.pid)
+        pids = (os.getpid(), *workers)
+        return Report(self._samples, self.steps, seconds, self._wait_s, communication_s, pids)

@@ -1,0 +1,131 @@
+"""Group: the processes that train together, as one of them sees it.
+
+torchrun's environment says who this process is. The ranks of a strategy that autotune applies share
+a key-value store, that of the launcher, before and beside any process group: there they agree on
+what comes next. The program itself is written for one process and must not see that environment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
+PATIENCE = timedelta(days=7)  # a search may let its ranks wait; the parent's watchdog ends them
+LAUNCHERS = ("TORCHELASTIC_", "GROUP_", "ROLE_", "PET_")
+NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Who this process is among those that train together.
+
+    Attributes:
+        rank: Its number.
+        local_rank: Its number on this machine.
+        world_size: How many there are.
+        shared: The store of all, None for a process alone.
+    """
+
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    shared: Store | None = None
+
+    @property
+    def is_launched(self) -> bool:
+        """A launcher started it, if only as the one rank."""
+        return self.shared is not None
+
+    @property
+    def is_first(self) -> bool:
+        """It is the one that saves, prints and talks to the parent."""
+        return self.rank == 0
+
+    @property
+    def store(self) -> Store:
+        """The store of all."""
+        assert self.shared is not None, "a process alone shares nothing"
+        return self.shared
+
+    def initialize(self) -> None:
+        """Open the default process group: gloo between CPUs, nccl between GPUs."""
+        from torch import distributed
+        from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+        if not distributed.is_initialized():
+            distributed.init_process_group(
+                store=PrefixStore("collectives", self.store),
+                rank=self.rank,
+                world_size=self.world_size,
+            )
+
+    def leave(self) -> None:
+        """Close the default process group."""
+        from torch import distributed
+
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+
+
+ALONE = Group()
+
+
+def is_rank(environment: Mapping[str, str]) -> bool:
+    """Tell whether torchrun started this process."""
+    return "TORCHELASTIC_RUN_ID" in environment
+
+
+def rank_of(environment: Mapping[str, str]) -> int:
+    """Return the number of this process, 0 where no launcher started it."""
+    return int(environment["RANK"]) if is_rank(environment) else 0
+
+
+def join(environment: Mapping[str, str]) -> Group:
+    """Return the group that torchrun's environment speaks of, ALONE without it."""
+    if not is_rank(environment):
+        return ALONE
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+    world_size = int(environment["WORLD_SIZE"])
+    address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+    store = TCPStore(address, port, is_master=False, timeout=PATIENCE)
+    return Group(
+        rank=int(environment["RANK"]),
+        local_rank=int(environment["LOCAL_RANK"]),
+        world_size=world_size,
+        shared=PrefixStore("autotune", store),
+    )
+
+
+def hide_launcher(environment: MutableMapping[str, str]) -> None:
+    """Take out what a launcher has set: many scripts distribute themselves when they find it."""
+    for name in list(environment):
+        if name in NAMES or name.startswith(LAUNCHERS):
+            del environment[name]
+
+
+def take_device(local_rank: int, environment: MutableMapping[str, str]) -> None:
+    """Leave one GPU visible, so that ``cuda`` and ``cuda:0`` mean this rank's own.
+
+    What was visible before, indices, UUIDs or MIG instances, is shared out in its order. Comes
+    before CUDA starts.
+    """
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    devices = [part.strip() for part in visible.split(",")] if visible else []
+    own = devices[local_rank] if local_rank < len(devices) else ""
+    environment["CUDA_VISIBLE_DEVICES"] = own if visible is not None else str(local_rank)
+
+
+def join_in_place(*, has_device_each: bool) -> Group:
+    """Join, and leave the program an environment as if it were alone."""
+    group = join(os.environ)
+    if has_device_each:
+        take_device(group.local_rank, os.environ)
+    hide_launcher(os.environ)
+    return group

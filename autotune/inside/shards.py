@@ -1,0 +1,132 @@
+"""Shards: each rank's share of the data, in the order that the first rank draws.
+
+The first rank iterates the program's own sampler; its order is what one process alone would have
+had. The others read it from the store of the group, so nothing depends on how a sampler draws its
+random numbers. Of each ``world_size`` neighbours every rank takes its own, as torch's
+DistributedSampler does: a global batch holds the samples that it would hold on one rank.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from torch.utils.data import IterableDataset, Sampler
+
+from autotune.inside.group import Group
+
+CHUNK = 8192  # indices in one entry of the store: some 20 KB
+
+
+class Order:
+    """The items of an iterable on the first rank, on all ranks.
+
+    Args:
+        group: The processes that train together.
+        name: Of this order, alike on all ranks and nothing else's.
+    """
+
+    def __init__(self, group: Group, name: str) -> None:
+        self._group = group
+        self._name = name
+        self._epoch = 0
+
+    def of(self, items: Iterable[Any]) -> Iterator[Any]:
+        """Yield the first rank's items; other ranks do not touch theirs."""
+        self._epoch += 1
+        return self._send(items, self._epoch) if self._group.is_first else self._read(self._epoch)
+
+    def _send(self, items: Iterable[Any], epoch: int) -> Iterator[Any]:
+        source, number = iter(items), 0
+        while chunk := list(islice(source, CHUNK)):
+            self._group.store.set(self._key(epoch, number), _packed(chunk))
+            number += 1
+            yield from chunk
+        self._group.store.set(self._key(epoch, number), _packed([]))
+
+    def _read(self, epoch: int) -> Iterator[Any]:
+        number = 0
+        while chunk := self._take(self._key(epoch, number)):
+            number += 1
+            yield from chunk
+
+    def _take(self, key: str) -> list[Any]:
+        """Wait for an entry; the last rank to read it takes it away."""
+        chunk: list[Any] = pickle.loads(self._group.store.get(key))  # noqa: S301 - our own rank's
+        if self._group.store.add(f"{key}/read", 1) == self._group.world_size - 1:
+            self._group.store.delete_key(key)
+            self._group.store.delete_key(f"{key}/read")
+        return chunk
+
+    def _key(self, epoch: int, number: int) -> str:
+        return f"order/{self._name}/{epoch}/{number}"
+
+
+def _packed(chunk: list[Any]) -> str:
+    return pickle.dumps(chunk, protocol=0).decode("ascii")  # the store takes text
+
+
+class ShardedSampler(Sampler[Any]):
+    """A rank's share of what a sampler, or a batch sampler, yields.
+
+    Args:
+        whole: The program's own.
+        group: The processes that train together.
+        name: Of the order.
+        drop_last: Leave out what does not go round; else it is filled up from the beginning.
+    """
+
+    def __init__(
+        self, whole: Sampler[Any] | Iterable[Any], group: Group, name: str, *, drop_last: bool
+    ) -> None:
+        self.whole = whole
+        self._group = group
+        self._order = Order(group, name)
+        self._drop_last = drop_last
+
+    def __iter__(self) -> Iterator[Any]:
+        size, rank = self._group.world_size, self._group.rank
+        order = self._order.of(self.whole)
+        first: list[Any] = []
+        while round_ := list(islice(order, size)):
+            if len(first) < size:
+                first += round_
+            if len(round_) < size and self._drop_last:
+                return
+            while len(round_) < size:
+                round_.append(first[len(round_) % len(first)])
+            yield round_[rank]
+
+    def __len__(self) -> int:
+        return share_of(len(self.whole), self._group, drop_last=self._drop_last)  # type: ignore[arg-type]
+
+
+class ShardedIterable(IterableDataset[Any]):
+    """A rank's share of a stream; each rank reads the whole stream and keeps its own samples.
+
+    Rounds that are not whole are left out, so that all ranks have as many.
+    """
+
+    def __init__(self, whole: IterableDataset[Any], group: Group) -> None:
+        self.whole = whole
+        self._rank, self._size = group.rank, group.world_size
+
+    def __iter__(self) -> Iterator[Any]:
+        stream = iter(self.whole)
+        while len(round_ := list(islice(stream, self._size))) == self._size:
+            yield round_[self._rank]
+
+    def __len__(self) -> int:
+        return len(self.whole) // self._size  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "whole" not in vars(self):
+            raise AttributeError(name)
+        return getattr(self.whole, name)  # what a program asks its own dataset
+
+
+def share_of(samples: int, group: Group, *, drop_last: bool) -> int:
+    """Return how many of so many samples a rank gets: equally many on all."""
+    return samples // group.world_size if drop_last else -(-samples // group.world_size)

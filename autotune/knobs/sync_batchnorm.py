@@ -1,0 +1,45 @@
+"""The sync_batchnorm knob."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.config import Config, KnobValue
+from autotune.domain import Domain, NotOffered
+from autotune.hardware import Hardware
+from autotune.knobs.base import Knob, Scope
+from autotune.profile import Profile
+from autotune.strategies import ddp_refusal
+
+if TYPE_CHECKING:
+    from autotune.inside.seams import Seams
+
+
+class SyncBatchnorm(Knob):
+    """BatchNorm over the samples of all ranks, as on one device, instead of each rank's own."""
+
+    name = "sync_batchnorm"
+    scope = Scope.RESTART
+    value_type = bool
+
+    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
+        """Return both, where the model has such layers and torch can do it."""
+        if not profile.batch_norm_layers:
+            return NotOffered("the model has no BatchNorm")
+        if profile.device != "cuda":
+            return NotOffered("torch's SyncBatchNorm works on GPUs alone")
+        if reason := ddp_refusal(hardware, profile):
+            return NotOffered(reason)
+        return Domain((False, True))
+
+    def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
+        """Return that BatchNorm sees a rank's own samples."""
+        return False
+
+    def is_active(self, config: Config) -> bool:
+        """Tell whether the strategy wraps the model in DDP."""
+        return config.get("strategy") in {"ddp", "zero1"}
+
+    def apply(self, value: KnobValue, seams: Seams) -> None:
+        """Pass it to the strategy."""
+        seams.distribution.request(sync_batchnorm=bool(value))

@@ -1,0 +1,130 @@
+"""Launching ranks: a plan for one process becomes the torchrun line that starts it many times."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autotune.bestfile import BestFile
+from autotune.errors import UsageError
+from autotune.hardware import cpu_quota
+from autotune.knobs import launched
+from autotune.program import LaunchPlan, python_plan
+
+TORCHRUN = "torch.distributed.run"
+FIRST_PORT, PORTS = 29500, 1000  # torchrun's own default, and the room for one port per SLURM job
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The machines that train together, by torchrun's own names.
+
+    Attributes:
+        count: Machines.
+        rank: Number of this one; None lets the rendezvous number them.
+        endpoint: ``host:port`` of the first one, where all meet.
+        job: Name of the rendezvous.
+    """
+
+    count: int = 1
+    rank: int | None = None
+    endpoint: str = ""
+    job: str = "autotune"
+
+    def __post_init__(self) -> None:
+        if self.count > 1 and not self.endpoint:
+            raise UsageError(
+                f"{self.count} nodes need a place to meet: --rdzv-endpoint HOST:PORT of the first."
+            )
+        if self.rank is not None and not 0 <= self.rank < self.count:
+            raise UsageError(
+                f"--node-rank {self.rank} is none of {self.count} nodes, which count from 0."
+            )
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of torchrun that say so; ports are chosen free on one machine."""
+        if self.count == 1:
+            return ("--standalone",)
+        backend = "c10d" if self.rank is None else "static"
+        shared = ("--nnodes", str(self.count), "--rdzv-backend", backend)
+        place = ("--rdzv-endpoint", self.endpoint, "--rdzv-id", self.job)
+        number = () if self.rank is None else ("--node-rank", str(self.rank))
+        return (*shared, *place, *number)
+
+
+def nodes_of(environment: Mapping[str, str]) -> Nodes:
+    """Return the machines of a SLURM job step with one task on each; else this machine alone.
+
+    Source: the output environment variables of ``srun``.
+    """
+    count = int(environment.get("SLURM_STEP_NUM_NODES", environment.get("SLURM_NNODES", "1")))
+    tasks = int(environment.get("SLURM_STEP_NUM_TASKS", environment.get("SLURM_NTASKS", "1")))
+    if count == 1 or "SLURM_PROCID" not in environment:
+        return Nodes()
+    if tasks != count:
+        raise UsageError(
+            f"srun started {tasks} tasks on {count} nodes; autotune starts the ranks itself: "
+            "srun --ntasks-per-node=1 autotune run ..."
+        )
+    nodes = environment.get("SLURM_STEP_NODELIST", environment.get("SLURM_JOB_NODELIST", ""))
+    job = environment.get("SLURM_JOB_ID", "0")
+    port = FIRST_PORT + int(job) % PORTS
+    number = int(environment.get("SLURM_NODEID", environment["SLURM_PROCID"]))
+    return Nodes(count, number, f"{first_host(nodes)}:{port}", f"slurm-{job}")
+
+
+def first_host(nodes: str) -> str:
+    """Return the first host of SLURM's compact list: ``gpu[03-05,9],login`` begins with gpu03.
+
+    Raises:
+        UsageError: when it names none.
+    """
+    match = re.match(r"([^,\[\]]+)(?:\[([^\]]*)\])?([^,\[\]]*)", nodes)
+    if match is None:
+        raise UsageError(f"SLURM names no nodes ({nodes!r}). Give --rdzv-endpoint HOST:PORT.")
+    prefix, numbers, suffix = match.groups()
+    first = re.split(r"[-,]", numbers)[0] if numbers else ""
+    return f"{prefix}{first}{suffix}"
+
+
+def run_plan(best: BestFile, path: Path, program: str, args: Sequence[str]) -> LaunchPlan:
+    """Return the plan of one process that trains under a best.yaml.
+
+    Args:
+        best: What the file holds.
+        path: The file.
+        program: As it was typed.
+        args: The program's arguments.
+    """
+    plan = python_plan("autotune.inside.run", str(path), program, *args, cwd=".")
+    plan = replace(plan, ranks=best.program.ranks).with_env(AUTOTUNE_RUN="1")
+    return launched(best.setting, plan)
+
+
+def by_torchrun(
+    plan: LaunchPlan,
+    nodes: Nodes = Nodes(),
+    runner: Sequence[str] = (TORCHRUN,),
+) -> LaunchPlan:
+    """Return the plan that starts a plan's process in each of its ranks; itself without ranks.
+
+    Args:
+        plan: What one rank runs.
+        nodes: The machines that train together.
+        runner: The module that is run as torchrun, and what it takes before torchrun's options.
+    """
+    if plan.ranks is None:
+        return plan
+    python = (sys.executable, "-P", "-m", *runner)
+    options = (*nodes.options, "--nproc-per-node", str(plan.ranks), "--no-python")
+    threads = max(1, cpu_quota() // plan.ranks)
+    wanted = plan.variable("OMP_NUM_THREADS")
+    if wanted.isdigit():
+        threads = min(threads, int(wanted))
+    return replace(plan, argv=(*python, *options, *plan.argv)).with_env(
+        OMP_NUM_THREADS=str(threads)
+    )

@@ -1,0 +1,133 @@
+"""Strategy: one way to train a model on several devices; the interface of the family.
+
+A strategy acts on the program's own model and optimizers, in place: the program keeps its objects,
+and what it saves of them is what it would have saved on one device.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from autotune.config import Config, KnobValue
+from autotune.hardware import Hardware
+from autotune.profile import Profile
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a strategy works with, inside the program.
+
+    Attributes:
+        rank: Number of this process among those that train together.
+        world_size: How many these are.
+        options: Values of the strategies' own knobs, by their names.
+        optimizers: All that the program has built.
+        unused: Ids of parameters that got no gradient in the first step.
+    """
+
+    rank: int
+    world_size: int
+    options: Mapping[str, KnobValue]
+    optimizers: Sequence[Optimizer]
+    unused: frozenset[int] = frozenset()
+
+
+class Strategy(ABC):
+    """One strategy, one file. The first line of its docstring is what users read about it.
+
+    Attributes:
+        name: Its name as a value of the knob ``strategy``.
+        launches_ranks: It runs the program in several processes, one per device, by torchrun.
+        replaces_parameters: It puts parameters of its own in the place of the model's, so it acts
+            before the first step; others act after it, when it is known what gets gradients.
+    """
+
+    name: ClassVar[str]
+    launches_ranks: ClassVar[bool] = True
+    replaces_parameters: ClassVar[bool] = False
+
+    @property
+    def summary(self) -> str:
+        """What it does, in one line."""
+        return (type(self).__doc__ or "").strip().splitlines()[0]
+
+    def refusal(self, hardware: Hardware, profile: Profile) -> str | None:  # noqa: ARG002
+        """Return why it cannot act here, as a clause, or None."""
+        return None
+
+    def conflict(self, config: Config) -> str | None:  # noqa: ARG002
+        """Return why it cannot go with the rest of the config, as a sentence, or None."""
+        return None
+
+    @abstractmethod
+    def distribute(self, module: nn.Module, site: Site) -> nn.Module:
+        """Distribute a model that the program trains; return what is called in its place."""
+
+    def adopt(self, optimizer: Optimizer, site: Site) -> None:  # noqa: B027
+        """Act on an optimizer, before its second step."""
+
+    def sync_gradients(self, called: Any, *, enabled: bool) -> None:  # noqa: B027
+        """Say whether gradients of the next backward pass are averaged over the ranks."""
+
+
+def data_parallel_refusal(hardware: Hardware, profile: Profile) -> str | None:
+    """Return why ranks cannot train on shares of the data here, as a clause, or None."""
+    if profile.distributes_itself:
+        return f"the program distributes itself ({profile.distributes_itself})"
+    if profile.device not in {"cpu", "cuda"}:
+        return f"the model computes on the {profile.device} device"
+    if len(profile.loaders) > 1:
+        return f"{len(profile.loaders)} loaders train together"
+    if not devices_of(hardware, profile):
+        return "no GPU's facts are known"
+    return None
+
+
+def ddp_refusal(hardware: Hardware, profile: Profile) -> str | None:
+    """Return why no options of DDP can act here, as a clause, or None."""
+    if profile.distributes_itself and not profile.uses_ddp:
+        return f"the program distributes itself without DDP ({profile.distributes_itself})"
+    if profile.distributes_itself:
+        return None
+    return data_parallel_refusal(hardware, profile) or _one_device(hardware, profile)
+
+
+def fsdp_refusal(hardware: Hardware, profile: Profile) -> str | None:
+    """Return why no options of FSDP can act here, as a clause, or None."""
+    return data_parallel_refusal(hardware, profile) or _one_device(hardware, profile)
+
+
+def _one_device(hardware: Hardware, profile: Profile) -> str | None:
+    is_one = devices_of(hardware, profile) == 1
+    return f"there is one {'GPU' if profile.device == 'cuda' else 'core'}" if is_one else None
+
+
+def devices_of(hardware: Hardware, profile: Profile) -> int:
+    """Return the devices that ranks can have to themselves: GPUs, or cores."""
+    return len(hardware.gpus) if profile.device == "cuda" else hardware.cpu_quota
+
+
+def wrapped_by_ddp(module: nn.Module, site: Site) -> nn.Module:
+    """Return DDP around a model, by the options of the ``ddp_`` knobs."""
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    options = site.options
+    if options.get("sync_batchnorm"):
+        module = nn.SyncBatchNorm.convert_sync_batchnorm(module)
+    bucket_cap_mb = options.get("ddp_bucket_cap_mb")
+    return DistributedDataParallel(
+        module,
+        init_sync=False,  # the ranks' models were made equal before the first step
+        bucket_cap_mb=None if bucket_cap_mb is None else int(bucket_cap_mb),
+        gradient_as_bucket_view=bool(options.get("ddp_gradient_as_bucket_view", False)),
+        static_graph=bool(options.get("ddp_static_graph", False)),
+        find_unused_parameters=any(id(p) in site.unused for p in module.parameters()),
+    )

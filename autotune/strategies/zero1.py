@@ -1,0 +1,135 @@
+"""The strategy of sharded optimizer state (ZeRO, stage 1).
+
+torch's ZeroRedundancyOptimizer builds an optimizer of its own, by a class and its defaults. Here
+the program's optimizer stays, of whatever class: its groups hold this rank's parameters alone while
+it steps, by the public hooks around a step, and each rank sends out what it has updated.
+
+Source: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter
+Models", section 5.1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.hardware import Hardware
+from autotune.profile import Profile
+from autotune.strategies.base import Site, Strategy, data_parallel_refusal, wrapped_by_ddp
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+NEEDS_ALL = {"LBFGS"}  # its step looks at all parameters at once
+
+
+class Zero1(Strategy):
+    """DDP, with each rank keeping the optimizer's state of its own part of the parameters."""
+
+    name = "zero1"
+
+    def refusal(self, hardware: Hardware, profile: Profile) -> str | None:
+        """Return why the data or the optimizer cannot be shared out."""
+        families = {name for o in profile.optimizers for name in o.families}
+        if found := families & NEEDS_ALL:
+            return f"a step of {', '.join(found)} looks at all parameters at once"
+        return data_parallel_refusal(hardware, profile)
+
+    def distribute(self, module: nn.Module, site: Site) -> nn.Module:
+        """Average gradients as ddp does."""
+        return wrapped_by_ddp(module, site)
+
+    def adopt(self, optimizer: Optimizer, site: Site) -> None:
+        """Have each rank step its own part, and put the state together where it is saved."""
+        _Part(optimizer, site).install()
+
+    def sync_gradients(self, called: Any, *, enabled: bool) -> None:
+        """Do what DDP's own ``no_sync()`` does."""
+        called.require_backward_grad_sync = enabled
+
+
+class _Part:
+    """This rank's part of an optimizer.
+
+    Parameters go to the rank that holds the fewest numbers so far, the largest first.
+    """
+
+    def __init__(self, optimizer: Optimizer, site: Site) -> None:
+        self._rank = site.rank
+        loads = [0] * site.world_size
+        self._owners: dict[Any, int] = {}
+        every = [p for group in optimizer.param_groups for p in group["params"]]
+        for parameter in sorted(every, key=lambda p: -p.numel()):  # stable: equal on all ranks
+            owner = loads.index(min(loads))
+            self._owners[parameter] = owner
+            loads[owner] += parameter.numel()
+        self._whole: list[list[Any]] = []
+        self._optimizer = optimizer
+        self._forget_others()
+
+    def install(self) -> None:
+        """Act around the optimizer's steps, and around its ``state_dict()``."""
+        self._optimizer.register_step_pre_hook(self._narrow)
+        self._optimizer.register_step_post_hook(self._spread)
+        self._optimizer.register_state_dict_pre_hook(lambda _optimizer: self._gather())
+        self._optimizer.register_state_dict_post_hook(lambda *_: self._forget_others())
+        self._optimizer.register_load_state_dict_post_hook(lambda _optimizer: self._forget_others())
+
+    def _narrow(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        import torch
+
+        closure = kwargs.pop("closure", args[1] if len(args) > 1 else None)
+        self._whole = [group["params"] for group in optimizer.param_groups]
+        if closure is not None:
+            with torch.enable_grad():  # it clears and computes all gradients, so it comes first
+                loss = closure()
+            args = (args[0], lambda: loss)
+        for group in optimizer.param_groups:
+            group["params"] = [p for p in group["params"] if self._owner(p) == self._rank]
+        return args, kwargs
+
+    def _spread(self, optimizer: Optimizer, *_: Any) -> None:
+        from torch import distributed
+
+        for group, whole in zip(optimizer.param_groups, self._whole, strict=True):
+            group["params"] = whole
+        sent = [
+            distributed.broadcast(p.detach(), self._owner(p), async_op=True)
+            for whole in self._whole
+            for p in whole
+        ]
+        for work in sent:
+            assert work is not None, "asynchronous work can be waited for"
+            work.wait()
+
+    def _owner(self, parameter: Any) -> int:
+        return self._owners.get(parameter, 0)  # of groups that were added later: the first rank's
+
+    def _gather(self) -> None:
+        """Put together the state of all ranks, which all save, as the program does."""
+        from torch import distributed
+
+        every = [p for group in self._optimizer.param_groups for p in group["params"]]
+        own = {
+            n: self._optimizer.state[p] for n, p in enumerate(every) if p in self._optimizer.state
+        }
+        parts: list[Any] = [None] * distributed.get_world_size()
+        distributed.all_gather_object(parts, own)
+        for part in parts:
+            for number, state in part.items():
+                self._optimizer.state[every[number]] = _on_device(state, every[number])
+
+    def _forget_others(self) -> None:
+        for parameter in list(self._optimizer.state):
+            if self._owner(parameter) != self._rank:
+                del self._optimizer.state[parameter]
+
+
+def _on_device(state: dict[str, Any], parameter: Any) -> dict[str, Any]:
+    """The state with its large tensors where the parameter is; step counts stay as they were."""
+    return {
+        key: value.to(parameter.device)
+        if getattr(value, "shape", None) == parameter.shape
+        else value
+        for key, value in state.items()
+    }
