@@ -182,20 +182,14 @@ class Seams:
     def remove(self) -> None:
         """Put PyTorch back as it was."""
         seams = (self.transfer, self.autocast, self.uses, self.flags, self.checkpoint, self.forward)
-        for seam in (
-            self._telling,
-            self._saving,
-            self._backward,
-            *seams,
-            self.process,
-            self.distribution,
-        ):
+        for seam in (self._telling, self._saving, self._backward, *seams, self.process):
             if seam is not None:
                 seam.remove()
         self.trainers.remove()
         self.scheduler.remove()
         self.accumulation.remove()
         self.scaling.remove()
+        self.distribution.remove()
         self.optimizer.remove()
         self.loader.remove()
 

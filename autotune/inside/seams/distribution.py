@@ -16,6 +16,7 @@ of a rank's share; random numbers drawn by generators of its own.
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -66,7 +67,7 @@ class DistributionSeam:
         self._hooks: dict[int, Any] = {}
         self._untrained: WeakSet[nn.Module] = WeakSet()
         self._adopted: WeakSet[Optimizer] = WeakSet()
-        self._replaced: dict[int, nn.Parameter] = {}
+        self._replaced: dict[int, tuple[ref[nn.Parameter], nn.Parameter]] = {}
         self._seen: set[int] = set()
         self._unused: set[int] = set()
         self._steps = 0
@@ -203,7 +204,8 @@ class DistributionSeam:
             before = dict(module.named_parameters())
             model.called = strategy.distribute(module, self._site())
             after = dict(module.named_parameters())
-            self._replaced |= {id(before[name]): after[name] for name in before}
+            for name, old in before.items():
+                self._replaced[id(old)] = ref(old), after[name]
             for optimizer in self._optimizers():
                 if optimizer not in self._adopted:
                     self._adopted.add(optimizer)
@@ -248,20 +250,34 @@ class DistributionSeam:
         self._patches.replace(torch, "manual_seed", manual_seed)
 
     def _clip_globally(self) -> None:
-        """Clip the parameters that are trained, and tell the norm as one plain number."""
-        for name in ("clip_grad_norm_", "clip_grad_value_"):
-            self._clip_by(name)
+        """Clip the parameters that are trained, by their norm over all ranks as a plain number."""
+        by_norm, by_value = utils.clip_grad_norm_, utils.clip_grad_value_
+        seam = self
 
-    def _clip_by(self, name: str) -> None:
-        original = getattr(utils, name)
-        replaced = self._replaced
-
-        def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-            parameters = [parameters] if isinstance(parameters, torch.Tensor) else [*parameters]
-            norm = original([replaced.get(id(p), p) for p in parameters], *args, **kwargs)
+        def clip_grad_norm_(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
+            present = seam._present(parameters)
+            shards = [p for p in present if isinstance(p, DTensor)]
+            others = [p for p in present if not isinstance(p, DTensor)]
+            if shards and others:  # torch takes no norm of both together
+                return _clip_both(by_norm, shards, others, max_norm, *args, **kwargs)
+            norm = by_norm(present, max_norm, *args, **kwargs)
             return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
-        self._patches.replace(utils, name, clip)
+        def clip_grad_value_(parameters: Any, *args: Any, **kwargs: Any) -> None:
+            by_value(seam._present(parameters), *args, **kwargs)
+
+        self._patches.replace(utils, "clip_grad_norm_", clip_grad_norm_)
+        self._patches.replace(utils, "clip_grad_value_", clip_grad_value_)
+
+    def _present(self, parameters: Any) -> list[torch.Tensor]:
+        """Parameters as they are now: a program may hold those that were replaced."""
+        given = [parameters] if isinstance(parameters, torch.Tensor) else [*parameters]
+        found = []
+        for parameter in given:
+            old, new = self._replaced.get(id(parameter), (None, None))
+            is_replaced = old is not None and new is not None and old() is parameter
+            found.append(new if is_replaced else parameter)
+        return found
 
     def _judge_alike(self) -> None:
         """A schedule that follows a metric follows the mean of all ranks'."""
@@ -290,6 +306,23 @@ class DistributionSeam:
             original(wrapper, *args, **{**kwargs, **options})
 
         self._patches.replace(DistributedDataParallel, "__init__", init)
+
+
+def _clip_both(
+    clip: Callable[..., Any],
+    shards: list[torch.Tensor],
+    others: list[torch.Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    **kwargs: Any,
+) -> torch.Tensor:
+    """Clip sharded and whole parameters by their common norm, and return it."""
+    parts = [clip(part, math.inf, norm_type, **kwargs) for part in (shards, others)]
+    norms = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in parts]
+    whole = torch.linalg.vector_norm(torch.stack(norms), norm_type)
+    utils.clip_grads_with_norm_(shards, max_norm, whole)
+    utils.clip_grads_with_norm_(others, max_norm, whole)
+    return whole
 
 
 class _Model:

@@ -1,0 +1,82 @@
+"""Two ranks are one: the same global batch in the same order gives the same parameters.
+
+All is computed in float64, so that what differs is not the order of a sum.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from autotune.launcher import by_torchrun
+from autotune.program import LaunchPlan
+from tests.strategies.together import Case, alone
+
+ROOT = Path(__file__).parents[2]
+TOLERANCE = 1e-9
+STRATEGIES = ("ddp", "fsdp", "zero1")
+OPTIMIZERS = ("sgd", "adamw")
+CASES = [
+    *(Case(s, o) for s in STRATEGIES for o in OPTIMIZERS),
+    *(Case(s, o, accumulation_steps=2) for s in STRATEGIES for o in OPTIMIZERS),
+    *(Case(s, o, "clipping") for s in STRATEGIES for o in OPTIMIZERS),
+    *(Case(s, "sgd", "clipping", accumulation_steps=4) for s in STRATEGIES),
+    *(Case(s, "sgd", style) for s in STRATEGIES for style in ("frozen", "closure", "outside")),
+    *(Case(s, "adamw", style) for s in STRATEGIES for style in ("unused", "late clearing")),
+]
+WITH_BATCHNORM = [Case(strategy, "sgd", "batchnorm") for strategy in STRATEGIES]
+Results = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """What two ranks came to, by the names of the cases: they are started once for all."""
+    out = tmp_path_factory.mktemp("ranks") / "results.pt"
+    names = [str(case) for case in (*CASES, *WITH_BATCHNORM)]
+    argv = (sys.executable, "-m", "tests.strategies.together", str(out), *names)
+    plan = by_torchrun(LaunchPlan(argv, str(ROOT), ranks=2))
+    subprocess.run(plan.argv, cwd=plan.cwd, env={**os.environ, **plan.env}, check=True, timeout=300)
+    results: Results = torch.load(out, weights_only=False)
+    return results
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_two_ranks_end_with_the_parameters_of_one(case: Case, together: Results) -> None:
+    ours, theirs = together[str(case)], alone(case)
+    assert ours["weights"].keys() == theirs["weights"].keys()
+    for name, weight in theirs["weights"].items():
+        assert type(ours["weights"][name]) is torch.Tensor, "a whole, plain tensor"
+        assert torch.allclose(ours["weights"][name], weight, atol=TOLERANCE), name
+    assert torch.allclose(ours["outside"], theirs["outside"], atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.style == "clipping"], ids=str)
+def test_gradients_are_clipped_by_the_norm_over_all_ranks(case: Case, together: Results) -> None:
+    norms = together[str(case)]["norms"][case.accumulation_steps - 1 :: case.accumulation_steps]
+    expected = alone(case)["norms"]
+    assert max(expected) > 0.1, "something was clipped"
+    assert norms[: len(expected)] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("case", CASES[: len(STRATEGIES) * len(OPTIMIZERS)], ids=str)
+def test_an_optimizers_state_is_saved_whole_and_plain(case: Case, together: Results) -> None:
+    ours, theirs = together[str(case)]["optimizer"], alone(case)["optimizer"]
+    assert ours["state"].keys() == theirs["state"].keys()
+    for number, state in theirs["state"].items():
+        for key, value in state.items():
+            found = ours["state"][number][key]
+            if isinstance(value, torch.Tensor):
+                assert type(found) is torch.Tensor
+                assert torch.allclose(found, value, atol=TOLERANCE), key
+
+
+@pytest.mark.parametrize("case", WITH_BATCHNORM, ids=str)
+def test_batchnorm_sees_the_samples_of_a_rank_alone(case: Case, together: Results) -> None:
+    ours, theirs = together[str(case)]["weights"], alone(case)["weights"]
+    assert not torch.allclose(ours["last.weight"], theirs["last.weight"], atol=1e-6)

@@ -1,0 +1,204 @@
+"""Runs cases of training on the ranks that torchrun starts; the first rank writes what came out.
+
+``python -m tests.strategies.together OUT CASE...``, once on each rank; without torchrun, alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.optim import SGD, AdamW, Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.utils.data import DataLoader, TensorDataset
+
+from autotune.config import Config, KnobValue
+from autotune.inside.group import ALONE, Group, join_in_place
+from autotune.inside.seams import Seams
+from autotune.lr import LrRule
+from autotune.setting import Setting
+from tests.made import make_loader
+
+SAMPLES, BATCH = 90, 32  # three batches in an epoch, the last one smaller
+EPOCHS = 7  # 21 steps
+BASELINE = {
+    "batch_size": BATCH,
+    "accumulation_steps": 1,
+    "strategy": "single",
+    "world_size": 1,
+    "fsdp_shard": "blocks",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One program and the config it runs under.
+
+    Attributes:
+        strategy: Of the config; the global batch is always that of the program.
+        optimizer: ``sgd`` or ``adamw``.
+        style: What the program does besides.
+        accumulation_steps: Of the config.
+    """
+
+    strategy: str
+    optimizer: str = "sgd"
+    style: str = "plain"
+    accumulation_steps: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.strategy}-{self.optimizer}-{self.style}-{self.accumulation_steps}"
+
+    @property
+    def alone(self) -> Case:
+        """The same program on one rank, as it is written."""
+        return replace(self, strategy="single", accumulation_steps=1)
+
+
+def case_of(text: str) -> Case:
+    """Return the case that a text names."""
+    strategy, optimizer, style, steps = text.split("-")
+    return Case(strategy, optimizer, style, int(steps))
+
+
+class Block(nn.Module):
+    """A part of the model that comes several times."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.tanh(self.linear(x))
+
+
+class Net(nn.Module):
+    """Blocks between two layers; some parameters are used by no step, or by none of its modules."""
+
+    def __init__(self, style: str) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 8)
+        self.blocks = nn.ModuleList(Block(8) for _ in range(3))
+        self.norm = nn.BatchNorm1d(8) if style == "batchnorm" else nn.Identity()
+        self.last = nn.Linear(8, 1)
+        if style == "unused":
+            self.never = nn.Linear(3, 3)
+        if style == "frozen":
+            self.first.requires_grad_(requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.last(self.norm(x))
+
+
+def program(case: Case) -> dict[str, Any]:
+    """Train for some steps as a script would; return what it ends with."""
+    torch.manual_seed(0)
+    x = torch.randn(SAMPLES, 6, dtype=torch.float64)
+    data = TensorDataset(x, x.sum(1, keepdim=True).sin())
+    loader = DataLoader(data, batch_size=BATCH, shuffle=True)
+    model = Net(case.style).double()
+    outside = nn.Parameter(torch.ones(1, dtype=torch.float64))  # of no module at all
+    trained = [p for p in model.parameters() if p.requires_grad]
+    trained += [outside] if case.style == "outside" else []
+    optimizer: Optimizer
+    if case.optimizer == "sgd":
+        optimizer = SGD(trained, lr=0.05, momentum=0.9, weight_decay=1e-3)
+    else:
+        optimizer = AdamW(trained, lr=0.01)
+    schedule = ReduceLROnPlateau(optimizer, patience=1) if case.style == "plateau" else None
+    norms = []
+    for _ in range(EPOCHS):
+        for features, labels in loader:
+            if case.style == "closure":
+                optimizer.step(lambda: backward(model, optimizer, features, labels))  # noqa: B023
+                continue
+            output = model(features)
+            if case.style == "outside":
+                output = output * outside
+            loss = nn.functional.mse_loss(output, labels)
+            if case.style != "late clearing":
+                optimizer.zero_grad()
+            loss.backward()
+            if case.style == "clipping":
+                norm = nn.utils.clip_grad_norm_(trained, 0.1)
+                norms.append(float(norm))
+            optimizer.step()
+            if case.style == "late clearing":
+                optimizer.zero_grad()
+        if schedule is not None:
+            schedule.step(loss.item())
+    return {
+        "weights": model.state_dict(),
+        "outside": outside.detach(),
+        "optimizer": optimizer.state_dict(),
+        "norms": norms,
+    }
+
+
+def backward(
+    model: nn.Module, optimizer: Optimizer, features: torch.Tensor, labels: torch.Tensor
+) -> float:
+    """A closure as optimizers take one."""
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(features), labels)
+    loss.backward()
+    return loss.item()
+
+
+def setting(case: Case, world_size: int) -> Setting:
+    """Return the setting under which a step has as many samples as the program's own."""
+    changes: dict[str, KnobValue] = {
+        "strategy": case.strategy,
+        "world_size": world_size,
+        "accumulation_steps": case.accumulation_steps,
+        "batch_size": BATCH // world_size // case.accumulation_steps,
+    }
+    return Setting(
+        config=Config({**BASELINE, **changes}),
+        baseline=Config(BASELINE),
+        loader=make_loader(dataset_len=SAMPLES, batch_size=BATCH),
+        lr_rule=LrRule.LINEAR,
+        own_knobs=(),
+        device="cpu",
+    )
+
+
+def run(case: Case, group: Group) -> dict[str, Any]:
+    """Run a case under seams on this rank."""
+    its = setting(case, group.world_size)
+    seams = Seams(None, its.loader, group=group)
+    seams.apply(its)
+    seams.install()
+    try:
+        return program(case)
+    finally:
+        seams.remove()
+
+
+def main(out: str, *names: str) -> None:
+    """Run cases one after the other; each has keys of its own in the store."""
+    group = join_in_place(has_device_each=False)
+    results = {}
+    for name in names:
+        case = case_of(name)
+        apart = replace(group, shared=PrefixStore(name, group.store))
+        results[name] = run(case, apart)
+    if group.is_first:
+        torch.save(results, out)
+    group.leave()
+
+
+def alone(case: Case) -> dict[str, Any]:
+    """Run the program of a case in this process, as it is written."""
+    return run(case.alone, ALONE)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
