@@ -35,6 +35,9 @@ SHARED_MEMORY = re.compile(
 )
 LOADER_WORKER_KILLED = re.compile(r"DataLoader worker .* killed by signal: Killed")
 
+# What torch's env:// rendezvous and a script's own os.environ say without torchrun
+WANTS_LAUNCHER = re.compile(r"\b(LOCAL_)?(RANK|WORLD_SIZE)\b|\bMASTER_(ADDR|PORT)\b")
+
 SHM_MEND = (
     "shared memory (/dev/shm) is too small. Fewer workers need less; in a container, start it "
     "with a larger --shm-size"
@@ -142,5 +145,10 @@ def _complaint(program: Program, ending: Ending) -> str:
             )
         case Outcome.HUNG:
             return f"{name} hangs by itself: {ending.reason}. Its last output is above."
+        case _ if program.ranks is None and WANTS_LAUNCHER.search(ending.reason):
+            return (
+                f"{name} wants to be started by a launcher ({ending.reason}). Say how many ranks "
+                f"it takes: autotune search --nproc-per-node 2 {program}"
+            )
         case _:
             return f"{name} fails by itself, before autotune changed anything: {ending.reason}"

@@ -97,7 +97,6 @@ class Profile:
         flags: What its own command line, or its function, takes.
         distributes_itself: By what it trains on several devices by itself, empty if it does not.
         world_size: Ranks that it was started with.
-        uses_ddp: It wraps its model in DistributedDataParallel.
         batch_norm_layers: Number of BatchNorm layers in the root modules.
         stages: Parts of its one root module in a row, 0 where that is no nn.Sequential.
     """
@@ -137,7 +136,6 @@ class Profile:
     flags: tuple[Flag, ...] = ()
     distributes_itself: str = ""
     world_size: int = 1
-    uses_ddp: bool = False
     batch_norm_layers: int = 0
     stages: int = 0
 

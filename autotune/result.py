@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from statistics import fmean
@@ -16,9 +16,11 @@ from autotune.bestfile import BestFile
 from autotune.config import Config, KnobValue
 from autotune.confirm import Verdict
 from autotune.flags import KEYWORD
+from autotune.knobs import launched, registry
 from autotune.lr import LrRule, batch_growth, global_batch, lr_factor
 from autotune.measurement import Compilation, Interval, Measurement, Memory, doubts_of
-from autotune.proposals import restarts
+from autotune.program import LaunchPlan
+from autotune.proposals import DEVICES, restarts
 from autotune.record import Head, TrialRecord
 from autotune.session import Session
 from autotune.setting import Setting
@@ -96,6 +98,12 @@ class SearchResult:
     def global_batches(self) -> tuple[int | None, int | None]:
         """Samples that make one optimizer step, in ``baseline`` and in ``best``."""
         return global_batch(self.baseline), global_batch(self.best)
+
+    @property
+    def has_ranks(self) -> bool:
+        """``best`` trains in ranks that a launcher starts."""
+        plan = LaunchPlan((), ".", ranks=self.head.program.ranks)
+        return launched(replace(self.setting, config=self.best), plan).ranks is not None
 
     @property
     def batch_growth(self) -> float:
@@ -263,9 +271,10 @@ def conclude(session: Session, baseline: Baseline, verdict: Verdict) -> SearchRe
     best_side = confirmation.winner if confirmation and is_faster else base_side
     own = Interval(1.0, 1.0, 1.0)  # the program against itself
     records = session.study.records
+    best = candidate.config if candidate is not None and is_faster else baseline.space.baseline
     return SearchResult(
         finding=_finding(verdict),
-        best=candidate.config if candidate is not None and is_faster else baseline.space.baseline,
+        best=best,
         baseline=baseline.space.baseline,
         candidate=candidate.config if candidate is not None else None,
         speedup=confirmation.speedup if confirmation and is_faster else own,
@@ -279,7 +288,7 @@ def conclude(session: Session, baseline: Baseline, verdict: Verdict) -> SearchRe
         memory=(_peak(base_side), _peak(best_side)),
         losses=(_last_loss(base_side), _last_loss(best_side)),
         reason=verdict.reason,
-        untried=tuple(_untried(baseline.space, records)),
+        untried=tuple(_untried(baseline.space, records, best)),
         doubts=doubts_of((*confirmation.baseline, *confirmation.winner)) if confirmation else (),
         records=tuple(records),
         head=session.study.head,
@@ -296,12 +305,22 @@ def _finding(verdict: Verdict) -> Finding:
     return Finding.FASTER if verdict.confirmation.is_faster else Finding.NO_GAIN
 
 
-def _untried(space: ResolvedSpace, records: Sequence[TrialRecord]) -> Iterator[str]:
-    """Yield the values of restart knobs under which nothing was measured."""
+def _untried(space: ResolvedSpace, records: Sequence[TrialRecord], best: Config) -> Iterator[str]:
+    """Yield the values of restart knobs that would act beside the best config, and were not."""
     tried = [r.config for r in records if r.measurement is not None]
-    for knob, value in restarts(space, space.restart):
-        if all(config[knob] != value for config in tried):
+    wanted = [*restarts(space, space.restart), *_device_values(space)]
+    for knob, value in wanted:
+        is_idle = not registry()[knob].is_active(best.replace(**{knob: value}))
+        is_tried = any(config[knob] == value for config in tried)
+        if not is_tried and (knob in DEVICES or not is_idle):
             yield f"{knob}={value}"
+
+
+def _device_values(space: ResolvedSpace) -> Iterator[tuple[str, KnobValue]]:
+    for knob in sorted(DEVICES & space.domains.keys()):
+        for value in space.domains[knob].values:
+            if value != space.baseline[knob]:
+                yield knob, value
 
 
 def _peak(side: Sequence[Measurement]) -> Memory:

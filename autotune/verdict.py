@@ -129,6 +129,8 @@ def _commands(result: SearchResult, output: Path) -> Iterator[str]:
         yield f'  import autotune; autotune.apply("{plain(output)}")  # before calling the function'
         return
     yield f"  autotune run {plain(output)} {plain(result.head.program)}"
+    if result.has_ranks:
+        return
     yield f'  or as first line of the script: import autotune; autotune.apply("{plain(output)}")'
 
 

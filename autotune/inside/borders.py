@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import distributed
 
 from autotune.config import KnobValue
 from autotune.inside.feed import Feed, first_tensor
@@ -70,6 +71,7 @@ class Borders(Listener):
             else Seams(self, target=None, group=group)
         )
         self.observer = Observer(self.seams, group.world_size)
+        self._group = group
         self.feed: Feed | None = None
         self.samples_between_starts: int | None = None
         self.batches_per_step = 1
@@ -191,4 +193,16 @@ class Borders(Listener):
         if self.observer.is_complete:
             if self.seams.loader.misses_target:
                 raise LookupError(self.seams.loader.describe_missing_target())
+            self._insist_on_one_group()
             self.observed()
+
+    def _insist_on_one_group(self) -> None:
+        """Ranks that do not know of each other would each train a model of their own."""
+        if self._group.world_size == 1 or self.seams.distribution.has_ranks:
+            return
+        size = distributed.get_world_size() if distributed.is_initialized() else 1
+        if size != self._group.world_size:
+            raise RuntimeError(
+                f"the program trains in groups of {size} where {self._group.world_size} ranks were "
+                "started: it does not take its ranks from torchrun"
+            )

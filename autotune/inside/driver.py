@@ -71,7 +71,6 @@ class Driver(Borders):
         self._setting = start.setting
         self._started = started
         self._quit = quit_process
-        self._group = group
         self._meetings = Meetings(group)
         self._communication = CommunicationClock()
         self._tally = Tally()

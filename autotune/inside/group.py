@@ -29,12 +29,14 @@ class Group:
         rank: Its number.
         local_rank: Its number on this machine.
         world_size: How many there are.
+        local_world_size: How many on this machine.
         shared: The store of all, None for a process alone.
     """
 
     rank: int = 0
     local_rank: int = 0
     world_size: int = 1
+    local_world_size: int = 1
     shared: Store | None = None
 
     @property
@@ -99,6 +101,7 @@ def join(environment: Mapping[str, str]) -> Group:
         rank=int(environment["RANK"]),
         local_rank=int(environment["LOCAL_RANK"]),
         world_size=world_size,
+        local_world_size=int(environment["LOCAL_WORLD_SIZE"]),
         shared=PrefixStore("autotune", store),
     )
 

@@ -11,7 +11,6 @@ import torch
 from torch import distributed, nn
 from torch.backends import cuda, cudnn
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorms
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -23,9 +22,16 @@ from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.optimizer import implementation_of, implementations_of
 from autotune.inside.seams.process import profiles
 from autotune.profile import OptimizerFacts, Profile
+from autotune.strategies.base import ACCELERATE, DDP, FABRIC, LIGHTNING, TRANSFORMERS
 
 OBSERVED_STEPS = 4
-WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "_FabricModule")
+TRAINERS = {"lightning": LIGHTNING, "transformers": TRANSFORMERS}
+WRAPPERS = {
+    "DistributedDataParallel": DDP,
+    "DataParallel": "nn.DataParallel",
+    "FullyShardedDataParallel": "FullyShardedDataParallel",
+    "_FabricModule": FABRIC,
+}
 
 
 class Observer:
@@ -148,7 +154,6 @@ class Observer:
             flags=self._seams.flags.all(),
             distributes_itself=self._distributes_itself(roots),
             world_size=self._world_size,
-            uses_ddp=any(isinstance(m, DistributedDataParallel) for m in modules),
             batch_norm_layers=sum(isinstance(m, BatchNorms) for m in modules),
             stages=_stages(roots),
         )
@@ -157,14 +162,14 @@ class Observer:
         """By what the program trains on several devices, or would if it were launched so."""
         if self._seams.distribution.is_needed:
             return ""  # what is to be seen of it is ours
-        if self._seams.trainers.in_use:
-            return f"the Trainer of {self._seams.trainers.in_use}"
-        wrappers = {type(m).__name__ for root in roots for m in root.modules()} & set(WRAPPERS)
-        if wrappers:
-            return ", ".join(sorted(wrappers)).removeprefix("_")
+        if trainer := self._seams.trainers.in_use:
+            return TRAINERS[trainer]
         state = sys.modules.get("accelerate.state")
         if state is not None and state.AcceleratorState._shared_state:  # noqa: SLF001
-            return "Accelerate"
+            return ACCELERATE
+        names = {type(m).__name__ for root in roots for m in root.modules()}
+        if found := names & WRAPPERS.keys():
+            return WRAPPERS[min(found)]
         is_open = distributed.is_available() and distributed.is_initialized()
         return "torch.distributed" if is_open else ""
 

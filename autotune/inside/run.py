@@ -12,7 +12,7 @@ from autotune import bestfile
 from autotune.errors import UsageError
 from autotune.flags import KEYWORD
 from autotune.inside import launch
-from autotune.inside.group import ALONE, Group, is_rank, join_in_place
+from autotune.inside.group import ALONE, Group, is_rank, join, join_in_place
 from autotune.inside.seams import Seams, loose_knobs
 from autotune.knobs import launched
 from autotune.program import LaunchPlan, parse_program
@@ -64,6 +64,22 @@ def _comes_too_late(knob: str, setting: Setting) -> bool:
     return is_keyword or knob in STARTS_WITH_THE_PROCESS or knob.startswith("$")
 
 
+def _ranks_note(setting: Setting, group: Group) -> str:
+    """What a user must know who reads what the program prints."""
+    strategy = setting.config.get("strategy", "ddp")
+    note = (
+        f"{group.world_size} ranks train by {strategy}. What the program prints of its samples, "
+        "its speed and its training loss is one rank's share."
+    )
+    searched = int(setting.config.get("world_size", 1))
+    if group.world_size != searched:
+        note += (
+            f" A step has {group.world_size / searched:g} times the samples that were searched "
+            f"for; the learning rate follows ({setting.lr_rule} rule)."
+        )
+    return note
+
+
 def main(best_path: str, program_text: str, *args: str) -> None:
     """Run a program under a best.yaml, as ``python PROGRAM ARGS`` would run it."""
     program = parse_program(program_text, args)
@@ -71,12 +87,16 @@ def main(best_path: str, program_text: str, *args: str) -> None:
     plan = launched(setting, LaunchPlan((), program.cwd, args=program.args))
     config = launch.RecordedConfig(setting.config)
     if setting.distributes_itself or not is_rank(os.environ):
-        install(setting)
+        install(setting, join(os.environ))
         launch.run(plan.of(program), config)
         return
     group = join_in_place(has_device_each=setting.device == "cuda")
+    if group.is_first and group.world_size > 1:
+        sys.stderr.write(f"autotune: {_ranks_note(setting, group)}\n")
     seams = install(setting, group)
     with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
+        if not group.is_first:  # what it writes elsewhere is none of the user's files
+            tempfile.tempdir = os.environ["TMPDIR"] = folder
         seams.silence(Path(folder))
         launch.run(plan.of(program), config)
     group.leave()

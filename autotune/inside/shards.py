@@ -95,8 +95,8 @@ class ShardedSampler(Sampler[Any]):
                 first += round_
             if len(round_) < size and self._drop_last:
                 return
-            while len(round_) < size:
-                round_.append(first[len(round_) % len(first)])
+            missing = size - len(round_)
+            round_ += [first[number % len(first)] for number in range(missing)]
             yield round_[rank]
 
     def __len__(self) -> int:

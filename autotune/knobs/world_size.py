@@ -23,7 +23,9 @@ class WorldSize(Knob):
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
         """Return the doublings of one up to all devices: GPUs, or cores."""
-        if not profile.distributes_itself and (reason := ddp_refusal(hardware, profile)):
+        if profile.distributes_itself != "torch.distributed" and (
+            reason := ddp_refusal(hardware, profile)
+        ):
             return NotOffered(reason)
         most = max(1, devices_of(hardware, profile))
         counts = {1 << power for power in range(most.bit_length())}

@@ -7,7 +7,7 @@ and what it saves of them is what it would have saved on one device.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 
+LIGHTNING, TRANSFORMERS = "Lightning's Trainer", "Hugging Face's Trainer"
+DDP, FABRIC, ACCELERATE = "DistributedDataParallel", "Lightning's Fabric", "Accelerate"
+MAKE_DDP = frozenset({DDP, FABRIC, ACCELERATE, LIGHTNING, TRANSFORMERS})
+"""What wraps a program's model in DDP by itself, where several ranks are started."""
+
+
 @dataclass(frozen=True)
 class Site:
     """What a strategy works with, inside the program.
@@ -29,6 +35,7 @@ class Site:
         world_size: How many these are.
         options: Values of the strategies' own knobs, by their names.
         optimizers: All that the program has built.
+        blocks: Tells the repeated blocks of a model.
         unused: Ids of parameters that got no gradient in the first step.
     """
 
@@ -36,6 +43,7 @@ class Site:
     world_size: int
     options: Mapping[str, KnobValue]
     optimizers: Sequence[Optimizer]
+    blocks: Callable[[nn.Module], Sequence[nn.Module]]
     unused: frozenset[int] = frozenset()
 
 
@@ -92,9 +100,7 @@ def data_parallel_refusal(hardware: Hardware, profile: Profile) -> str | None:
 
 def ddp_refusal(hardware: Hardware, profile: Profile) -> str | None:
     """Return why no options of DDP can act here, as a clause, or None."""
-    if profile.distributes_itself and not profile.uses_ddp:
-        return f"the program distributes itself without DDP ({profile.distributes_itself})"
-    if profile.distributes_itself:
+    if profile.distributes_itself in MAKE_DDP:
         return None
     return data_parallel_refusal(hardware, profile) or _one_device(hardware, profile)
 

@@ -42,8 +42,9 @@ class Fsdp(Strategy):
 
         before = dict(module.named_parameters())
         options = _options(site)
-        for block in _blocks(module, site):
-            fully_shard(block, **options)
+        if site.options.get("fsdp_shard", "blocks") == "blocks":
+            for block in site.blocks(module):
+                fully_shard(block, **options)
         fully_shard(module, **options)
         after = dict(module.named_parameters())
         replaced = {before[name]: after[name] for name in before}
@@ -78,13 +79,6 @@ def _options(site: Site) -> dict[str, Any]:
     if site.options.get("fsdp_cpu_offload"):
         options["offload_policy"] = CPUOffloadPolicy()
     return options
-
-
-def _blocks(module: nn.Module, site: Site) -> list[nn.Module]:
-    from autotune.inside.seams.checkpoint import blocks_of
-
-    by_block = site.options.get("fsdp_shard", "blocks") == "blocks"
-    return [block for block in blocks_of([module]) if block is not module] if by_block else []
 
 
 def _hand_over(optimizer: Optimizer, replaced: Mapping[Any, Any]) -> None:

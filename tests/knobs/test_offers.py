@@ -208,9 +208,19 @@ def test_what_torch_fixes_at_its_start_needs_a_fresh_process() -> None:
         "compile",
         "compile_dynamic",
         "cuda_allocator",
+        "ddp_bucket_cap_mb",
+        "ddp_gradient_as_bucket_view",
+        "ddp_static_graph",
         "flush_denormal",
+        "fsdp_cpu_offload",
+        "fsdp_mixed_precision",
+        "fsdp_reshard_after_forward",
+        "fsdp_shard",
         "interop_threads",
         "malloc",
+        "strategy",
+        "sync_batchnorm",
+        "world_size",
     }
 
 

@@ -25,7 +25,7 @@ from tests.made import make_loader
 
 SAMPLES, BATCH = 90, 32  # three batches in an epoch, the last one smaller
 EPOCHS = 7  # 21 steps
-BASELINE = {
+BASELINE: dict[str, KnobValue] = {
     "batch_size": BATCH,
     "accumulation_steps": 1,
     "strategy": "single",
@@ -94,7 +94,7 @@ class Net(nn.Module):
         x = self.first(x)
         for block in self.blocks:
             x = block(x)
-        return self.last(self.norm(x))
+        return torch.as_tensor(self.last(self.norm(x)))
 
 
 def program(case: Case) -> dict[str, Any]:

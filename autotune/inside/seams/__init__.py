@@ -34,6 +34,7 @@ from autotune.knobs import registry
 from autotune.lr import LrRule, batch_parts
 from autotune.profile import LoaderFacts
 from autotune.setting import Setting
+from autotune.strategies.base import FABRIC, LIGHTNING
 
 logger = logging.getLogger("autotune")
 STEPS_UNTIL_ROOTS_ARE_KNOWN = 3
@@ -51,9 +52,12 @@ def _unguarded() -> list[Path]:
 
 def loose_knobs(setting: Setting) -> tuple[str, ...]:
     """Return the knobs in which the training loader may differ from the one that was seen."""
+    loose = list(setting.own_knobs)
     if setting.flags.keys() & setting.changes().keys():  # what a flag does, the program knows
-        return (*setting.own_knobs, "batch_size", "num_workers", "prefetch_factor", "pin_memory")
-    return setting.own_knobs
+        loose += ["batch_size", "num_workers", "prefetch_factor", "pin_memory"]
+    if setting.distributes_itself and "world_size" in setting.changes():
+        loose += ["batch_size", "world_size"]  # it shares out its data as it likes
+    return tuple(loose)
 
 
 class Seams:
@@ -207,8 +211,12 @@ class Seams:
                 registry()[knob].follow(value, self)
             elif knob not in setting.own_knobs:
                 registry()[knob].apply(value, self)
-        if since is None and self._group.is_launched and not setting.distributes_itself:
-            self._train_together(setting.config)
+        if since is None and self._group.is_launched:
+            if not setting.distributes_itself:
+                self._train_together(setting.config)
+            elif setting.distributes_itself in {LIGHTNING, FABRIC} and self._group.world_size > 1:
+                ranks = self._group.local_world_size
+                self.trainers.launch(ranks, self._group.world_size // ranks)
 
     def _train_together(self, config: Config) -> None:
         """Make one program of the ranks that the launcher started, on their own shares of data."""

@@ -36,6 +36,7 @@ from autotune.inside.feed import first_tensor
 from autotune.inside.group import Group
 from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.base import Patches
+from autotune.inside.seams.checkpoint import blocks_of
 from autotune.strategies import STRATEGIES, Site, Strategy
 
 DDP_OPTIONS = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph")
@@ -183,6 +184,7 @@ class DistributionSeam:
             world_size=self._group.world_size,
             options=self._options,
             optimizers=self._optimizers(),
+            blocks=lambda module: blocks_of([module]),
             unused=frozenset(self._unused),
         )
 
@@ -269,15 +271,14 @@ class DistributionSeam:
         self._patches.replace(utils, "clip_grad_norm_", clip_grad_norm_)
         self._patches.replace(utils, "clip_grad_value_", clip_grad_value_)
 
-    def _present(self, parameters: Any) -> list[torch.Tensor]:
+    def _present(self, parameters: Any) -> list[Any]:
         """Parameters as they are now: a program may hold those that were replaced."""
         given = [parameters] if isinstance(parameters, torch.Tensor) else [*parameters]
-        found = []
-        for parameter in given:
-            old, new = self._replaced.get(id(parameter), (None, None))
-            is_replaced = old is not None and new is not None and old() is parameter
-            found.append(new if is_replaced else parameter)
-        return found
+        return [self._replacement(parameter) for parameter in given]
+
+    def _replacement(self, parameter: Any) -> Any:
+        old, new = self._replaced.get(id(parameter), (None, None))
+        return new if old is not None and old() is parameter else parameter
 
     def _judge_alike(self) -> None:
         """A schedule that follows a metric follows the mean of all ranks'."""
@@ -310,8 +311,8 @@ class DistributionSeam:
 
 def _clip_both(
     clip: Callable[..., Any],
-    shards: list[torch.Tensor],
-    others: list[torch.Tensor],
+    shards: Sequence[Any],
+    others: Sequence[Any],
     max_norm: float,
     norm_type: float = 2.0,
     **kwargs: Any,
@@ -319,7 +320,7 @@ def _clip_both(
     """Clip sharded and whole parameters by their common norm, and return it."""
     parts = [clip(part, math.inf, norm_type, **kwargs) for part in (shards, others)]
     norms = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in parts]
-    whole = torch.linalg.vector_norm(torch.stack(norms), norm_type)
+    whole: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms), norm_type)
     utils.clip_grads_with_norm_(shards, max_norm, whole)
     utils.clip_grads_with_norm_(others, max_norm, whole)
     return whole

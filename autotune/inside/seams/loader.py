@@ -235,6 +235,8 @@ class LoaderSeam:
         own: dict[str, Any] = {n: v for n, v in blank.items() if n in self._own_knobs}
         if {"num_workers", "prefetch_factor"} & set(self._own_knobs):
             own |= {"prefetch_factor": None, "persistent_workers": False}
+        if "world_size" in self._own_knobs:
+            own |= {"sampler": "", "has_batch_sampler": False, "drop_last": False}
         return replace(facts, in_order=True, start_method="", **own)
 
     def _changes(self, loader: DataLoader[Any]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class OptimizerSeam:
         before_first: Callable[[], None],
         stepped: Callable[[Optimizer], None],
         scaled_rates: Callable[[float], None],
-        built: Callable[[], None],
+        built: Callable[[], None] = lambda: None,
     ) -> None:
         self._scaled_rates = scaled_rates
         self._built = built

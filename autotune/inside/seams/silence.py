@@ -54,7 +54,7 @@ class SilenceSeam(SavingSeam):
         self._patches.replace(shutil, "rmtree", self._unless_guarded(shutil.rmtree))
 
     def _is_guarded(self, real: str) -> bool:
-        return not real.startswith(self._unguarded)
+        return not f"{real}{os.sep}".startswith(self._unguarded)
 
     def _path_for(self, path: Any, mode: str) -> Any:
         if isinstance(path, str) and set(mode) & set("a+") and not os.path.exists(path):  # noqa: PTH110
@@ -94,22 +94,26 @@ class SilenceSeam(SavingSeam):
         return call
 
     def _redirect_torch(self) -> None:
-        self._patches.replace(torch, "save", self._note_save)
-        original = torch.load
+        original_save, original_load = torch.save, torch.load
         seam = self
+
+        def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
+            if isinstance(f, (str, os.PathLike)):
+                seam._note_save(os.path.realpath(f))
+            else:  # a file that is open is one of this rank's own, or in memory
+                original_save(obj, f, *args, **kwargs)
 
         def load(f: Any, *args: Any, **kwargs: Any) -> Any:
             if isinstance(f, (str, os.PathLike)):
                 seam._wait_for(os.path.realpath(f))
-            return original(f, *args, **kwargs)
+            return original_load(f, *args, **kwargs)
 
+        self._patches.replace(torch, "save", save)
         self._patches.replace(torch, "load", load)
 
-    def _note_save(self, obj: object, f: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        if isinstance(f, (str, os.PathLike)):
-            real = os.path.realpath(f)
-            self._written[real] = self._written.get(real, 0) + 1
-            self._saves[real] = (real, self._written[real])
+    def _note_save(self, real: str) -> None:
+        self._written[real] = self._written.get(real, 0) + 1
+        self._saves[real] = (real, self._written[real])
 
     def _wait_for(self, real: str) -> None:
         """Let the first rank finish a checkpoint that this one would have saved by now."""

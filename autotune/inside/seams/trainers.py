@@ -13,6 +13,11 @@ from weakref import WeakSet
 from autotune.inside.seams.base import Patches
 
 FOREVER = 10**15  # steps
+LIGHTNING_TAKES_DEVICES = (
+    ("lightning.pytorch", "Trainer"),
+    ("pytorch_lightning", "Trainer"),
+    ("lightning.fabric", "Fabric"),
+)
 LIGHTNING, TRANSFORMERS = "lightning", "transformers"
 MODULES = {
     "lightning.pytorch": LIGHTNING,
@@ -65,6 +70,29 @@ class TrainersSeam:
                     importlib.import_module(name)
         self.in_use = library
         self.adopt()
+
+    def launch(self, ranks: int, nodes: int) -> None:
+        """Have Lightning take all ranks that were launched; by itself it takes those it is told of.
+
+        Args:
+            ranks: On this machine.
+            nodes: Machines.
+        """
+        for name, owner in LIGHTNING_TAKES_DEVICES:
+            with suppress(ImportError):
+                module = importlib.import_module(name)
+                self._give_devices(getattr(module, owner), ranks, nodes)
+
+    def _give_devices(self, owner: Any, ranks: int, nodes: int) -> None:
+        original = owner.__init__
+
+        @wraps(original)
+        def init(its: Any, *args: Any, **kwargs: Any) -> None:
+            if kwargs.get("strategy", "auto") == "auto":
+                kwargs["strategy"] = "ddp"
+            original(its, *args, **{**kwargs, "devices": ranks, "num_nodes": nodes})
+
+        self._patches.replace(owner, "__init__", init)
 
     def accumulate(self, steps: int) -> None:
         """Have running trainers, and those to come, make a step of so many batches."""

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from autotune.errors import UsageError
+from autotune.hardware import cpu_quota
+from autotune.inside.communication import under_way_s
+from autotune.inside.group import hide_launcher, rank_of, take_device
+from autotune.launcher import Nodes, by_torchrun, first_host, nodes_of
+from autotune.program import LaunchPlan
+
+SLURM = {
+    "SLURM_NNODES": "2",
+    "SLURM_NTASKS": "2",
+    "SLURM_PROCID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_JOB_ID": "4711",
+    "SLURM_JOB_NODELIST": "gpu[03-04]",
+}
+
+
+def test_a_plan_without_ranks_is_started_as_it_is() -> None:
+    plan = LaunchPlan(("python", "train.py"), ".")
+    assert by_torchrun(plan) is plan
+
+
+def test_ranks_share_the_cores_and_meet_at_a_port_that_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    plan = by_torchrun(LaunchPlan(("python", "train.py"), ".", ranks=2))
+    assert plan.argv[-2:] == ("python", "train.py")
+    assert "--standalone" in plan.argv
+    assert plan.env["OMP_NUM_THREADS"] == str(max(1, cpu_quota() // 2))
+
+
+def test_fewer_threads_that_the_user_asks_for_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert by_torchrun(LaunchPlan((), ".", ranks=1)).env["OMP_NUM_THREADS"] == "1"
+
+
+def test_nodes_are_passed_on_to_torchrun() -> None:
+    numbered = Nodes(2, 1, "first:29400").options
+    assert " ".join(numbered).endswith(
+        "--rdzv-backend static --rdzv-endpoint first:29400 --rdzv-id autotune --node-rank 1"
+    )
+    assert "c10d" in Nodes(2, None, "first:29400").options
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"), [((2, 0, ""), "--rdzv-endpoint"), ((2, 2, "a:1"), "--node-rank 2 is none")]
+)
+def test_nodes_that_cannot_meet_are_refused(nodes: tuple[int, int, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Nodes(*nodes)
+
+
+def test_a_slurm_step_says_which_nodes_train() -> None:
+    nodes = nodes_of(SLURM)
+    assert nodes == Nodes(2, 1, "gpu03:30211", "slurm-4711")
+
+
+def test_a_job_without_a_step_or_of_one_node_is_one_machine() -> None:
+    assert nodes_of({}) == Nodes()
+    assert nodes_of({k: v for k, v in SLURM.items() if k != "SLURM_PROCID"}) == Nodes()
+    assert nodes_of({**SLURM, "SLURM_NNODES": "1"}) == Nodes()
+
+
+def test_a_task_per_rank_is_refused_with_the_way_to_start_one_per_node() -> None:
+    with pytest.raises(UsageError, match="srun --ntasks-per-node=1"):
+        nodes_of({**SLURM, "SLURM_NTASKS": "16"})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("gpu[03-05,9],login", "gpu03"),
+        ("a,b", "a"),
+        ("n7", "n7"),
+        ("rack[1-2]-node", "rack1-node"),
+        ("x[4,9]", "x4"),
+    ],
+)
+def test_the_first_host_of_slurms_list(nodes: str, first: str) -> None:
+    assert first_host(nodes) == first
+
+
+@pytest.mark.parametrize(
+    ("visible", "rank", "own"),
+    [
+        (None, 1, "1"),
+        ("4,6", 1, "6"),
+        ("GPU-aa, GPU-bb", 1, "GPU-bb"),
+        ("MIG-11,MIG-22", 0, "MIG-11"),
+        ("3", 1, ""),
+        ("", 0, ""),
+    ],
+)
+def test_each_rank_sees_its_own_of_the_visible_devices(
+    visible: str | None, rank: int, own: str
+) -> None:
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    take_device(rank, environment)
+    assert environment["CUDA_VISIBLE_DEVICES"] == own
+
+
+def test_a_program_does_not_see_the_launcher() -> None:
+    environment = {"RANK": "1", "TORCHELASTIC_RUN_ID": "x", "MASTER_PORT": "1", "PATH": "/bin"}
+    assert rank_of(environment) == 1
+    hide_launcher(environment)
+    assert environment == {"PATH": "/bin"}
+    assert rank_of({"RANK": "7"}) == 0, "what a user exports is no launcher"
+    assert rank_of(os.environ) == 0
+
+
+def test_collectives_that_overlap_are_counted_once() -> None:
+    s = 10**9
+    assert under_way_s([(0, s), (s // 2, 2 * s), (3 * s, 4 * s), (3 * s, 4 * s)]) == 3.0
+    assert under_way_s([]) == 0.0
