@@ -117,10 +117,12 @@ class Console:
             self._state.best = record.speedup
         style = "bold green" if is_best and record.speedup.low > 1 else "default"
         compilation = record.measurement.compilation
-        compiled = f", {compilation}" if compilation is not None and compilation.graphs else ""
+        beside = f", {compilation}" if compilation is not None and compilation.graphs else ""
+        if (share := record.measurement.communication_share) is not None:
+            beside += f", communication {share:.0%} of a step"
         self._say(
             f"  {number:3d}  [{style}]{record.speedup.estimate:.2f}x[/] {bounds(record.speedup)}  "
-            f"{rate.estimate:,.0f} samples/s  {changes}  [dim]{record.cost_s:.1f}s{compiled}[/]"
+            f"{rate.estimate:,.0f} samples/s  {changes}  [dim]{record.cost_s:.1f}s{beside}[/]"
         )
 
     def confirming(self, candidate: TrialRecord, space: ResolvedSpace) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pydantic import TypeAdapter
 from rich.console import Console, RenderableType
@@ -12,7 +12,7 @@ from rich.table import Table
 from autotune.console import bounds, plain
 from autotune.facts import Facts
 from autotune.hardware import Hardware
-from autotune.measurement import Interval, Memory
+from autotune.measurement import Interval, Memory, RankLoad
 from autotune.noise_floor import NoiseFloor
 
 BAR = 30
@@ -116,6 +116,9 @@ def _source(facts: Facts) -> str:
 
 def _split(facts: Facts) -> Iterator[RenderableType]:
     split = facts.anatomy.split
+    if facts.measurements[0].ranks:
+        yield from _ranks(facts.measurements[0].ranks)
+        return
     if split is None:
         yield "The program ended before its step could be taken apart."
         return
@@ -127,6 +130,20 @@ def _split(facts: Facts) -> Iterator[RenderableType]:
     yield table
     if split.launch_s is not None:
         yield f"  launching compute and optimizer takes the host {_ms(split.launch_s)}"
+
+
+def _ranks(ranks: Sequence[RankLoad]) -> Iterator[RenderableType]:
+    yield "Where a step of each rank goes; communication includes waiting for other ranks"
+    table = _table()
+    for load in ranks:
+        sent = "unknown" if load.communication_s is None else _ms(load.communication_s)
+        table.add_row(
+            f"rank {load.rank}",
+            _ms(load.step_s),
+            f"data wait {_ms(load.wait_s)}",
+            f"communication {sent}",
+        )
+    yield table
 
 
 def _ceilings(facts: Facts) -> Iterator[RenderableType]:

@@ -19,6 +19,7 @@ from autotune.flags import KEYWORD
 from autotune.knobs import launched, registry
 from autotune.lr import LrRule, batch_growth, global_batch, lr_factor
 from autotune.measurement import Compilation, Interval, Measurement, Memory, doubts_of
+from autotune.parallel import parallel_notes
 from autotune.program import LaunchPlan
 from autotune.proposals import DEVICES, restarts
 from autotune.record import Head, TrialRecord
@@ -56,6 +57,7 @@ class SearchResult:
         reason: Why there is no confirmation, empty when there is one.
         untried: Values of restart knobs that there was no time for.
         doubts: Why the confirmation is less sure than others, as sentences for the user.
+        has_batchnorm: The model has layers whose result depends on a batch as a whole.
     """
 
     finding: Finding
@@ -76,6 +78,7 @@ class SearchResult:
     seconds: float
     processes: int
     run_dir: Path
+    has_batchnorm: bool = False
 
     @property
     def trials(self) -> list[dict[str, object]]:
@@ -104,6 +107,11 @@ class SearchResult:
         """``best`` trains in ranks that a launcher starts."""
         plan = LaunchPlan((), ".", ranks=self.head.program.ranks)
         return launched(replace(self.setting, config=self.best), plan).ranks is not None
+
+    @property
+    def parallel_notes(self) -> tuple[str, ...]:
+        """Where the time of several ranks goes, as sentences; empty where none were measured."""
+        return parallel_notes(self.records, self.best)
 
     @property
     def batch_growth(self) -> float:
@@ -196,13 +204,16 @@ class SearchResult:
 
     @property
     def _micro_batch_note(self) -> str:
-        steps = self.changes.get("accumulation_steps")
-        if steps is None:
-            return ""
-        return (
-            f" Gradients of {steps} batches make one step; a loss must average over its samples, "
-            "and BatchNorm sees each batch alone."
-        )
+        note = ""
+        if (steps := self.changes.get("accumulation_steps")) is not None:
+            note += (
+                f" Gradients of {steps} batches make one step; a loss must average over its "
+                "samples, and BatchNorm sees each batch alone."
+            )
+        ranks = self.changes.get("world_size", 1)
+        if self.has_batchnorm and ranks != 1 and not self.best.get("sync_batchnorm"):
+            note += " BatchNorm sees the samples of each rank alone."
+        return note
 
     def save(self, path: str | Path) -> Path:
         """Write best.yaml to *path* and return it."""
@@ -296,6 +307,7 @@ def conclude(session: Session, baseline: Baseline, verdict: Verdict) -> SearchRe
         seconds=session.budget.spent_s,
         processes=session.rigs.started,
         run_dir=session.run.path,
+        has_batchnorm=baseline.profile.batch_norm_layers > 0,
     )
 
 

@@ -112,6 +112,8 @@ def _changes(result: SearchResult) -> Iterator[str]:
 def _footnotes(result: SearchResult, output: Path) -> Iterator[str]:
     for doubt in result.doubts:
         yield f"[yellow]{plain(doubt)}[/]"
+    for note in result.parallel_notes:
+        yield f"{plain(note)}."
     for untried in result.untried:
         yield f"[dim]Not measured: {plain(untried)} (a longer --budget leaves time for it).[/]"
     ok = sum(record.outcome is Outcome.OK for record in result.records)

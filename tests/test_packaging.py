@@ -22,7 +22,15 @@ def test_the_built_wheel_gives_a_working_command_with_the_shipped_spaces(tmp_pat
     (wheel,) = tmp_path.glob("autotune_torch-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     spaces = [n for n in names if n.startswith("autotune/search_spaces/")]
-    assert sorted(Path(n).stem for n in spaces) == ["cpu", "default", "full", "memory", "quick"]
+    assert sorted(Path(n).stem for n in spaces) == [
+        "cpu",
+        "ddp",
+        "default",
+        "fsdp",
+        "full",
+        "memory",
+        "quick",
+    ]
     assert not [n for n in names if n.startswith(("tests", "examples", "benchmarks"))]
 
     home = tmp_path / "env"
@@ -40,4 +48,4 @@ def test_the_built_wheel_gives_a_working_command_with_the_shipped_spaces(tmp_pat
         check=True, capture_output=True, text=True, cwd=tmp_path,
     ).stdout  # fmt: skip
     assert str(site) in said
-    assert "default ['cpu', 'default', 'full', 'memory', 'quick']" in said
+    assert "default ['cpu', 'ddp', 'default', 'fsdp', 'full', 'memory', 'quick']" in said

@@ -1,0 +1,94 @@
+"""What each strategy costs or gains: on one rank, where it can only cost, and on all devices.
+
+    python -m benchmarks.strategies [PROGRAM] [--rounds 6]
+
+Each round starts one fresh process group per strategy and number of ranks, in an order that turns
+from round to round, and the program as written once at each end. Ratios are taken within a round,
+against the mean of its two, with the same samples in a batch of each rank. With GPUs the
+collectives are nccl's, else gloo's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+from autotune import hardware
+from autotune.config import Config
+from autotune.measurement import Measurement
+from autotune.objective import FRESH_WINDOW, START_SILENCE_S
+from autotune.outcome import Ending
+from autotune.program import parse_program
+from autotune.rigs import Rigs
+from autotune.setting import Setting
+from autotune.strategies import devices_of
+from benchmarks.record import as_figures, median_ratio, save
+
+PROGRAM = Path(__file__).parents[1] / "examples" / "digits_cnn" / "train.py"
+STRATEGIES = ("ddp", "zero1", "fsdp")
+
+
+def main() -> None:
+    """Run the benchmark and keep its figures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("program", nargs="?", default=str(PROGRAM))
+    parser.add_argument("--rounds", type=int, default=6)
+    options = parser.parse_args()
+    program, machine = parse_program(options.program, []), hardware.detect()
+    with tempfile.TemporaryDirectory() as folder, Rigs(program, Path(folder), machine) as rigs:
+        with rigs.new() as rig:
+            ready = rig.open(None, _never, START_SILENCE_S)
+        if isinstance(ready, Ending):
+            raise SystemExit(f"the program failed: {ready.reason}")
+        baseline = Config({"strategy": "single", "world_size": 1})
+        base = Setting.as_written(baseline, ready.profile)
+        devices = devices_of(machine, ready.profile)
+        configs = [
+            baseline.replace(strategy=strategy, world_size=ranks)
+            for ranks in dict.fromkeys((1, devices))
+            for strategy in STRATEGIES
+        ]
+        ratios: dict[Config, list[float]] = {config: [] for config in configs}
+        shares: dict[Config, list[float]] = {config: [] for config in configs}
+        for number in range(options.rounds):
+            turned = configs[number % len(configs) :] + configs[: number % len(configs)]
+            before = _measure(rigs, base)
+            found = {config: _measure(rigs, replace(base, config=config)) for config in turned}
+            after = _measure(rigs, base)
+            single = fmean(m.throughput.estimate for m in (before, after))
+            for config, measurement in found.items():
+                ratios[config].append(measurement.throughput.estimate / single)
+                shares[config].append(measurement.communication_share or 0.0)
+    figures = {}
+    for config in configs:
+        ratio = median_ratio(ratios[config])
+        name = f"{config['strategy']} on {config['world_size']}"
+        figures[name] = {
+            "ratio": as_figures(ratio),
+            "communication_share": round(fmean(shares[config]), 3),
+            "rounds": options.rounds,
+        }
+        print(f"{name}: {ratio.estimate:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]")
+    print(f"kept in {save('strategies', {'program': program.name, **figures})}")
+
+
+def _measure(rigs: Rigs, setting: Setting) -> Measurement:
+    with rigs.new() as rig:
+        opened = rig.open(setting, _never, START_SILENCE_S)
+        if isinstance(opened, Ending):
+            raise SystemExit(f"{setting.config} failed: {opened.reason}")
+        measurement = rig.measure(setting, FRESH_WINDOW, _never, START_SILENCE_S)
+    if isinstance(measurement, Ending):
+        raise SystemExit(f"{setting.config} failed: {measurement.reason}")
+    return measurement
+
+
+def _never() -> Ending | None:
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Programs that distribute themselves: started by torchrun, and otherwise left to themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune import hardware
+from autotune.config import Config
+from autotune.failures import program_error
+from autotune.lr import LrRule
+from autotune.measurement import Measurement
+from autotune.outcome import Ending, Outcome
+from autotune.program import parse_program
+from autotune.rig import Rig
+from autotune.setting import Setting
+from autotune.spacefile import load
+from autotune.wire import Ready
+from tests.rigging import PROGRAMS, SHORT, base_setting, never, setting_with
+
+# Script, its arguments, ranks as it is started, by what it distributes itself, samples in a batch
+CASES = {
+    "torchrun": ("own_ddp.py", 2, "DistributedDataParallel", 32),
+    "accelerate": ("accelerated.py", None, "Accelerate", 32),
+    "fabric": ("fabric.py", None, "Lightning's Fabric", 32),
+    "lightning": ("lightning_trainer.py", None, "Lightning's Trainer", 16),
+    "transformers": ("hf_trainer.py", None, "Hugging Face's Trainer", 8),
+}
+
+
+def rig_for(name: str, directory: Path, number: int) -> Rig:
+    """Return a rig for a program, not open yet."""
+    script, ranks, _, _ = CASES[name]
+    program = parse_program(str(PROGRAMS / script), (str(directory / "out"),), directory, ranks)
+    return Rig(program, directory / f"rig{number}", directory / "cache")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_a_program_that_distributes_itself_is_tuned_in_its_ranks_and_ddp(
+    name: str, tmp_path: Path
+) -> None:
+    _, ranks, means, batch = CASES[name]
+    with rig_for(name, tmp_path, 1) as rig:
+        ready = rig.open(None, never, 120.0)
+        assert isinstance(ready, Ready), ready
+    profile = ready.profile
+    assert profile.distributes_itself == means
+    assert profile.world_size == (ranks or 1)
+    space = load("full").resolve(hardware.detect(), profile)
+    assert space.baseline["strategy"] == "own"
+    assert "strategy" not in space.domains, "its wrapping is its own"
+    assert {"world_size", "ddp_bucket_cap_mb"} <= space.domains.keys()
+    base = base_setting(profile, space="full")
+    setting = setting_with(base, world_size=2, num_threads=1, ddp_bucket_cap_mb=5)
+    with rig_for(name, tmp_path, 2) as rig:
+        opened = rig.open(setting, never, 120.0)
+        assert isinstance(opened, Ready), opened
+        found = rig.measure(setting, SHORT, never, 60.0)
+        said = rig.log_tail()
+    assert isinstance(found, Measurement), found
+    assert round(found.blocks[0].samples / found.blocks[0].steps) == 2 * batch
+    assert (found.communication_share or 0) > 0, "the ranks train together"
+    if name == "torchrun":
+        assert "buckets of 5 MiB" in said
+
+
+def test_ranks_that_train_each_for_itself_are_no_gain(tmp_path: Path) -> None:
+    """A program that does not take its ranks from torchrun would look twice as fast."""
+    program = parse_program(str(PROGRAMS / "plain.py"), (str(tmp_path / "losses"),), tmp_path)
+    base = _plain_setting()
+    alone = replace(base, distributes_itself="torch.distributed")
+    setting = setting_with(alone, world_size=2)
+    with Rig(program, tmp_path / "rig", tmp_path / "cache") as rig:
+        ending = rig.open(setting, never, 120.0)
+    assert isinstance(ending, Ending)
+    assert "the program trains in groups of 1 where 2 ranks were started" in ending.reason
+
+
+@pytest.mark.parametrize(("source", "is_refused"), [("torch", False), ("own", True)])
+def test_ranks_without_a_loader_draw_numbers_of_their_own_or_are_refused(
+    tmp_path: Path, source: str, is_refused: bool
+) -> None:
+    program = parse_program(str(PROGRAMS / "draws.py"), (source,), tmp_path)
+    base = replace(_plain_setting(), loader=None)
+    setting = setting_with(base, strategy="ddp", world_size=2)
+    with Rig(program, tmp_path / "rig", tmp_path / "cache") as rig:
+        opened = rig.open(setting, never, 120.0)
+    if is_refused:
+        assert isinstance(opened, Ending)
+        assert "all ranks train on the same batches" in opened.reason
+    else:
+        assert isinstance(opened, Ready), opened
+
+
+def _plain_setting() -> Setting:
+    """The baseline of a plain program, without the first steps that would tell it."""
+    baseline = Config({"strategy": "single", "world_size": 1, "num_threads": 1})
+    return Setting(baseline, baseline, None, LrRule.LINEAR, (), "cpu")
+
+
+def test_a_program_that_wants_a_launcher_is_told_how_to_get_one(tmp_path: Path) -> None:
+    program = parse_program(str(PROGRAMS / "own_ddp.py"), (), tmp_path)
+    with Rig(program, tmp_path / "rig", tmp_path / "cache") as rig:
+        ending = rig.open(None, never, 120.0)
+    assert isinstance(ending, Ending)
+    assert ending.outcome is Outcome.CRASHED
+    said = str(program_error(program, ending))
+    assert "wants to be started by a launcher" in said
+    assert "--nproc-per-node 2" in said
