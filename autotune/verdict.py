@@ -114,8 +114,9 @@ def _footnotes(result: SearchResult, output: Path) -> Iterator[str]:
         yield f"[yellow]{plain(doubt)}[/]"
     for note in result.parallel_notes:
         yield f"{plain(note)}."
-    for untried in result.untried:
-        yield f"[dim]Not measured: {plain(untried)} (a longer --budget leaves time for it).[/]"
+    if result.untried:
+        values = plain(", ".join(result.untried))
+        yield f"[dim]Not measured: {values} (a longer --budget leaves time).[/]"
     ok = sum(record.outcome is Outcome.OK for record in result.records)
     yield (
         f"[dim]{ok} of {len(result.records)} trials measured in {result.processes} processes, "

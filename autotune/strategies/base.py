@@ -25,6 +25,8 @@ DDP, FABRIC, ACCELERATE = "DistributedDataParallel", "Lightning's Fabric", "Acce
 MAKE_DDP = frozenset({DDP, FABRIC, ACCELERATE, LIGHTNING, TRANSFORMERS})
 """What wraps a program's model in DDP by itself, where several ranks are started."""
 
+BY_LOSS = {"LBFGS"}
+
 
 @dataclass(frozen=True)
 class Site:
@@ -85,8 +87,16 @@ class Strategy(ABC):
         """Say whether gradients of the next backward pass are averaged over the ranks."""
 
 
-def data_parallel_refusal(hardware: Hardware, profile: Profile) -> str | None:
-    """Return why ranks cannot train on shares of the data here, as a clause, or None."""
+def ranks_refusal(hardware: Hardware, profile: Profile) -> str | None:
+    """Return why ranks cannot train together here, as a clause, or None."""
+    families = {name for optimizer in profile.optimizers for name in optimizer.families}
+    if found := families & BY_LOSS:
+        return f"{', '.join(found)} decides by its loss, which is another one on each rank"
+    return shares_refusal(hardware, profile)
+
+
+def shares_refusal(hardware: Hardware, profile: Profile) -> str | None:
+    """Return why a batch cannot be shared out among devices here, as a clause, or None."""
     if profile.distributes_itself:
         return f"the program distributes itself ({profile.distributes_itself})"
     if profile.device not in {"cpu", "cuda"}:
@@ -102,12 +112,12 @@ def ddp_refusal(hardware: Hardware, profile: Profile) -> str | None:
     """Return why no options of DDP can act here, as a clause, or None."""
     if profile.distributes_itself in MAKE_DDP:
         return None
-    return data_parallel_refusal(hardware, profile) or _one_device(hardware, profile)
+    return ranks_refusal(hardware, profile) or _one_device(hardware, profile)
 
 
 def fsdp_refusal(hardware: Hardware, profile: Profile) -> str | None:
     """Return why no options of FSDP can act here, as a clause, or None."""
-    return data_parallel_refusal(hardware, profile) or _one_device(hardware, profile)
+    return ranks_refusal(hardware, profile) or _one_device(hardware, profile)
 
 
 def _one_device(hardware: Hardware, profile: Profile) -> str | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from autotune.hardware import Hardware
 from autotune.profile import Profile
-from autotune.strategies.base import Site, Strategy, data_parallel_refusal
+from autotune.strategies.base import Site, Strategy, shares_refusal
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,7 +22,7 @@ class DataParallel(Strategy):
         """Return that it needs two GPUs, or a program that can be shared out."""
         if profile.device != "cuda" or len(hardware.gpus) < 2:
             return "nn.DataParallel needs two GPUs"
-        return data_parallel_refusal(hardware, profile)
+        return shares_refusal(hardware, profile)
 
     def distribute(self, module: nn.Module, site: Site) -> nn.Module:  # noqa: ARG002
         """Wrap the model for its training calls."""

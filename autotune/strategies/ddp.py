@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.hardware import Hardware
 from autotune.profile import Profile
-from autotune.strategies.base import Site, Strategy, data_parallel_refusal, wrapped_by_ddp
+from autotune.strategies.base import Site, Strategy, ranks_refusal, wrapped_by_ddp
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,7 +19,7 @@ class Ddp(Strategy):
 
     def refusal(self, hardware: Hardware, profile: Profile) -> str | None:
         """Return why the data cannot be shared out."""
-        return data_parallel_refusal(hardware, profile)
+        return ranks_refusal(hardware, profile)
 
     def distribute(self, module: nn.Module, site: Site) -> nn.Module:
         """Return DDP around the model; the program keeps calling the model itself."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.config import Config
 from autotune.hardware import Hardware
 from autotune.profile import Profile
-from autotune.strategies.base import Site, Strategy, data_parallel_refusal
+from autotune.strategies.base import Site, Strategy, ranks_refusal
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +28,7 @@ class Fsdp(Strategy):
 
     def refusal(self, hardware: Hardware, profile: Profile) -> str | None:
         """Return why the data cannot be shared out."""
-        return data_parallel_refusal(hardware, profile)
+        return ranks_refusal(hardware, profile)
 
     def conflict(self, config: Config) -> str | None:
         """Shards are pieces of flat memory, without a layout of images."""

@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.hardware import Hardware
 from autotune.profile import Profile
-from autotune.strategies.base import Site, Strategy, data_parallel_refusal, wrapped_by_ddp
+from autotune.strategies.base import Site, Strategy, ranks_refusal, wrapped_by_ddp
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
-
-NEEDS_ALL = {"LBFGS"}  # its step looks at all parameters at once
 
 
 class Zero1(Strategy):
@@ -29,11 +27,8 @@ class Zero1(Strategy):
     name = "zero1"
 
     def refusal(self, hardware: Hardware, profile: Profile) -> str | None:
-        """Return why the data or the optimizer cannot be shared out."""
-        families = {name for o in profile.optimizers for name in o.families}
-        if found := families & NEEDS_ALL:
-            return f"a step of {', '.join(found)} looks at all parameters at once"
-        return data_parallel_refusal(hardware, profile)
+        """Return why the data cannot be shared out."""
+        return ranks_refusal(hardware, profile)
 
     def distribute(self, module: nn.Module, site: Site) -> nn.Module:
         """Average gradients as ddp does."""

@@ -63,9 +63,9 @@ def test_stages_are_offered_where_a_sequential_model_fills_a_gpu() -> None:
     assert "model_split" not in offered(large, replace(TWO_GPUS, gpus=(A100,)))
 
 
-def test_an_optimizer_that_needs_all_parameters_is_not_sharded() -> None:
+def test_an_optimizer_that_decides_by_its_loss_is_kept_on_one_device() -> None:
     optimizer = replace(make_profile().optimizers[0], families=("LBFGS", "Optimizer"))
-    assert "zero1" not in offered({"optimizers": (optimizer,)}, make_hardware())
+    assert offered({"optimizers": (optimizer,)}, make_hardware()) == {"single"}
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,9 @@ def test_a_program_that_distributes_itself_is_tuned_in_its_ranks_and_ddp(
 def test_ranks_that_train_each_for_itself_are_no_gain(tmp_path: Path) -> None:
     """A program that does not take its ranks from torchrun would look twice as fast."""
     program = parse_program(str(PROGRAMS / "plain.py"), (str(tmp_path / "losses"),), tmp_path)
-    base = _plain_setting()
-    alone = replace(base, distributes_itself="torch.distributed")
-    setting = setting_with(alone, world_size=2)
+    own = replace(_plain_setting(), distributes_itself="torch.distributed")
+    baseline = own.baseline.replace(strategy="own")
+    setting = replace(own, baseline=baseline, config=baseline.replace(world_size=2))
     with Rig(program, tmp_path / "rig", tmp_path / "cache") as rig:
         ending = rig.open(setting, never, 120.0)
     assert isinstance(ending, Ending)

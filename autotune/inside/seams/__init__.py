@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 from torch.optim import Optimizer
 
-from autotune.config import Config
 from autotune.inside.group import ALONE, Group
 from autotune.inside.listener import Listener
 from autotune.inside.seams.accumulation import AccumulationSeam
@@ -212,21 +211,21 @@ class Seams:
             elif knob not in setting.own_knobs:
                 registry()[knob].apply(value, self)
         if since is None and self._group.is_launched:
+            if "num_threads" in setting.config:  # ranks start with those of their share of cores
+                registry()["num_threads"].apply(setting.config["num_threads"], self)
             if not setting.distributes_itself:
-                self._train_together(setting.config)
+                self._train_together()
             elif setting.distributes_itself in {LIGHTNING, FABRIC} and self._group.world_size > 1:
                 ranks = self._group.local_world_size
                 self.trainers.launch(ranks, self._group.world_size // ranks)
 
-    def _train_together(self, config: Config) -> None:
+    def _train_together(self) -> None:
         """Make one program of the ranks that the launcher started, on their own shares of data."""
         if not self.distribution.is_needed:
             self.distribution.use("ddp")
         if self._group.world_size > 1:
             self.loader.share(self._group)
         self.optimizer.follow(world_size=self._group.world_size)
-        if "num_threads" in config:  # ranks start with the threads of their share of the cores
-            registry()["num_threads"].apply(config["num_threads"], self)
 
     def _about_to_train(self) -> None:
         """The program's own set-up is over, its first step comes now."""

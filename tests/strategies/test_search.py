@@ -1,0 +1,34 @@
+"""A whole search over strategies, with real ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import autotune
+from autotune.setting import Setting
+from tests.rigging import PROGRAMS
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+def test_strategies_and_ranks_move_together_and_are_told_about(workplace: Path) -> None:
+    result = autotune.search(
+        PROGRAMS / "slow_items.py",
+        budget=100,
+        tune=["strategy", "world_size", "num_threads"],
+        values={"strategy": ["single", "ddp"]},
+    )
+    measured = {
+        (r.config["strategy"], r.config["world_size"]): r.measurement
+        for r in result.records
+        if r.measurement is not None
+    }
+    assert {("single", 1), ("ddp", 2)} <= measured.keys()
+    assert ("single", 2) not in measured, "one process has one rank"
+    ranks = measured["ddp", 2].ranks
+    assert [load.rank for load in ranks] == [0, 1]
+    assert any("2 ranks by ddp" in note for note in result.parallel_notes)
+    assert isinstance(result.setting, Setting)
+    assert result.has_ranks is (result.best["world_size"] == 2)
