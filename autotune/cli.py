@@ -173,9 +173,10 @@ def run(
     with _errors(console):
         file = bestfile.read(best)
         subject = parse_program(program, args or [])
-        for doubt in file.doubts(hardware.detect(), subject.fingerprint):
+        machine = hardware.detect()
+        for doubt in file.doubts(machine, subject.fingerprint):
             console.warn(doubt)
-        plan = run_plan(file, best, program, args or [])
+        plan = run_plan(file, best, program, args or [], machine)
         nodes = nodes_of(os.environ) if nnodes is None else Nodes(nnodes, node_rank, rdzv_endpoint)
         if nodes.count > 1 and plan.ranks is None:
             raise UsageError(
@@ -188,7 +189,7 @@ def run(
             return
         sys.stdout.flush()
         sys.stderr.flush()
-        # The program takes this process's place: its signals, terminal and exit code are its own.
+        # The program, or torchrun, takes this process's place, with its signals and terminal.
         os.execve(plan.argv[0], plan.argv, {**os.environ, **plan.env})  # noqa: S606
 
 

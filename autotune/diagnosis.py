@@ -17,6 +17,7 @@ from autotune.strategies import STRATEGIES
 # cannot gain more than the noise of a measurement.
 WORTH_A_WORD = 1.03
 INPUT_BOUND_SHARE = 0.25
+MOST_THREAD_MOVES = 5  # the sampler tries the rest on machines of many cores
 WAIT_IS_NOISE_SHARE = 0.03
 
 
@@ -155,7 +156,7 @@ def _compute_moves(space: ResolvedSpace) -> Iterator[Move]:
             "NHWC pays most in reduced precision",
         )
     if "num_threads" in space.domains:
-        for threads in reversed(space.domains["num_threads"].values):
+        for threads in [*reversed(space.domains["num_threads"].values)][:MOST_THREAD_MOVES]:
             if threads != space.baseline["num_threads"]:
                 yield Move(
                     Family.COMPUTE,
@@ -193,7 +194,9 @@ def _device_moves(space: ResolvedSpace, hardware: Hardware, profile: Profile) ->
                 continue
             changes: dict[str, KnobValue] = {"strategy": strategy, "world_size": count}
             if profile.device == "cpu" and has_ranks:
-                changes["num_threads"] = max(1, hardware.cpu_quota // count)
+                share = max(1, hardware.cpu_quota // count)
+                offered = [int(n) for n in _values(space, "num_threads") if int(n) <= share]
+                changes["num_threads"] = max(offered, default=share)
             ranks = f"{count} ranks train" if count > 1 else "one rank trains"
             yield Move(
                 Family.DEVICES,

@@ -16,6 +16,7 @@ def explore(session: Session, space: ResolvedSpace, diagnosis: Diagnosis) -> Non
     proposals = iter(
         Proposals(study, space, diagnosis, study.head.options.seed, session.may_restart)
     )
+    session.confirms_apart = _confirms_apart(session, space)
     while not session.until_confirmation():
         proposal = next(proposals, None)
         if proposal is None:
@@ -30,11 +31,16 @@ def explore(session: Session, space: ResolvedSpace, diagnosis: Diagnosis) -> Non
         )
         study.tell(proposal.trial, record)
         study.spent_s = session.budget.spent_s
-        best = next(iter(ranked(study.records, space)), None)
-        session.confirms_apart = best is not None and (
-            space.needs_restart(space.baseline, best.config) and looks_faster(best)
-        )
+        session.confirms_apart = _confirms_apart(session, space)
         console.trial(len(study.records) - 1, record, space)
+
+
+def _confirms_apart(session: Session, space: ResolvedSpace) -> bool:
+    """Tell whether the best so far would be confirmed in processes of its own."""
+    best = next(iter(ranked(session.study.records, space)), None)
+    if best is None or not looks_faster(best):
+        return False
+    return space.needs_restart(space.baseline, best.config)
 
 
 def _best_speedup(session: Session, space: ResolvedSpace) -> float | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from autotune.bestfile import BestFile
 from autotune.errors import UsageError
-from autotune.hardware import cpu_quota
+from autotune.hardware import Hardware, cpu_quota
 from autotune.knobs import launched
 from autotune.program import LaunchPlan, python_plan
 
@@ -91,7 +91,9 @@ def first_host(nodes: str) -> str:
     return f"{prefix}{first}{suffix}"
 
 
-def run_plan(best: BestFile, path: Path, program: str, args: Sequence[str]) -> LaunchPlan:
+def run_plan(
+    best: BestFile, path: Path, program: str, args: Sequence[str], machine: Hardware
+) -> LaunchPlan:
     """Return the plan of one process that trains under a best.yaml.
 
     Args:
@@ -99,10 +101,21 @@ def run_plan(best: BestFile, path: Path, program: str, args: Sequence[str]) -> L
         path: The file.
         program: As it was typed.
         args: The program's arguments.
+        machine: This one.
+
+    Raises:
+        UsageError: when there are fewer GPUs than ranks.
     """
     plan = python_plan("autotune.inside.run", str(path), program, *args, cwd=".")
     plan = replace(plan, ranks=best.program.ranks).with_env(AUTOTUNE_RUN="1")
-    return launched(best.setting, plan)
+    plan = launched(best.setting, plan)
+    gpus = len(machine.gpus)
+    if best.program.device == "cuda" and plan.ranks is not None and 0 < gpus < plan.ranks:
+        raise UsageError(
+            f"{path} trains in {plan.ranks} ranks with a GPU each, and {gpus} are visible here. "
+            "Search again on this machine, or lower 'world_size' in the file."
+        )
+    return plan
 
 
 def by_torchrun(
@@ -125,6 +138,9 @@ def by_torchrun(
     wanted = plan.variable("OMP_NUM_THREADS")
     if wanted.isdigit():
         threads = min(threads, int(wanted))
+    # sets are iterated in one order on all ranks: labels are numbered by them, files listed
+    hash_seed = plan.variable("PYTHONHASHSEED")
     return replace(plan, argv=(*python, *options, *plan.argv)).with_env(
-        OMP_NUM_THREADS=str(threads)
+        OMP_NUM_THREADS=str(threads),
+        PYTHONHASHSEED=hash_seed if hash_seed.isdigit() else "0",
     )

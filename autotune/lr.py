@@ -58,9 +58,22 @@ def global_batch(config: Mapping[str, KnobValue]) -> int | None:
     return math.prod(parts.values()) if "batch_size" in parts else None
 
 
-def batch_growth(before: Mapping[str, KnobValue], after: Mapping[str, KnobValue]) -> float:
-    """Return how many times the samples of a step one config has of another's."""
-    return math.prod(batch_parts(after).values()) / math.prod(batch_parts(before).values())
+def batch_growth(
+    before: Mapping[str, KnobValue], after: Mapping[str, KnobValue], *, counts_ranks: bool = True
+) -> float:
+    """Return how many times the samples of a step one config has of another's.
+
+    Args:
+        before: The config to compare with.
+        after: The config.
+        counts_ranks: More ranks are a larger batch. What they mean to a program that distributes
+            itself is its own affair, unless a step has as many samples as before.
+    """
+    ours, theirs = batch_parts(before), batch_parts(after)
+    growth = math.prod(theirs.values()) / math.prod(ours.values())
+    if counts_ranks or growth == 1.0 or not ours.get("world_size"):
+        return growth
+    return growth * ours["world_size"] / theirs["world_size"]
 
 
 def lr_factor(rule: LrRule, growth: float) -> float:

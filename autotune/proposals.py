@@ -97,7 +97,22 @@ class Proposals:
         before = self._incumbent()
         for move in self._diagnosis.devices:
             if self._has_time_for_restart("strategy"):
-                yield from self._new(before.replace(**move.changes), move.why)
+                yield from self._new(self._fitting(before.replace(**move.changes)), move.why)
+
+    def _fitting(self, config: Config) -> Config:
+        """The config with as much of its batch per rank as the whole of a step may have."""
+        sizes = self._space.domains.get("batch_size")
+        if sizes is None or not self._space.conflicts(self._space.canonical(config)):
+            return config
+        own = self._space.baseline["batch_size"]
+        smaller = sorted(
+            (n for n in sizes.values if int(own) <= int(n) < int(config["batch_size"])), key=int
+        )
+        for size in reversed(smaller):
+            fitting = config.replace(batch_size=size)
+            if not self._space.conflicts(self._space.canonical(fitting)):
+                return fitting
+        return config
 
     def _sampled(self) -> Iterator[Proposal]:
         best, idle, repeats = self._best_speedup(), 0, 0

@@ -115,14 +115,9 @@ class SearchResult:
 
     @property
     def batch_growth(self) -> float:
-        """How many times the samples of the program's own step a step of ``best`` has.
-
-        What more ranks mean to a program that distributes itself is its own affair.
-        """
-        before, after = self.baseline, self.best
-        if self.setting.distributes_itself and "world_size" in before:
-            after = after.replace(world_size=before["world_size"])
-        return batch_growth(before, after)
+        """How many times the samples of the program's own step a step of ``best`` has."""
+        counts_ranks = not self.setting.distributes_itself
+        return batch_growth(self.baseline, self.best, counts_ranks=counts_ranks)
 
     @property
     def compilation(self) -> Compilation | None:

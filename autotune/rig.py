@@ -291,7 +291,7 @@ class Rig:
                 codes = failures.exit_codes(self._codes)
             except subprocess.TimeoutExpired:
                 pass  # its ranks are ended with it; what they have said counts
-            paths = sorted(self._scratch.glob("ended-?"))
+            paths = [p for p in self._scratch.glob("ended-*") if p.suffix != ".part"]
             words += [e for path in paths if isinstance(e := decode(path.read_bytes()), Ended)]
         return failures.from_ranks(words, codes, self._exit_code(), self.log_tail())
 

@@ -311,12 +311,16 @@ def _keep_divisors(domains: dict[str, Domain], baseline: Mapping[str, KnobValue]
 
 
 def _most_samples(domains: Mapping[str, Domain], baseline: Mapping[str, KnobValue]) -> int | None:
-    """As many as the largest batch offered, and MOST_GROWTH times the program's own in any case."""
+    """As many as the largest batch offered, and MOST_GROWTH times the program's own in any case.
+
+    And as many as all ranks have, each with the program's own.
+    """
     own = global_batch(baseline)
     if own is None:
         return None
     sizes = domains["batch_size"].values if "batch_size" in domains else ()
-    return max(MOST_GROWTH * own, *map(int, sizes), 0)
+    ranks = domains["world_size"].values if "world_size" in domains else (1,)
+    return max(MOST_GROWTH * own, own * max(map(int, ranks)), *map(int, sizes))
 
 
 def _first(profile: Profile) -> set[str]:

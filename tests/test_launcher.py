@@ -94,8 +94,6 @@ def test_the_first_host_of_slurms_list(nodes: str, first: str) -> None:
         ("4,6", 1, "6"),
         ("GPU-aa, GPU-bb", 1, "GPU-bb"),
         ("MIG-11,MIG-22", 0, "MIG-11"),
-        ("3", 1, ""),
-        ("", 0, ""),
     ],
 )
 def test_each_rank_sees_its_own_of_the_visible_devices(
@@ -106,11 +104,18 @@ def test_each_rank_sees_its_own_of_the_visible_devices(
     assert environment["CUDA_VISIBLE_DEVICES"] == own
 
 
+@pytest.mark.parametrize("visible", ["3", ""])
+def test_a_rank_without_a_device_is_an_error(visible: str) -> None:
+    with pytest.raises(UsageError, match="Rank 1 has no GPU"):
+        take_device(1, {"CUDA_VISIBLE_DEVICES": visible})
+
+
 def test_a_program_does_not_see_the_launcher() -> None:
-    environment = {"RANK": "1", "TORCHELASTIC_RUN_ID": "x", "MASTER_PORT": "1", "PATH": "/bin"}
+    own = {"PATH": "/bin", "GROUP_NAME": "students"}
+    environment = {"RANK": "1", "TORCHELASTIC_RUN_ID": "x", "MASTER_PORT": "1", **own}
     assert rank_of(environment) == 1
     hide_launcher(environment)
-    assert environment == {"PATH": "/bin"}
+    assert environment == own
     assert rank_of({"RANK": "7"}) == 0, "what a user exports is no launcher"
     assert rank_of(os.environ) == 0
 

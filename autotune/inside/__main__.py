@@ -71,7 +71,11 @@ def _follow(scratch: Path) -> int:
     _group_for(start, group)
     from autotune.inside.follower import Follower
 
-    ended = _run(Follower(start.setting, group, _quit), start, group)
+    follower = Follower(start.setting, group, _quit)
+    if start.setting is None or start.setting.distributes_itself:  # it writes as it likes
+        shadow_dir = Path(start.shadow_dir) / f"rank{group.rank}"
+        follower.seams.redirect_files(shadow_dir, is_first=start.setting is None)
+    ended = _run(follower, start, group)
     part = scratch / f"ended-{group.rank}.part"
     part.write_bytes(encode(ended))
     part.rename(scratch / f"ended-{group.rank}")
@@ -104,6 +108,7 @@ def _run(listener: Borders, start: Start, group: Group) -> Ended:
         seams.install()
     if seams.distribution.has_ranks:
         seams.silence(Path(start.shadow_dir) / f"rank{group.rank}")
+        seams.distribution.agree()
     exception, trace, exit_code = "", "", 0
     try:
         launch.run(program, config, seams.flags.see_keywords)

@@ -13,12 +13,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from autotune.errors import UsageError
+
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
 PATIENCE = timedelta(days=7)  # a search may let its ranks wait; the parent's watchdog ends them
-LAUNCHERS = ("TORCHELASTIC_", "GROUP_", "ROLE_", "PET_")
-NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# torch.distributed.elastic.agent.server.local_elastic_agent, worker_env
+SCOPES = ("", "LOCAL_", "GROUP_", "ROLE_")
+SET_BY_TORCHRUN = frozenset(
+    {"ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"}
+    | {f"{scope}{what}" for scope in SCOPES for what in ("RANK", "WORLD_SIZE")}
+)
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,7 @@ def join(environment: Mapping[str, str]) -> Group:
 def hide_launcher(environment: MutableMapping[str, str]) -> None:
     """Take out what a launcher has set: many scripts distribute themselves when they find it."""
     for name in list(environment):
-        if name in NAMES or name.startswith(LAUNCHERS):
+        if name in SET_BY_TORCHRUN or name.startswith("TORCHELASTIC_"):
             del environment[name]
 
 
@@ -121,8 +127,15 @@ def take_device(local_rank: int, environment: MutableMapping[str, str]) -> None:
     """
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     devices = [part.strip() for part in visible.split(",")] if visible else []
-    own = devices[local_rank] if local_rank < len(devices) else ""
-    environment["CUDA_VISIBLE_DEVICES"] = own if visible is not None else str(local_rank)
+    if visible is None:
+        environment["CUDA_VISIBLE_DEVICES"] = str(local_rank)
+    elif local_rank < len(devices):
+        environment["CUDA_VISIBLE_DEVICES"] = devices[local_rank]
+    else:
+        raise UsageError(
+            f"Rank {local_rank} has no GPU: CUDA_VISIBLE_DEVICES={visible} names {len(devices)}. "
+            "Lower 'world_size' in best.yaml, or search again."
+        )
 
 
 def join_in_place(*, has_device_each: bool) -> Group:

@@ -98,6 +98,7 @@ def main(best_path: str, program_text: str, *args: str) -> None:
         if not group.is_first:  # what it writes elsewhere is none of the user's files
             tempfile.tempdir = os.environ["TMPDIR"] = folder
         seams.silence(Path(folder))
+        seams.distribution.agree()
         launch.run(plan.of(program), config)
     group.leave()
 

@@ -109,9 +109,12 @@ class ShardedIterable(IterableDataset[Any]):
     Rounds that are not whole are left out, so that all ranks have as many.
     """
 
+    whole: IterableDataset[Any]
+    _rank: int
+    _size: int
+
     def __init__(self, whole: IterableDataset[Any], group: Group) -> None:
-        self.whole = whole
-        self._rank, self._size = group.rank, group.world_size
+        vars(self).update(whole=whole, _rank=group.rank, _size=group.world_size)
 
     def __iter__(self) -> Iterator[Any]:
         stream = iter(self.whole)
@@ -125,6 +128,10 @@ class ShardedIterable(IterableDataset[Any]):
         if name.startswith("__") or "whole" not in vars(self):
             raise AttributeError(name)
         return getattr(self.whole, name)  # what a program asks its own dataset
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Give it to the program's own: many share a stream out among workers by attributes."""
+        vars(self.whole)[name] = value
 
 
 def share_of(samples: int, group: Group, *, drop_last: bool) -> int:

@@ -22,14 +22,16 @@ class NumThreads(Knob):
     minimum = 1
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
-        """Return the cores and their halvings."""
+        """Return the cores, one less, and the halvings of both."""
         if profile.device != "cpu":
             return NotOffered(f"the model computes on the {profile.device} device")
         if hardware.cpu_quota == 1:
             return NotOffered("there is one core")
-        counts = {hardware.cpu_quota, hardware.cpu_quota - 1}
-        while (half := min(counts) // 2) >= 1:
-            counts.add(half)
+        counts = {
+            start >> halvings
+            for start in (hardware.cpu_quota, hardware.cpu_quota - 1)
+            for halvings in range(start.bit_length())
+        }
         return Domain(tuple(sorted(counts)))
 
     def current(self, profile: Profile) -> KnobValue:

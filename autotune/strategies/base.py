@@ -38,7 +38,7 @@ class Site:
         options: Values of the strategies' own knobs, by their names.
         optimizers: All that the program has built.
         blocks: Tells the repeated blocks of a model.
-        unused: Ids of parameters that got no gradient in the first step.
+        has_unused: Some parameters of the model got no gradient in the first step.
     """
 
     rank: int
@@ -46,7 +46,7 @@ class Site:
     options: Mapping[str, KnobValue]
     optimizers: Sequence[Optimizer]
     blocks: Callable[[nn.Module], Sequence[nn.Module]]
-    unused: frozenset[int] = frozenset()
+    has_unused: bool = False
 
 
 class Strategy(ABC):
@@ -81,7 +81,7 @@ class Strategy(ABC):
         """Distribute a model that the program trains; return what is called in its place."""
 
     def adopt(self, optimizer: Optimizer, site: Site) -> None:  # noqa: B027
-        """Act on an optimizer, before its second step."""
+        """Act on an optimizer, before its first step."""
 
     def sync_gradients(self, called: Any, *, enabled: bool) -> None:  # noqa: B027
         """Say whether gradients of the next backward pass are averaged over the ranks."""
@@ -145,5 +145,5 @@ def wrapped_by_ddp(module: nn.Module, site: Site) -> nn.Module:
         bucket_cap_mb=None if bucket_cap_mb is None else int(bucket_cap_mb),
         gradient_as_bucket_view=bool(options.get("ddp_gradient_as_bucket_view", False)),
         static_graph=bool(options.get("ddp_static_graph", False)),
-        find_unused_parameters=any(id(p) in site.unused for p in module.parameters()),
+        find_unused_parameters=site.has_unused,
     )

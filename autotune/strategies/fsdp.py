@@ -84,6 +84,9 @@ def _options(site: Site) -> dict[str, Any]:
 def _hand_over(optimizer: Optimizer, replaced: Mapping[Any, Any]) -> None:
     """Give an optimizer the new parameters, with the state that was loaded for the old ones."""
     for group in optimizer.param_groups:
+        kept = [p for p in group["params"] if p not in replaced]
+        if kept and len(kept) < len(group["params"]):  # lists of both kinds have no kernels
+            group.update({name: False for name in ("foreach", "fused") if name in group})
         group["params"] = [replaced.get(p, p) for p in group["params"]]
     for old in [p for p in optimizer.state if p in replaced]:
         new = replaced[old]

@@ -58,7 +58,7 @@ class _Part:
             owner = loads.index(min(loads))
             self._owners[parameter] = owner
             loads[owner] += parameter.numel()
-        self._whole: list[list[Any]] = []
+        self._whole: list[list[Any]] | None = None
         self._optimizer = optimizer
         self._forget_others()
 
@@ -86,12 +86,16 @@ class _Part:
     def _spread(self, optimizer: Optimizer, *_: Any) -> None:
         from torch import distributed
 
-        for group, whole in zip(optimizer.param_groups, self._whole, strict=True):
-            group["params"] = whole
+        whole, self._whole = self._whole, None
+        if whole is None:  # it was adopted within its step, by a closure's first forward pass
+            self._forget_others()
+            return
+        for group, parameters in zip(optimizer.param_groups, whole, strict=True):
+            group["params"] = parameters
         sent = [
             distributed.broadcast(p.detach(), self._owner(p), async_op=True)
-            for whole in self._whole
-            for p in whole
+            for parameters in whole
+            for p in parameters
         ]
         for work in sent:
             assert work is not None, "asynchronous work can be waited for"

@@ -165,7 +165,7 @@ def test_a_program_without_a_loader_has_no_loader_knobs(knob: str) -> None:
 
 @pytest.mark.parametrize(
     ("cores", "expected"),
-    [(2, (1, 2)), (3, (1, 2, 3)), (8, (1, 3, 7, 8)), (16, (1, 3, 7, 15, 16))],
+    [(2, (1, 2)), (3, (1, 2, 3)), (8, (1, 2, 3, 4, 7, 8)), (16, (1, 2, 3, 4, 7, 8, 15, 16))],
 )
 def test_threads_are_the_cores_one_less_and_halvings(cores: int, expected: tuple[int, ...]) -> None:
     assert values("num_threads", make_hardware(cpu_quota=cores), make_profile()) == expected

@@ -28,6 +28,10 @@ CASES = [
     *(Case(s, o, "clipping") for s in STRATEGIES for o in OPTIMIZERS),
     *(Case(s, "sgd", "clipping", accumulation_steps=4) for s in STRATEGIES),
     *(Case(s, "sgd", style) for s in STRATEGIES for style in ("frozen", "closure", "outside")),
+    *(Case(s, "adamw", "frozen in optimizer") for s in STRATEGIES),
+    *(Case(s, "adamw", "thawed") for s in STRATEGIES),
+    *(Case(s, "adamw", "thawed", accumulation_steps=2) for s in STRATEGIES),
+    *(Case(s, "sgd", "outside clipping") for s in STRATEGIES),
     *(Case(s, "adamw", style) for s in STRATEGIES for style in ("unused", "late clearing")),
 ]
 WITH_BATCHNORM = [Case(strategy, "sgd", "batchnorm") for strategy in STRATEGIES]

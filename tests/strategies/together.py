@@ -87,7 +87,7 @@ class Net(nn.Module):
         self.last = nn.Linear(8, 1)
         if style == "unused":
             self.never = nn.Linear(3, 3)
-        if style == "frozen":
+        if style in {"frozen", "frozen in optimizer", "thawed"}:
             self.first.requires_grad_(requires_grad=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -97,7 +97,7 @@ class Net(nn.Module):
         return torch.as_tensor(self.last(self.norm(x)))
 
 
-def program(case: Case) -> dict[str, Any]:
+def program(case: Case) -> dict[str, Any]:  # noqa: C901 - the many ways to write a loop
     """Train for some steps as a script would; return what it ends with."""
     torch.manual_seed(0)
     x = torch.randn(SAMPLES, 6, dtype=torch.float64)
@@ -105,8 +105,10 @@ def program(case: Case) -> dict[str, Any]:
     loader = DataLoader(data, batch_size=BATCH, shuffle=True)
     model = Net(case.style).double()
     outside = nn.Parameter(torch.ones(1, dtype=torch.float64))  # of no module at all
-    trained = [p for p in model.parameters() if p.requires_grad]
-    trained += [outside] if case.style == "outside" else []
+    trained = list(model.parameters())
+    if case.style != "frozen in optimizer":
+        trained = [p for p in trained if p.requires_grad]
+    trained += [outside] if case.style.startswith("outside") else []
     optimizer: Optimizer
     if case.optimizer == "sgd":
         optimizer = SGD(trained, lr=0.05, momentum=0.9, weight_decay=1e-3)
@@ -114,19 +116,22 @@ def program(case: Case) -> dict[str, Any]:
         optimizer = AdamW(trained, lr=0.01)
     schedule = ReduceLROnPlateau(optimizer, patience=1) if case.style == "plateau" else None
     norms = []
-    for _ in range(EPOCHS):
+    for epoch in range(EPOCHS):
+        if case.style == "thawed" and epoch == 3:
+            model.first.requires_grad_(requires_grad=True)
+            optimizer.add_param_group({"params": list(model.first.parameters())})
         for features, labels in loader:
             if case.style == "closure":
                 optimizer.step(lambda: backward(model, optimizer, features, labels))  # noqa: B023
                 continue
             output = model(features)
-            if case.style == "outside":
+            if case.style.startswith("outside"):
                 output = output * outside
             loss = nn.functional.mse_loss(output, labels)
             if case.style != "late clearing":
                 optimizer.zero_grad()
             loss.backward()
-            if case.style == "clipping":
+            if case.style.endswith("clipping"):
                 norm = nn.utils.clip_grad_norm_(trained, 0.1)
                 norms.append(float(norm))
             optimizer.step()

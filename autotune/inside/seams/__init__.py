@@ -30,7 +30,7 @@ from autotune.inside.seams.trainers import TrainersSeam
 from autotune.inside.seams.transfer import TransferSeam
 from autotune.inside.seams.uses import UsesSeam
 from autotune.knobs import registry
-from autotune.lr import LrRule, batch_parts
+from autotune.lr import LrRule, batch_growth, batch_parts
 from autotune.profile import LoaderFacts
 from autotune.setting import Setting
 from autotune.strategies.base import FABRIC, LIGHTNING
@@ -93,7 +93,7 @@ class Seams:
             self._about_to_train,
             self._stepped,
             self._rates_scaled,
-            self._optimizer_built,
+            self._groups_changed,
         )
         self.distribution = DistributionSeam(
             group, lambda: self.optimizer.optimizers, self.accumulation
@@ -171,7 +171,7 @@ class Seams:
         if self._own_autocast:
             self.autocast.steer(dtype)
         else:
-            self.forward.set_autocast(dtype)
+            self.forward.set_autocast(dtype, self._device)
         scales = dtype is torch.float16 and not self._own_scaler
         self.scaling.set_enabled(enabled=scales, device=self._device)
 
@@ -213,6 +213,8 @@ class Seams:
         if since is None and self._group.is_launched:
             if "num_threads" in setting.config:  # ranks start with those of their share of cores
                 registry()["num_threads"].apply(setting.config["num_threads"], self)
+            if batch_growth(setting.baseline, setting.config) == 1.0:
+                self.optimizer.follow(world_size=self._group.world_size)
             if not setting.distributes_itself:
                 self._train_together()
             elif setting.distributes_itself in {LIGHTNING, FABRIC} and self._group.world_size > 1:
@@ -224,7 +226,7 @@ class Seams:
         if not self.distribution.is_needed:
             self.distribution.use("ddp")
         if self._group.world_size > 1:
-            self.loader.share(self._group)
+            self.loader.share(self._group, self.distribution.draw_otherwise)
         self.optimizer.follow(world_size=self._group.world_size)
 
     def _about_to_train(self) -> None:
@@ -236,8 +238,8 @@ class Seams:
             self.optimizer.forget_batch()  # a rate for a batch that the program does not have
             logger.warning("autotune: %s", self.loader.describe_missing_target())
 
-    def _optimizer_built(self) -> None:
-        self.distribution.optimizer_built()
+    def _groups_changed(self) -> None:
+        self.distribution.groups_changed()
 
     def _rates_scaled(self, by: float) -> None:
         self.scheduler.scale(by)

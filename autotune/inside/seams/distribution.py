@@ -9,20 +9,21 @@ Checked once, after the third step, and said by an error: the ranks' parameters 
 do not all train on the same batches.
 
 Covered: several models and optimizers, frozen parts, parameters outside of any called module,
-unused parameters, clipping by the global norm, metrics of ReduceLROnPlateau, BatchNorm's statistics
-before an evaluation. Not covered: decisions that the program takes by its own loss, which is that
-of a rank's share; random numbers drawn by generators of its own.
+unused parameters, models and parameter groups that come later, clipping by the global norm, metrics
+of ReduceLROnPlateau, BatchNorm's statistics before an evaluation. Not covered: decisions that the
+program takes by its own loss, which is that of a rank's share; random numbers drawn by generators
+of its own; buffers of models that are first called after the third step.
 """
 
 from __future__ import annotations
 
 import math
 import random
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
 
+import numpy
 import torch
 from torch import distributed, nn
 from torch.distributed.tensor import DTensor
@@ -35,6 +36,7 @@ from autotune.config import KnobValue
 from autotune.inside.feed import first_tensor
 from autotune.inside.group import Group
 from autotune.inside.seams.accumulation import AccumulationSeam
+from autotune.inside.seams.averaging import AveragingSeam, send_out
 from autotune.inside.seams.base import Patches
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.strategies import STRATEGIES, Site, Strategy
@@ -62,18 +64,17 @@ class DistributionSeam:
         self._group = group
         self._optimizers = optimizers
         self._accumulation = accumulation
+        self._averaging = AveragingSeam(group, accumulation)
         self._strategy: Strategy | None = None
         self._options: dict[str, KnobValue] = {}
         self._called: WeakKeyDictionary[nn.Module, _Model] = WeakKeyDictionary()
-        self._hooks: dict[int, Any] = {}
         self._untrained: WeakSet[nn.Module] = WeakSet()
         self._adopted: WeakSet[Optimizer] = WeakSet()
         self._replaced: dict[int, tuple[ref[nn.Parameter], nn.Parameter]] = {}
         self._seen: set[int] = set()
-        self._unused: set[int] = set()
         self._steps = 0
         self._inputs: list[float] = []
-        self._has_seeded = False
+        self._draws_otherwise = False
         self._patches = Patches()
 
     def use(self, strategy: str) -> None:
@@ -101,21 +102,38 @@ class DistributionSeam:
                 self._overrule_ddp()
             return
         if self.has_ranks:
+            self._averaging.install()
             self._clip_globally()
             self._judge_alike()
 
     def remove(self) -> None:
         """Put PyTorch back as it was; models stay distributed."""
         self._patches.undo()
-        for hook in self._hooks.values():
-            hook.remove()
+        self._averaging.remove()
 
-    def optimizer_built(self) -> None:
-        """The program has its weights: from here on each rank draws random numbers of its own."""
-        if self.has_ranks and not self._has_seeded:
-            self._has_seeded = True
+    def agree(self) -> None:
+        """Start all ranks with one seed: data that a script splits at random is split alike."""
+        if not self.has_ranks or self._group.world_size == 1:
+            return
+        if self._group.is_first:
+            self._group.store.set("seed", str(random.SystemRandom().randrange(1 << 32)))
+        seed = int(self._group.store.get("seed"))
+        random.seed(seed)
+        numpy.random.seed(seed)  # noqa: NPY002 - what programs draw from
+        torch.manual_seed(seed)
+
+    def draw_otherwise(self) -> None:
+        """Training begins: from here on each rank draws random numbers of its own."""
+        if self.has_ranks and not self._draws_otherwise:
+            self._draws_otherwise = True
             if not self._group.is_first:
-                self._draw_otherwise()
+                self._shift_seeds(self._group.rank)
+
+    def groups_changed(self) -> None:
+        """An optimizer was built or got parameters; later ones are averaged one by one."""
+        self._untrained.clear()
+        if self.has_ranks and self._called:
+            self._averaging.add(_parameters(self._optimizers()), self._owned())
 
     def route(self, module: nn.Module, args: tuple[Any, ...]) -> nn.Module:
         """Return what to call in the place of an outermost module."""
@@ -123,35 +141,35 @@ class DistributionSeam:
             return module
         model = self._called.get(module)
         if model is None:
-            model = self._meet(module, self._strategy)
+            with torch.inference_mode(mode=False):  # parameters that are made here are trained
+                model = self._meet(module, self._strategy)
         if model is None:
             return module
         if not torch.is_grad_enabled():
-            model.settle_buffers(self._group)
-            return module
-        if self._steps < LEAST_ALIKE + 1 and self.has_ranks:
-            self._inputs.append(_fingerprint(args))
-        if model.called is None and (model.trained <= self._seen or not self.has_ranks):
-            self._distribute(module, model, self._strategy)
-        if model.called is None:
-            return module
-        model.has_trained = True
+            model.settle_buffers(module, self._group)
+            return module if self.has_ranks else model.called or module
         if self.has_ranks:
-            self._strategy.sync_gradients(model.called, enabled=not self._accumulation.holds)
-        return model.called
+            self.draw_otherwise()
+            if self._steps <= LEAST_ALIKE:
+                self._inputs.append(_fingerprint(args))
+            model.has_trained = True
+        if not model.is_distributed and model.trained <= self._seen:
+            self._distribute(module, model, self._strategy)
+        if not model.is_distributed:
+            return module
+        called = model.called or module
+        if self.has_ranks:
+            self._strategy.sync_gradients(called, enabled=not self._accumulation.holds)
+        return called
 
     def stepped(self, optimizer: Optimizer) -> None:
         """An optimizer has made one of its first steps."""
         if not self.has_ranks:
             return
-        own = _parameters([optimizer])
-        if any(id(p) not in self._seen for p in own):
-            self._unused |= {id(p) for p in own if p.grad is None}
-            self._seen |= {id(p) for p in own}
-        if optimizer not in self._adopted and self._strategy is not None:
-            self._adopted.add(optimizer)
-            if not self._strategy.replaces_parameters:
-                self._strategy.adopt(optimizer, self._site())
+        self._seen |= {id(p) for p in _parameters([optimizer])}
+        for module, model in self._called.items():
+            if not model.is_distributed and model.trained <= self._seen:
+                model.note_gradients(module)
         self._steps += 1
 
     def check(self) -> None:
@@ -178,73 +196,68 @@ class DistributionSeam:
                 "an order of its own. Leave strategy and world_size out of the search."
             )
 
-    def _site(self) -> Site:
+    def _site(self, *, has_unused: bool = False) -> Site:
         return Site(
             rank=self._group.rank,
             world_size=self._group.world_size,
             options=self._options,
             optimizers=self._optimizers(),
             blocks=lambda module: blocks_of([module]),
-            unused=frozenset(self._unused),
+            has_unused=has_unused,
         )
 
     def _meet(self, module: nn.Module, strategy: Strategy) -> _Model | None:
         """Know a module that is called for the first time; None for one that nothing trains."""
-        trained = {id(p) for p in _parameters(self._optimizers())}
-        own = {id(p) for p in module.parameters()} & trained
-        if not own:
+        optimized = {id(p) for p in _parameters(self._optimizers())}
+        trained = {id(p) for p in module.parameters() if p.requires_grad} & optimized
+        if not trained:
             if self._steps:
                 self._untrained.add(module)
             return None
-        model = self._called[module] = _Model(module, own)
         if not self.has_ranks:
+            model = self._called[module] = _Model(set())
+            self._distribute(module, model, strategy)
             return model
         self._group.initialize()
+        model = self._called[module] = _Model(trained)
         for tensor in (*module.parameters(), *module.buffers()):
-            _send_out(tensor)
+            send_out(tensor)
         if strategy.replaces_parameters:
             before = dict(module.named_parameters())
-            model.called = strategy.distribute(module, self._site())
+            strategy.distribute(module, self._site())
+            model.is_distributed = True
             after = dict(module.named_parameters())
             for name, old in before.items():
                 self._replaced[id(old)] = ref(old), after[name]
-            for optimizer in self._optimizers():
-                if optimizer not in self._adopted:
-                    self._adopted.add(optimizer)
-                    strategy.adopt(optimizer, self._site())
-        for parameter in _parameters(self._optimizers()):
-            self._average_alone(parameter)
+        else:
+            self._averaging.hold(module.parameters())
+        for optimizer in self._optimizers():
+            if optimizer not in self._adopted:
+                self._adopted.add(optimizer)
+                strategy.adopt(optimizer, self._site())
+        self._averaging.add(_parameters(self._optimizers()), self._owned())
         return model
 
+    def _owned(self) -> list[nn.Parameter]:
+        return [p for module in self._called for p in module.parameters()]
+
     def _distribute(self, module: nn.Module, model: _Model, strategy: Strategy) -> None:
-        for parameter in module.parameters():
-            if (hook := self._hooks.pop(id(parameter), None)) is not None:
-                hook.remove()
-        model.called = strategy.distribute(module, self._site())
+        has_unused = False
+        if self.has_ranks:  # a rank may have left out what another one used
+            flag = torch.tensor(int(model.has_unused))
+            distributed.all_reduce(flag, distributed.ReduceOp.MAX)
+            has_unused = bool(flag)
+            self._averaging.release(p for p in module.parameters() if p.requires_grad)
+        called = strategy.distribute(module, self._site(has_unused=has_unused))
+        model.called = called if called is not module else None
+        model.is_distributed = True
 
-    def _average_alone(self, parameter: nn.Parameter) -> None:
-        """Average a parameter's gradient whenever one is computed."""
-        if id(parameter) in self._hooks or isinstance(parameter, DTensor):
-            return
-        if not any(parameter is p for model in self._called for p in model.parameters()):
-            _send_out(parameter)  # of no module that was called so far
-        size = self._group.world_size
-        accumulation = self._accumulation
-
-        def average(own: torch.Tensor) -> None:
-            if own.grad is not None and not accumulation.holds:
-                distributed.all_reduce(own.grad)
-                own.grad /= size
-
-        self._hooks[id(parameter)] = parameter.register_post_accumulate_grad_hook(average)
-
-    def _draw_otherwise(self) -> None:
-        rank = self._group.rank
+    def _shift_seeds(self, rank: int) -> None:
         original = torch.manual_seed
         original(torch.initial_seed() + rank)
         random.seed(f"{random.random()} on rank {rank}")
-        if (numpy := sys.modules.get("numpy")) is not None:
-            numpy.random.seed((numpy.random.randint(1 << 31) + rank) % (1 << 32))
+        drawn = int(numpy.random.randint(1 << 31))  # noqa: NPY002 - what programs draw from
+        numpy.random.seed((drawn + rank) % (1 << 32))  # noqa: NPY002
 
         def manual_seed(seed: int) -> torch.Generator:
             return original(int(seed) + rank)
@@ -330,23 +343,29 @@ class _Model:
     """A model that is called and trained.
 
     Attributes:
-        trained: Ids of the parameters that optimizers have.
-        called: What is called in its place, None before it is distributed.
+        trained: Ids of the parameters that optimizers train.
+        called: What is called in its place; None where it was changed in place.
+        is_distributed: The strategy has acted.
+        has_unused: Some of its parameters got no gradient in the first step.
         has_trained: It was trained since its buffers were last made equal.
     """
 
-    def __init__(self, module: nn.Module, trained: set[int]) -> None:
+    def __init__(self, trained: set[int]) -> None:
         self.trained = trained
-        self._module = ref(module)
         self.called: nn.Module | None = None
+        self.is_distributed = False
+        self.has_unused = False
         self.has_trained = False
 
-    def settle_buffers(self, group: Group) -> None:
+    def note_gradients(self, module: nn.Module) -> None:
+        """Note whether the step that has just been made left a parameter without gradient."""
+        self.has_unused = any(p.requires_grad and p.grad is None for p in module.parameters())
+
+    def settle_buffers(self, module: nn.Module, group: Group) -> None:
         """Make all ranks evaluate the same model: BatchNorm's statistics are each rank's own."""
-        module = self._module()
-        if self.has_trained and group.world_size > 1 and module is not None:
+        if self.has_trained and group.world_size > 1:
             for buffer in module.buffers():
-                _send_out(buffer)
+                send_out(buffer)
         self.has_trained = False
 
 
@@ -356,12 +375,6 @@ def _parameters(optimizers: Iterable[Optimizer]) -> list[nn.Parameter]:
         p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]
     )
     return list({id(p): p for p in every}.values())
-
-
-def _send_out(tensor: torch.Tensor) -> None:
-    """Give all ranks the first one's values."""
-    tensor = tensor.detach()
-    distributed.broadcast(tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor, 0)
 
 
 def _sum(parameter: torch.Tensor) -> float:

@@ -60,6 +60,7 @@ class ForwardSeam:
         self._roots: WeakKeyDictionary[nn.Module, Root | None] = WeakKeyDictionary()
         self._depth = 0
         self._autocast: torch.dtype | None = None
+        self._device = "cpu"
         self._channels_last = False
         self._mode: str | None = None
         self._dynamic: bool | None = None
@@ -71,9 +72,14 @@ class ForwardSeam:
         """The outermost modules with parameters that were called so far."""
         return {module: root for module, root in self._roots.items() if root is not None}
 
-    def set_autocast(self, dtype: torch.dtype | None) -> None:
-        """Run the model under autocast to *dtype*; its outputs return to fp32 for the loss."""
-        self._autocast = dtype
+    def set_autocast(self, dtype: torch.dtype | None, device: str = "cpu") -> None:
+        """Run the model under autocast to *dtype*; its outputs return to fp32 for the loss.
+
+        Args:
+            dtype: None computes as the program does.
+            device: Type of the device that computes, wherever parameters lie.
+        """
+        self._autocast, self._device = dtype, device
 
     def set_channels_last(self, *, enabled: bool) -> None:
         """Lay out 4-D weights, their state and the model's 4-D inputs in NHWC order, or not."""
@@ -153,8 +159,7 @@ class ForwardSeam:
             original, module = type(called).__call__, called
         if self._autocast is None:
             return original(module, *args, **kwargs)
-        device = next(module.parameters()).device.type
-        with autocast(device, self._autocast):
+        with autocast(self._device, self._autocast):
             output = original(module, *args, **kwargs)
         return _map_tensors(_to_fp32, output)
 

@@ -58,6 +58,7 @@ class LoaderSeam:
         self._own: WeakKeyDictionary[DataLoader[Any], _Own] = WeakKeyDictionary()
         self._seen: Counter[LoaderFacts] = Counter()
         self._group = ALONE
+        self._begins: Callable[[], None] = lambda: None
         self._shared = 0
         self._shards: WeakKeyDictionary[DataLoader[Any], ShardedSampler | ShardedIterable] = (
             WeakKeyDictionary()
@@ -72,9 +73,14 @@ class LoaderSeam:
         self._options.update(options)
         self.version += 1
 
-    def share(self, group: Group) -> None:
-        """Give each rank its part of the training loader's data, for all of the process's life."""
-        self._group = group
+    def share(self, group: Group, begins: Callable[[], None]) -> None:
+        """Give each rank its part of the training loader's data, for all of the process's life.
+
+        Args:
+            group: The processes that train together.
+            begins: Called whenever the program begins to iterate that loader.
+        """
+        self._group, self._begins = group, begins
         self.request(world_size=group.world_size)
 
     def facts(self, loader: DataLoader[Any]) -> LoaderFacts:
@@ -85,6 +91,8 @@ class LoaderSeam:
 
     def iterate(self, loader: DataLoader[Any]) -> Iterator[Any]:
         """Return PyTorch's own iterator over a loader."""
+        if self._is_shared(loader):
+            self._begins()
         return self._original_iter(loader)
 
     def variant(self, loader: DataLoader[Any]) -> DataLoader[Any]:
@@ -121,7 +129,7 @@ class LoaderSeam:
 
         self._patches.replace(DataLoader, "__init__", init)
         listener = self._listener
-        if listener is None and self._accumulation.steps == 1:
+        if listener is None and self._accumulation.steps == 1 and self._group.world_size == 1:
             return
 
         def iterate(loader: DataLoader[Any]) -> Iterator[Any]:
@@ -175,8 +183,8 @@ class LoaderSeam:
             self._accumulation.begin(number, self.epoch_of(loader))
 
     def _in_groups(self, loader: DataLoader[Any]) -> Iterator[Any]:
-        batches = self._original_iter(loader)
-        if not self.is_target(loader):
+        batches = self.iterate(loader)
+        if self._accumulation.steps == 1 or not self.is_target(loader):
             return batches
         return self._noted(loader, batches)
 

@@ -40,10 +40,10 @@ class OptimizerSeam:
         before_first: Callable[[], None],
         stepped: Callable[[Optimizer], None],
         scaled_rates: Callable[[float], None],
-        built: Callable[[], None] = lambda: None,
+        groups_changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._scaled_rates = scaled_rates
-        self._built = built
+        self._groups_changed = groups_changed
         self._accumulation = accumulation
         self._scaling = scaling
         self._before_first = before_first
@@ -136,7 +136,7 @@ class OptimizerSeam:
             original(optimizer, param_group)
             if not any(optimizer is own for own in seam.optimizers):
                 seam._optimizers.append(ref(optimizer))
-                seam._built()
+            seam._groups_changed()
             if scales:
                 seam._scaling.hook(optimizer)
             if accumulates:

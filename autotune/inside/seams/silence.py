@@ -52,13 +52,18 @@ class SilenceSeam(SavingSeam):
         self._shadow_dir.mkdir(parents=True, exist_ok=True)  # while directories can be made
         super().install()
         self._patches.replace(shutil, "rmtree", self._unless_guarded(shutil.rmtree))
+        for name in ("copyfile", "copymode", "copystat"):
+            self._patches.replace(shutil, name, self._copy_by(getattr(shutil, name)))
 
     def _is_guarded(self, real: str) -> bool:
         return not f"{real}{os.sep}".startswith(self._unguarded)
 
     def _path_for(self, path: Any, mode: str) -> Any:
-        if isinstance(path, str) and set(mode) & set("a+") and not os.path.exists(path):  # noqa: PTH110
-            mode = "w"
+        if isinstance(path, str):
+            if set(mode) & set("ax+") and not os.path.exists(path):  # noqa: PTH110
+                mode = "w"
+            if "r" in mode:
+                self._wait_for(os.path.realpath(path))
         return super()._path_for(path, mode)
 
     def _redirect_renames(self) -> None:
@@ -79,6 +84,20 @@ class SilenceSeam(SavingSeam):
                 seam._shadows[target] = shadow
 
         return rename
+
+    def _copy_by(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The first rank copies; what is a checkpoint of its goes on being one."""
+        seam = self
+
+        def copy(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
+            target = os.path.realpath(dst)
+            if not seam._is_guarded(target):
+                return original(src, dst, *args, **kwargs)
+            if (saved := seam._saves.get(os.path.realpath(src))) is not None:
+                seam._saves[target] = saved
+            return dst
+
+        return copy
 
     def _redirect_mkdir(self) -> None:
         self._patches.replace(os, "mkdir", self._unless_guarded(os.mkdir))
