@@ -26,11 +26,11 @@ from autotune.strategies.base import ACCELERATE, DDP, FABRIC, LIGHTNING, TRANSFO
 
 OBSERVED_STEPS = 4
 TRAINERS = {"lightning": LIGHTNING, "transformers": TRANSFORMERS}
-WRAPPERS = {
-    "DistributedDataParallel": DDP,
-    "DataParallel": "nn.DataParallel",
-    "FullyShardedDataParallel": "FullyShardedDataParallel",
+WRAPPERS = {  # the outermost first
     "_FabricModule": FABRIC,
+    "DistributedDataParallel": DDP,
+    "FullyShardedDataParallel": "FullyShardedDataParallel",
+    "DataParallel": "nn.DataParallel",
 }
 
 
@@ -168,8 +168,8 @@ class Observer:
         if state is not None and state.AcceleratorState._shared_state:  # noqa: SLF001
             return ACCELERATE
         names = {type(m).__name__ for root in roots for m in root.modules()}
-        if found := names & WRAPPERS.keys():
-            return WRAPPERS[min(found)]
+        if found := [name for name in WRAPPERS if name in names]:
+            return WRAPPERS[found[0]]
         is_open = distributed.is_available() and distributed.is_initialized()
         return "torch.distributed" if is_open else ""
 

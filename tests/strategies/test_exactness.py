@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from filelock import FileLock
 
 from autotune.launcher import by_torchrun
 from autotune.program import LaunchPlan
@@ -30,8 +31,8 @@ CASES = [
     *(Case(s, "sgd", style) for s in STRATEGIES for style in ("frozen", "closure", "outside")),
     *(Case(s, "adamw", "frozen in optimizer") for s in STRATEGIES),
     *(Case(s, "adamw", "thawed") for s in STRATEGIES),
-    *(Case(s, "adamw", "thawed", accumulation_steps=2) for s in STRATEGIES),
-    *(Case(s, "sgd", "outside clipping") for s in STRATEGIES),
+    Case("ddp", "adamw", "thawed", accumulation_steps=2),
+    *(Case(s, "sgd", "outside clipping") for s in ("ddp", "fsdp")),
     *(Case(s, "adamw", style) for s in STRATEGIES for style in ("unused", "late clearing")),
 ]
 WITH_BATCHNORM = [Case(strategy, "sgd", "batchnorm") for strategy in STRATEGIES]
@@ -41,13 +42,21 @@ Results = dict[str, dict[str, Any]]
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """What two ranks came to, by the names of the cases: they are started once for all."""
-    out = tmp_path_factory.mktemp("ranks") / "results.pt"
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base  # of all its workers
+    out = shared / "two-ranks.pt"
+    with FileLock(out.with_suffix(".lock")):
+        if not out.exists():
+            _start_ranks(out)
+    results: Results = torch.load(out, weights_only=False)
+    return results
+
+
+def _start_ranks(out: Path) -> None:
     names = [str(case) for case in (*CASES, *WITH_BATCHNORM)]
     argv = (sys.executable, "-m", "tests.strategies.together", str(out), *names)
     plan = by_torchrun(LaunchPlan(argv, str(ROOT), ranks=2))
     subprocess.run(plan.argv, cwd=plan.cwd, env={**os.environ, **plan.env}, check=True, timeout=300)
-    results: Results = torch.load(out, weights_only=False)
-    return results
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

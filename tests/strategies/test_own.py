@@ -18,23 +18,16 @@ from autotune.rig import Rig
 from autotune.setting import Setting
 from autotune.spacefile import load
 from autotune.wire import Ready
-from tests.rigging import PROGRAMS, SHORT, base_setting, never, setting_with
+from tests.rigging import PROGRAMS, SHORT, never, open_rig, setting_with
 
-# Script, its arguments, ranks as it is started, by what it distributes itself, samples in a batch
+# Script, by what it distributes itself, samples in a batch of each rank
 CASES = {
-    "torchrun": ("own_ddp.py", 2, "DistributedDataParallel", 32),
-    "accelerate": ("accelerated.py", None, "Accelerate", 32),
-    "fabric": ("fabric.py", None, "Lightning's Fabric", 32),
-    "lightning": ("lightning_trainer.py", None, "Lightning's Trainer", 16),
-    "transformers": ("hf_trainer.py", None, "Hugging Face's Trainer", 8),
+    "torchrun": ("own_ddp.py", "DistributedDataParallel", 32),
+    "accelerate": ("accelerated.py", "Accelerate", 32),
+    "fabric": ("fabric.py", "Lightning's Fabric", 32),
+    "lightning": ("lightning_trainer.py", "Lightning's Trainer", 16),
+    "transformers": ("hf_trainer.py", "Hugging Face's Trainer", 8),
 }
-
-
-def rig_for(name: str, directory: Path, number: int) -> Rig:
-    """Return a rig for a program, not open yet."""
-    script, ranks, _, _ = CASES[name]
-    program = parse_program(str(PROGRAMS / script), (str(directory / "out"),), directory, ranks)
-    return Rig(program, directory / f"rig{number}", directory / "cache")
 
 
 @pytest.mark.slow
@@ -42,20 +35,14 @@ def rig_for(name: str, directory: Path, number: int) -> Rig:
 def test_a_program_that_distributes_itself_is_tuned_in_its_ranks_and_ddp(
     name: str, tmp_path: Path
 ) -> None:
-    _, ranks, means, batch = CASES[name]
-    with rig_for(name, tmp_path, 1) as rig:
-        ready = rig.open(None, never, 120.0)
-        assert isinstance(ready, Ready), ready
-    profile = ready.profile
-    assert profile.distributes_itself == means
-    assert profile.world_size == (ranks or 1)
-    space = load("full").resolve(hardware.detect(), profile)
-    assert space.baseline["strategy"] == "own"
-    assert "strategy" not in space.domains, "its wrapping is its own"
-    assert {"world_size", "ddp_bucket_cap_mb"} <= space.domains.keys()
-    base = base_setting(profile, space="full")
-    setting = setting_with(base, world_size=2, num_threads=1, ddp_bucket_cap_mb=5)
-    with rig_for(name, tmp_path, 2) as rig:
+    script, means, batch = CASES[name]
+    program = parse_program(str(PROGRAMS / script), (str(tmp_path / "out"),), tmp_path)
+    baseline = Config(
+        {"strategy": "own", "world_size": 1, "num_threads": 1, "ddp_bucket_cap_mb": 25}
+    )
+    changed = baseline.replace(world_size=2, ddp_bucket_cap_mb=5)
+    setting = replace(_plain_setting(), config=changed, baseline=baseline, distributes_itself=means)
+    with Rig(program, tmp_path / "rig", tmp_path / "cache") as rig:
         opened = rig.open(setting, never, 120.0)
         assert isinstance(opened, Ready), opened
         found = rig.measure(setting, SHORT, never, 60.0)
@@ -65,6 +52,20 @@ def test_a_program_that_distributes_itself_is_tuned_in_its_ranks_and_ddp(
     assert (found.communication_share or 0) > 0, "the ranks train together"
     if name == "torchrun":
         assert "buckets of 5 MiB" in said
+    assert opened.profile.distributes_itself == means
+    assert opened.profile.world_size == 2
+    space = load("full").resolve(hardware.detect(), opened.profile)
+    assert space.baseline["strategy"] == "own"
+    assert "strategy" not in space.domains, "its wrapping is its own"
+    assert {"world_size", "ddp_bucket_cap_mb"} <= space.domains.keys()
+
+
+@pytest.mark.slow
+def test_a_program_that_could_distribute_itself_is_known_by_one_rank(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "accelerated.py", space="full") as opened:
+        assert opened.profile.distributes_itself == "Accelerate"
+        assert opened.base.baseline["strategy"] == "own"
+        assert opened.base.baseline["world_size"] == 1
 
 
 def test_ranks_that_train_each_for_itself_are_no_gain(tmp_path: Path) -> None:
