@@ -155,7 +155,7 @@ class SearchSpace:
             else:
                 refused[name] = f"{baseline[name]} is the only value that fits here"
         if self.keeps_global_batch:
-            _keep_divisors(domains, baseline)
+            _keep_divisors(domains, baseline, refused)
         if unmet := [f"  {n}: {refused[n]}" for n in sorted(self.demanded & refused.keys())]:
             raise UsageError(
                 "These knobs cannot act here:\n" + "\n".join(unmet) + "\nLeave them out."
@@ -300,7 +300,9 @@ def parse_value(knob: str, raw: object, where: str) -> KnobValue:
         raise UsageError(f"{where}: knob '{knob}' {error}.") from error
 
 
-def _keep_divisors(domains: dict[str, Domain], baseline: Mapping[str, KnobValue]) -> None:
+def _keep_divisors(
+    domains: dict[str, Domain], baseline: Mapping[str, KnobValue], refused: dict[str, str]
+) -> None:
     """Leave the accumulation steps and ranks into which the program's own batch can be cut."""
     whole = global_batch(baseline)
     for name in ("accumulation_steps", "world_size"):
@@ -308,6 +310,9 @@ def _keep_divisors(domains: dict[str, Domain], baseline: Mapping[str, KnobValue]
             counts = domains[name].values
             fitting = (n for n in counts if whole is not None and whole % int(n) == 0)
             domains[name] = Domain(tuple(fitting) or (baseline[name],))
+            if len(domains[name].values) == 1:
+                del domains[name]
+                refused[name] = f"{baseline[name]} is the only value that keeps the global batch"
 
 
 def _most_samples(domains: Mapping[str, Domain], baseline: Mapping[str, KnobValue]) -> int | None:

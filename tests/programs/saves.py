@@ -3,6 +3,8 @@
 import json
 import logging
 import os
+import random
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,6 +16,11 @@ from tqdm import tqdm
 out = Path(sys.argv[1])
 out.mkdir()
 logging.basicConfig(filename=out / "log.txt", level=logging.INFO)
+# Unseeded, as scripts often split their data and number their labels; told by each process
+drawn = f"{random.sample(range(1000), 3)} {torch.randint(1000, (3,))} {list({'cat', 'dog', 'bird'})}"
+told = os.open(out.parent / f"drawn-{os.getpid()}", os.O_CREAT | os.O_WRONLY)
+os.write(told, drawn.encode())
+os.close(told)
 torch.manual_seed(0)
 features = torch.randn(200, 16)
 loader = DataLoader(TensorDataset(features, features.sum(1)), batch_size=16, shuffle=True)
@@ -36,7 +43,8 @@ for epoch in range(3):
         checkpoint = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
         torch.save(checkpoint, out / "part.pt")
         os.replace(out / "part.pt", out / "best.pt")
-best = torch.load(out / "best.pt")
+        shutil.copyfile(out / "best.pt", out / "copy.pt")
+best = torch.load(out / "copy.pt")
 model.load_state_dict(best["model"])
 optimizer.load_state_dict(best["optimizer"])
 with torch.no_grad():

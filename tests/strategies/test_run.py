@@ -50,7 +50,11 @@ def test_ranks_train_as_one_program_and_save_what_loads_into_one_process(
     assert "7 batches" in lines[0], "each rank has half of 13 batches"
     assert done.stderr.count("epoch 2:   0%") == 1, "one progress bar"
     assert f"2 ranks train by {strategy}" in done.stderr
-    assert {path.name for path in out.iterdir()} == {"best.pt", "history.json", "log.txt"}
+    written = {"best.pt", "copy.pt", "history.json", "log.txt"}
+    assert {path.name for path in out.iterdir()} == written
+    drawn = [path.read_text() for path in tmp_path.glob("drawn-*")]
+    assert len(drawn) == 2
+    assert len(set(drawn)) == 1, "all ranks split and number their data alike"
     assert len((out / "log.txt").read_text().splitlines()) == 3
     history = json.loads((out / "history.json").read_text())
     assert history[-1] < history[0], "it learns"
