@@ -126,3 +126,22 @@ class Knob(ABC):
         if isinstance(text, str) and text in self.choices:
             return text
         raise ValueError(f"takes {' or '.join(self.choices)}, not {raw!r}")
+
+
+class StrategyOption(Knob):
+    """An option of some strategies, which get it when the program starts.
+
+    Attributes:
+        strategies: Those that take it, by their names.
+    """
+
+    scope = Scope.RESTART
+    strategies: ClassVar[frozenset[str]]
+
+    def is_active(self, config: Config) -> bool:
+        """Tell whether the strategy takes it; ranks without the knob train by ddp."""
+        return config.get("strategy", "ddp") in self.strategies
+
+    def apply(self, value: KnobValue, seams: Seams) -> None:
+        """Hand it to the strategy."""
+        seams.distribution.request(**{self.name: value})

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from autotune.config import Config, KnobValue
+from autotune.config import KnobValue
 from autotune.domain import Domain, NotOffered
 from autotune.hardware import Hardware
-from autotune.knobs.base import Knob, Scope
+from autotune.knobs.base import StrategyOption
 from autotune.profile import Profile
 from autotune.strategies import ddp_refusal
 
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
 
-
-class DdpGradientAsBucketView(Knob):
+class DdpGradientAsBucketView(StrategyOption):
     """Gradients that lie in DDP's buckets: one copy less of each, and less memory."""
 
     name = "ddp_gradient_as_bucket_view"
-    scope = Scope.RESTART
+    strategies = frozenset({"ddp", "zero1", "own"})
     value_type = bool
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
@@ -31,11 +26,3 @@ class DdpGradientAsBucketView(Knob):
     def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
         """Return torch's default."""
         return False
-
-    def is_active(self, config: Config) -> bool:
-        """Tell whether the strategy wraps the model in DDP."""
-        return config.get("strategy") in {"ddp", "zero1", "own", None}
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Pass it to the strategy."""
-        seams.distribution.request(ddp_gradient_as_bucket_view=bool(value))

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from autotune.config import Config, KnobValue
+from autotune.config import KnobValue
 from autotune.domain import Domain, NotOffered
 from autotune.hardware import Hardware
-from autotune.knobs.base import Knob, Scope
+from autotune.knobs.base import StrategyOption
 from autotune.profile import Profile
 from autotune.strategies import fsdp_refusal
 
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
 
-
-class FsdpCpuOffload(Knob):
+class FsdpCpuOffload(StrategyOption):
     """Shards of weights and states lie in host memory: room on the GPU, at the price of copies."""
 
     name = "fsdp_cpu_offload"
-    scope = Scope.RESTART
+    strategies = frozenset({"fsdp"})
     value_type = bool
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
@@ -33,11 +28,3 @@ class FsdpCpuOffload(Knob):
     def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
         """Return that shards stay on the GPU."""
         return False
-
-    def is_active(self, config: Config) -> bool:
-        """Tell whether the strategy is fsdp."""
-        return config.get("strategy") == "fsdp"
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Pass it to the strategy."""
-        seams.distribution.request(fsdp_cpu_offload=bool(value))

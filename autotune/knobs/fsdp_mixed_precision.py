@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from autotune.config import Config, KnobValue
+from autotune.config import KnobValue
 from autotune.domain import Domain, NotOffered
 from autotune.hardware import Hardware
-from autotune.knobs.base import Knob, Scope
+from autotune.knobs.base import StrategyOption
 from autotune.profile import Profile
 from autotune.strategies import fsdp_refusal
 
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
 
-
-class FsdpMixedPrecision(Knob):
+class FsdpMixedPrecision(StrategyOption):
     """FSDP computes and gathers in bf16 and averages gradients in fp32; kept weights stay fp32."""
 
     name = "fsdp_mixed_precision"
-    scope = Scope.RESTART
+    strategies = frozenset({"fsdp"})
     value_type = str
     choices = ("fp32", "bf16")
 
@@ -37,11 +32,3 @@ class FsdpMixedPrecision(Knob):
     def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
         """Return that it computes in the weights' dtype."""
         return "fp32"
-
-    def is_active(self, config: Config) -> bool:
-        """Tell whether the strategy is fsdp."""
-        return config.get("strategy") == "fsdp"
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Pass it to the strategy."""
-        seams.distribution.request(fsdp_mixed_precision=str(value))

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from autotune.config import Config, KnobValue
+from autotune.config import KnobValue
 from autotune.domain import Domain, NotOffered
 from autotune.hardware import Hardware
-from autotune.knobs.base import Knob, Scope
+from autotune.knobs.base import StrategyOption
 from autotune.profile import Profile
 from autotune.strategies import ddp_refusal
 
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
 
-
-class SyncBatchnorm(Knob):
+class SyncBatchnorm(StrategyOption):
     """BatchNorm over the samples of all ranks, as on one device, instead of each rank's own."""
 
     name = "sync_batchnorm"
-    scope = Scope.RESTART
+    strategies = frozenset({"ddp", "zero1"})
     value_type = bool
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
@@ -35,11 +30,3 @@ class SyncBatchnorm(Knob):
     def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
         """Return that BatchNorm sees a rank's own samples."""
         return False
-
-    def is_active(self, config: Config) -> bool:
-        """Tell whether the strategy wraps the model in DDP."""
-        return config.get("strategy") in {"ddp", "zero1"}
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Pass it to the strategy."""
-        seams.distribution.request(sync_batchnorm=bool(value))

@@ -66,10 +66,6 @@ class SilenceSeam(SavingSeam):
                 self._wait_for(os.path.realpath(path))
         return super()._path_for(path, mode)
 
-    def _redirect_renames(self) -> None:
-        for name in ("replace", "rename"):
-            self._patches.replace(os, name, self._rename_by(getattr(os, name)))
-
     def _rename_by(self, original: Callable[..., None]) -> Callable[..., None]:
         seam = self
 
