@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
-from torch.distributed.tensor import DTensor
 
 from autotune.inside.group import Group
 from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.base import Patches
+from autotune.inside.sharded import is_sharded
 
 
 class AveragingSeam:
@@ -55,7 +55,7 @@ class AveragingSeam:
         """Average these as well; those that no called model owns take the first rank's values."""
         known = {id(p) for p in (*self._alone, *owned)}
         for parameter in parameters:
-            if not isinstance(parameter, DTensor) and id(parameter) not in known:
+            if not is_sharded(parameter) and id(parameter) not in known:
                 send_out(parameter)
                 self._alone.append(parameter)
 

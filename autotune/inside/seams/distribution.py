@@ -17,17 +17,12 @@ of its own; buffers of models that are first called after the third step.
 
 from __future__ import annotations
 
-import math
-import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet, ref
+from weakref import WeakKeyDictionary, WeakSet
 
-import numpy
 import torch
 from torch import distributed, nn
-from torch.distributed.tensor import DTensor
-from torch.nn import utils
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -39,6 +34,9 @@ from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.averaging import AveragingSeam, send_out
 from autotune.inside.seams.base import Patches
 from autotune.inside.seams.checkpoint import blocks_of
+from autotune.inside.seams.clipping import ClippingSeam
+from autotune.inside.seams.randomness import RandomnessSeam
+from autotune.inside.sharded import whole
 from autotune.strategies import STRATEGIES, Site, Strategy
 
 DDP_OPTIONS = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph")
@@ -70,11 +68,11 @@ class DistributionSeam:
         self._called: WeakKeyDictionary[nn.Module, _Model] = WeakKeyDictionary()
         self._untrained: WeakSet[nn.Module] = WeakSet()
         self._adopted: WeakSet[Optimizer] = WeakSet()
-        self._replaced: dict[int, tuple[ref[nn.Parameter], nn.Parameter]] = {}
+        self._clipping = ClippingSeam()
+        self._randomness = RandomnessSeam(group)
         self._seen: set[int] = set()
         self._steps = 0
         self._inputs: list[float] = []
-        self._draws_otherwise = False
         self._patches = Patches()
 
     def use(self, strategy: str) -> None:
@@ -103,31 +101,25 @@ class DistributionSeam:
             return
         if self.has_ranks:
             self._averaging.install()
-            self._clip_globally()
+            self._clipping.install()
             self._judge_alike()
 
     def remove(self) -> None:
         """Put PyTorch back as it was; models stay distributed."""
         self._patches.undo()
+        self._clipping.remove()
         self._averaging.remove()
+        self._randomness.remove()
 
     def agree(self) -> None:
-        """Start all ranks with one seed: data that a script splits at random is split alike."""
-        if not self.has_ranks or self._group.world_size == 1:
-            return
-        if self._group.is_first:
-            self._group.store.set("seed", str(random.SystemRandom().randrange(1 << 32)))
-        seed = int(self._group.store.get("seed"))
-        random.seed(seed)
-        numpy.random.seed(seed)  # noqa: NPY002 - what programs draw from
-        torch.manual_seed(seed)
+        """Let all ranks set up the program alike."""
+        if self.has_ranks and self._group.world_size > 1:
+            self._randomness.agree()
 
     def draw_otherwise(self) -> None:
         """Training begins: from here on each rank draws random numbers of its own."""
-        if self.has_ranks and not self._draws_otherwise:
-            self._draws_otherwise = True
-            if not self._group.is_first:
-                self._shift_seeds(self._group.rank)
+        if self.has_ranks:
+            self._randomness.differ()
 
     def groups_changed(self) -> None:
         """An optimizer was built or got parameters; later ones are averaged one by one."""
@@ -226,9 +218,7 @@ class DistributionSeam:
             before = dict(module.named_parameters())
             strategy.distribute(module, self._site())
             model.is_distributed = True
-            after = dict(module.named_parameters())
-            for name, old in before.items():
-                self._replaced[id(old)] = ref(old), after[name]
+            self._clipping.replaced(before, dict(module.named_parameters()))
         else:
             self._averaging.hold(module.parameters())
         for optimizer in self._optimizers():
@@ -251,47 +241,6 @@ class DistributionSeam:
         called = strategy.distribute(module, self._site(has_unused=has_unused))
         model.called = called if called is not module else None
         model.is_distributed = True
-
-    def _shift_seeds(self, rank: int) -> None:
-        original = torch.manual_seed
-        original(torch.initial_seed() + rank)
-        random.seed(f"{random.random()} on rank {rank}")
-        drawn = int(numpy.random.randint(1 << 31))  # noqa: NPY002 - what programs draw from
-        numpy.random.seed((drawn + rank) % (1 << 32))  # noqa: NPY002
-
-        def manual_seed(seed: int) -> torch.Generator:
-            return original(int(seed) + rank)
-
-        self._patches.replace(torch, "manual_seed", manual_seed)
-
-    def _clip_globally(self) -> None:
-        """Clip the parameters that are trained, by their norm over all ranks as a plain number."""
-        by_norm, by_value = utils.clip_grad_norm_, utils.clip_grad_value_
-        seam = self
-
-        def clip_grad_norm_(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
-            present = seam._present(parameters)
-            shards = [p for p in present if isinstance(p, DTensor)]
-            others = [p for p in present if not isinstance(p, DTensor)]
-            if shards and others:  # torch takes no norm of both together
-                return _clip_both(by_norm, shards, others, max_norm, *args, **kwargs)
-            norm = by_norm(present, max_norm, *args, **kwargs)
-            return norm.full_tensor() if isinstance(norm, DTensor) else norm
-
-        def clip_grad_value_(parameters: Any, *args: Any, **kwargs: Any) -> None:
-            by_value(seam._present(parameters), *args, **kwargs)
-
-        self._patches.replace(utils, "clip_grad_norm_", clip_grad_norm_)
-        self._patches.replace(utils, "clip_grad_value_", clip_grad_value_)
-
-    def _present(self, parameters: Any) -> list[Any]:
-        """Parameters as they are now: a program may hold those that were replaced."""
-        given = [parameters] if isinstance(parameters, torch.Tensor) else [*parameters]
-        return [self._replacement(parameter) for parameter in given]
-
-    def _replacement(self, parameter: Any) -> Any:
-        old, new = self._replaced.get(id(parameter), (None, None))
-        return new if old is not None and old() is parameter else parameter
 
     def _judge_alike(self) -> None:
         """A schedule that follows a metric follows the mean of all ranks'."""
@@ -320,23 +269,6 @@ class DistributionSeam:
             original(wrapper, *args, **{**kwargs, **options})
 
         self._patches.replace(DistributedDataParallel, "__init__", init)
-
-
-def _clip_both(
-    clip: Callable[..., Any],
-    shards: Sequence[Any],
-    others: Sequence[Any],
-    max_norm: float,
-    norm_type: float = 2.0,
-    **kwargs: Any,
-) -> torch.Tensor:
-    """Clip sharded and whole parameters by their common norm, and return it."""
-    parts = [clip(part, math.inf, norm_type, **kwargs) for part in (shards, others)]
-    norms = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in parts]
-    whole: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms), norm_type)
-    utils.clip_grads_with_norm_(shards, max_norm, whole)
-    utils.clip_grads_with_norm_(others, max_norm, whole)
-    return whole
 
 
 class _Model:
@@ -378,9 +310,7 @@ def _parameters(optimizers: Iterable[Optimizer]) -> list[nn.Parameter]:
 
 
 def _sum(parameter: torch.Tensor) -> float:
-    whole = parameter.detach()
-    whole = whole.full_tensor() if isinstance(whole, DTensor) else whole
-    return float(whole.double().sum())
+    return float(whole(parameter.detach()).double().sum())
 
 
 def _fingerprint(args: tuple[Any, ...]) -> float:
