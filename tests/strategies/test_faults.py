@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -18,7 +19,7 @@ from autotune.wire import Ready, WindowPlan
 from tests.made import make_loader
 from tests.rigging import PROGRAMS, SHORT, never
 
-BASELINE = Config({"strategy": "single", "world_size": 1, "num_threads": 1})
+BASELINE = Config({"strategy": "single", "world_size": 1, "num_threads": 1, "batch_size": 32})
 LONG = WindowPlan(warmup_min_s=0.0, warmup_max_s=30.0, window_min_s=20.0, window_max_s=30.0)
 
 
@@ -61,19 +62,19 @@ def _marked(mark: str) -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize(
-    ("way", "outcome", "reason"),
+    ("way", "strategy", "outcome", "reason"),
     [
-        ("dies", Outcome.HOST_OUT_OF_MEMORY, "rank 1 was killed (SIGKILL)"),
-        ("exits", Outcome.CRASHED, "rank 1 exited with code 3"),
-        ("raises", Outcome.CRASHED, "RuntimeError: rank 1 has had enough"),
-        ("fills memory", Outcome.HOST_OUT_OF_MEMORY, "the host ran out of memory"),
-        ("ends", Outcome.RAN_OUT, "the program ended after 29 steps"),
+        ("dies", "ddp", Outcome.HOST_OUT_OF_MEMORY, "rank 1 was killed (SIGKILL)"),
+        ("exits", "zero1", Outcome.CRASHED, "rank 1 exited with code 3"),
+        ("raises", "fsdp", Outcome.CRASHED, "RuntimeError: rank 1 has had enough"),
+        ("fills memory", "zero1", Outcome.HOST_OUT_OF_MEMORY, "the host ran out of memory"),
+        ("ends", "fsdp", Outcome.RAN_OUT, "the program ended after 29 steps"),
     ],
 )
 def test_the_rank_that_ended_the_others_is_told(
-    tmp_path: Path, way: str, outcome: Outcome, reason: str
+    tmp_path: Path, way: str, strategy: str, outcome: Outcome, reason: str
 ) -> None:
-    ending = trial(tmp_path, way)
+    ending = trial(tmp_path, way, strategy)
     assert isinstance(ending, Ending)
     assert ending.outcome is outcome
     assert ending.reason.startswith(reason)
@@ -88,7 +89,9 @@ def test_a_rank_asleep_in_a_collective_hangs_the_trial_and_the_next_one_runs(
     assert isinstance(trial(tmp_path, "", "fsdp"), Measurement)
 
 
-def test_a_rank_that_starts_late_is_waited_for_and_all_ranks_are_measured(tmp_path: Path) -> None:
+def test_a_rank_that_starts_late_is_waited_for_and_all_ranks_switch_and_are_measured(
+    tmp_path: Path,
+) -> None:
     program = parse_program(
         str(PROGRAMS / "rank_fails.py"), ("starts late", str(tmp_path)), tmp_path
     )
@@ -96,7 +99,11 @@ def test_a_rank_that_starts_late_is_waited_for_and_all_ranks_are_measured(tmp_pa
     with Rig(program, tmp_path / "rig", tmp_path / "cache") as rig:
         assert isinstance(rig.open(setting, never, 120.0), Ready)
         found = rig.measure(setting, SHORT, never, 60.0)
+        smaller = replace(setting, config=setting.config.replace(batch_size=8))
+        switched = rig.measure(smaller, SHORT, never, 60.0)
     assert isinstance(found, Measurement)
+    assert isinstance(switched, Measurement)
+    assert {round(b.samples / b.steps) for b in switched.blocks} == {16}, "on the same step"
     assert [load.rank for load in found.ranks] == [0, 1]
     assert found.communication_share is not None
     assert 0.0 < found.communication_share <= 1.0
