@@ -20,7 +20,7 @@ from autotune.spacefile import load
 from autotune.wire import Ready, WindowPlan
 
 PROGRAMS = Path(__file__).parent / "programs"
-SHORT = WindowPlan(warmup_min_s=0.0, warmup_max_s=2.0, window_min_s=0.0, window_max_s=1.0)
+SHORT = WindowPlan(warmup_min_s=0.0, warmup_max_s=1.0, window_min_s=0.0, window_max_s=0.5)
 
 
 def never() -> Ending | None:

@@ -40,11 +40,11 @@ def test_measure_under_a_config_gives_json_for_scripts(workplace: Path) -> None:
     with open_rig(workplace / "rig", "slow_items.py") as rig:
         loader = rig.profile.training_loader
         write_best(Path("best.yaml"), dict(rig.base.baseline), loader, num_workers=2)
-    done = autotune("measure", "--processes", "2", "--config", "best.yaml", "--json", SCRIPT)
+    done = autotune("measure", "--processes", "1", "--config", "best.yaml", "--json", SCRIPT)
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
     assert facts["config"]["num_workers"] == 2
-    assert len(facts["measurements"]) == 2
+    assert len(facts["measurements"]) == 1
     assert sum(facts["split"].values()) == pytest.approx(facts["step_s"], rel=0.5)
     assert facts["throughput"]["low"] <= facts["throughput"]["estimate"]
 

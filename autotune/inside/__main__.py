@@ -33,16 +33,21 @@ def main(socket_path: str) -> int:
     if rank_of(os.environ):
         return _follow(scratch)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.connect(socket_path)
+    try:
+        connection.connect(socket_path)
+    except OSError:  # the parent has gone already
+        _tidy_up(scratch)
+        return 1
     link = Link(connection)
     commands: queue.SimpleQueue[ToRig] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(link, commands, scratch), daemon=True).start()
+    listener = threading.Thread(target=_listen, args=(link, commands, scratch), daemon=True)
+    listener.start()
     start = commands.get()
     assert isinstance(start, Start), "the parent speaks first, and says Start"
     try:
         return _lead(link, commands, start, started)
     except LinkClosed:
-        _quit()
+        listener.join()  # it reads the same end, tidies up and ends the process
         return 1
 
 
@@ -139,10 +144,15 @@ def _listen(link: Link, commands: queue.SimpleQueue[ToRig], scratch: Path) -> No
     """Read the parent's commands; when the parent has gone, whatever way, the rig goes too."""
     for message in link.messages():
         commands.put(message)  # type: ignore[arg-type]
+    _tidy_up(scratch)
+    _quit(1)
+
+
+def _tidy_up(scratch: Path) -> None:
+    """Take away the folders for temporary files that the parent can take away no more."""
     for leftover in (scratch, Path(os.environ.get("TMPDIR", scratch))):
         if leftover.name.startswith("autotune-"):
             shutil.rmtree(leftover, ignore_errors=True)
-    _quit(1)
 
 
 def _quit(exit_code: int = 0) -> None:

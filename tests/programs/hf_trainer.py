@@ -23,7 +23,7 @@ if __name__ == "__main__":
     config = BertConfig(
         vocab_size=100,
         hidden_size=16,
-        num_hidden_layers=3,
+        num_hidden_layers=1,
         num_attention_heads=2,
         intermediate_size=32,
         num_labels=2,
