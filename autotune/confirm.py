@@ -8,7 +8,8 @@ A round is one fresh process, started as the program would be: as written in the
 the winner in the second, and so on. In it the two configs take turns, A B B A …. Equal processes
 were seen to differ in speed by 10 % and more for all their life on a virtual machine; a ratio taken
 within one process is free of that, and drift over seconds meets both alike. Where a config needs a
-process of its own, a round is one process of each side, and the interval as wide as that makes it.
+process of its own, a round is one process of each side, and what such processes differ by widens
+the interval.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from autotune.rigs import Rigs
 from autotune.session import Session
 from autotune.setting import Setting
 from autotune.space import ResolvedSpace
-from autotune.stats import paired_ratio
+from autotune.stats import paired_ratio, unpaired_ratio
 from autotune.wire import WindowPlan
 
 # A fresh process on a 2-core machine was seen to run at half its steady speed for its first 3-5 s.
@@ -46,7 +47,7 @@ TURNS = {
 }
 LEAST_ROUNDS = 2
 MOST_ROUNDS = 6
-# Of a config that needs processes of its own: a round is one process of each side, whose ratio has
+# Of a config that needs processes of its own: a round is one process of each side, whose rates have
 # all the spread of processes, so more of them are wanted, and more of each.
 PAIRS = {
     Side.BASELINE: (Side.BASELINE, Side.WINNER),
@@ -82,6 +83,10 @@ class Confirmation:
         excludes_one = self.speedup.low > 1.0 or self.speedup.high < 1.0
         is_narrow = self.speedup.half_width_pct <= NARROW_PCT
         return self.rounds >= self.least_rounds and (excludes_one or is_narrow)
+
+    def worth(self, round_s: float) -> float:
+        """Return the time that must be left for one more round; one that is due may overdraw."""
+        return round_s / 2 if self.rounds < self.least_rounds else round_s
 
 
 @dataclass(frozen=True)
@@ -174,7 +179,7 @@ def confirm(
         if confirmation is not None and (
             (confirmation.is_decided and not contest.is_full_length)
             or len(rounds) >= contest.most_rounds
-            or not has_time_for(max(sum(w.cost_s for w in r) for r in rounds))
+            or not has_time_for(confirmation.worth(max(sum(w.cost_s for w in r) for r in rounds)))
         ):
             return confirmation
         first = Side.BASELINE if len(rounds) % 2 == 0 else Side.WINNER
@@ -186,21 +191,20 @@ def confirm(
 
 
 def read(rounds: Sequence[Round]) -> Confirmation | None:
-    """Return what rounds say; None with less than two pairs. Neighbours in turn are compared."""
+    """Return what rounds say; None with less than two pairs of windows."""
     if sum(map(len, rounds)) < 4:
         return None
-    ratios = [
+    windows = [w for r in rounds for w in r]
+    baseline = tuple(w.measurement for w in windows if w.side is Side.BASELINE)
+    winner = tuple(w.measurement for w in windows if w.side is Side.WINNER)
+    if len(rounds[0]) == len(PAIRS[Side.BASELINE]):
+        speedup = unpaired_ratio(_rates(winner), _rates(baseline))
+        return Confirmation(speedup, baseline, winner, len(rounds), LEAST_PAIRS)
+    ratios = [  # neighbours in turn are compared
         [_pair_ratio(first, second) for first, second in zip(r[::2], r[1::2], strict=True)]
         for r in rounds
     ]
-    windows = [w for r in rounds for w in r]
-    return Confirmation(
-        paired_ratio(ratios),
-        tuple(w.measurement for w in windows if w.side is Side.BASELINE),
-        tuple(w.measurement for w in windows if w.side is Side.WINNER),
-        len(rounds),
-        LEAST_PAIRS if len(rounds[0]) == 2 else LEAST_ROUNDS,
-    )
+    return Confirmation(paired_ratio(ratios), baseline, winner, len(rounds))
 
 
 def looks_faster(record: TrialRecord) -> bool:
@@ -268,6 +272,10 @@ def _warm_up(rig: Rig, setting: Setting, give_up: GiveUp) -> Ending | None:
         return opened
     warm = rig.measure(setting, WARM_UP, give_up, START_SILENCE_S)
     return warm if isinstance(warm, Ending) else None
+
+
+def _rates(side: Sequence[Measurement]) -> list[float]:
+    return [m.throughput.estimate for m in side]
 
 
 def _pair_ratio(one: WindowRecord, other: WindowRecord) -> float:

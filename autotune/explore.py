@@ -16,7 +16,7 @@ def explore(session: Session, space: ResolvedSpace, diagnosis: Diagnosis) -> Non
     proposals = iter(
         Proposals(study, space, diagnosis, study.head.options.seed, session.may_restart)
     )
-    session.confirms_apart = _confirms_apart(session, space)
+    session.best_apart_s = _best_apart_s(session, space)
     while not session.until_confirmation():
         proposal = next(proposals, None)
         if proposal is None:
@@ -31,16 +31,16 @@ def explore(session: Session, space: ResolvedSpace, diagnosis: Diagnosis) -> Non
         )
         study.tell(proposal.trial, record)
         study.spent_s = session.budget.spent_s
-        session.confirms_apart = _confirms_apart(session, space)
+        session.best_apart_s = _best_apart_s(session, space)
         console.trial(len(study.records) - 1, record, space)
 
 
-def _confirms_apart(session: Session, space: ResolvedSpace) -> bool:
-    """Tell whether the best so far would be confirmed in processes of its own."""
+def _best_apart_s(session: Session, space: ResolvedSpace) -> float | None:
+    """Return what the trial of the best so far took, if it is confirmed in processes of its own."""
     best = next(iter(ranked(session.study.records, space)), None)
     if best is None or not looks_faster(best):
-        return False
-    return space.needs_restart(space.baseline, best.config)
+        return None
+    return best.cost_s if space.needs_restart(space.baseline, best.config) else None
 
 
 def _best_speedup(session: Session, space: ResolvedSpace) -> float | None:

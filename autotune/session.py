@@ -22,7 +22,7 @@ ROUND_STEPS = (
     80  # a warm-up and eight windows take at least this many steps, however long these are
 )
 MOST_FOR_CONFIRMATION = 0.5  # of the budget
-APART_S = 8.0  # besides its start: what one process of confirm.py's pairs takes
+APART_S = 9.0  # besides its start: what one process of confirm.py's pairs takes
 PAIRS = (3, 5)  # of such processes are worth keeping time for, at least and at most
 RESTART_WORTH_S = 6.0  # besides two starts: the windows of a config and of the baseline, in turn
 COMPILING_WORTH_S = 25.0  # besides two starts: compiling a small model took 15-40 s on 2 cores
@@ -34,7 +34,8 @@ class Session:
     """What the steps of a search share.
 
     Attributes:
-        confirms_apart: The best config so far is confirmed in processes of its own.
+        best_apart_s: Where the best config so far is confirmed in processes of its own: what its
+            trial in one took.
 
     The methods that return an Ending are asked many times a second while a rig is at work; an
     Ending ends that work.
@@ -47,7 +48,7 @@ class Session:
     console: Console
     rigs: Rigs
     objective: Objective
-    confirms_apart: bool = False
+    best_apart_s: float | None = None
 
     @property
     def round_s(self) -> float:
@@ -60,8 +61,9 @@ class Session:
     @property
     def reserve_s(self) -> float:
         """What is kept for the confirmation: two rounds, or one in a budget too small for that."""
-        if self.confirms_apart and self.study.facts is not None:
-            pair_s = 2 * (self.study.facts.startup_s + APART_S)
+        if self.best_apart_s is not None and self.study.facts is not None:
+            process_s = self.study.facts.startup_s + APART_S
+            pair_s = process_s + max(process_s, self.best_apart_s)
             least, most = PAIRS
             worth_s = min(most * pair_s, MOST_FOR_CONFIRMATION * self.budget.total_s)
             return max(least * pair_s, worth_s)

@@ -188,11 +188,13 @@ def test_pairs_of_processes_are_read_as_rounds_and_three_are_wanted() -> None:
     two = read([pair, pair])
     assert two is not None
     assert not two.is_decided
+    assert two.worth(30.0) == 15.0, "the third is due"
     turned = [window(Side.WINNER, 152.0), window(Side.BASELINE, 100.0)]
     three = read([pair, turned, pair])
     assert three is not None
     assert three.speedup.estimate == pytest.approx(1.5, rel=0.01)
     assert three.is_decided
+    assert three.worth(30.0) == 30.0
 
 
 def test_a_config_that_restarts_the_program_is_confirmed_in_pairs() -> None:

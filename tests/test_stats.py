@@ -22,6 +22,7 @@ from autotune.stats import (
     spread,
     t_quantile,
     throughput,
+    unpaired_ratio,
 )
 
 RATE = 2000.0  # samples/s between two starts of the loader
@@ -269,6 +270,42 @@ def test_rounds_that_disagree_widen_the_interval_beyond_that_of_their_pairs() ->
     agreeing = paired_ratio([[1.19, 1.21], [1.19, 1.21]])
     disagreeing = paired_ratio([[1.04, 1.06], [1.34, 1.36]])
     assert disagreeing.half_width_pct > 3 * agreeing.half_width_pct
+
+
+@pytest.mark.parametrize("rates", [([1.0], [1.0]), ([1.0, 2.0], [1.0]), ([], [])])
+def test_one_process_of_a_side_claims_nothing(rates: tuple[list[float], list[float]]) -> None:
+    with pytest.raises(ValueError, match="two rates of each side"):
+        unpaired_ratio(*rates)
+
+
+def test_an_unpaired_ratio_is_students_on_the_logarithms() -> None:
+    ratio = unpaired_ratio([1.2, 1.3, 1.4], [1.0, 1.1, 0.9])
+    logs = [[math.log(r) for r in side] for side in ([1.2, 1.3, 1.4], [1.0, 1.1, 0.9])]
+    half = 2.776 * math.sqrt(sum(statistics.variance(side) for side in logs) / 3)
+    assert ratio.estimate == pytest.approx((1.2 * 1.3 * 1.4 / (1.0 * 1.1 * 0.9)) ** (1 / 3))
+    assert math.log(ratio.high / ratio.estimate) == pytest.approx(half, rel=0.02)
+    assert ratio.low < ratio.estimate * math.exp(-half)
+
+
+@pytest.mark.parametrize("processes", [2, 3, 5])
+@pytest.mark.parametrize(
+    ("winner_noise", "baseline_noise", "drift"),
+    [(0.1, 0.1, 0.0), (0.15, 0.05, 0.0), (0.02, 0.02, 0.05)],
+)
+def test_processes_of_unlike_spread_or_that_drift_leave_the_coverage_near_to_what_it_says(
+    processes: int, winner_noise: float, baseline_noise: float, drift: float
+) -> None:
+    rng = random.Random(20250101)
+    claims = []
+    for _ in range(1500):
+        place, winner, baseline = 0.0, [], []
+        for _ in range(processes):
+            place += rng.gauss(0, drift)
+            baseline.append(math.exp(place + rng.gauss(0, baseline_noise)))
+            place += rng.gauss(0, drift)
+            winner.append(1.3 * math.exp(place + rng.gauss(0, winner_noise)))
+        claims.append(unpaired_ratio(winner, baseline))
+    assert coverage(claims, 1.3) >= 0.915
 
 
 def simulated_claims(
