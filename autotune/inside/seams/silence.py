@@ -44,16 +44,16 @@ class SilenceSeam(SavingSeam):
     def __init__(self, shadow_dir: Path, unguarded: Sequence[Path], group: Group) -> None:
         super().__init__(shadow_dir, unguarded, is_first=False)
         self._group = group
-        self._written: dict[str, int] = {}
-        self._saves: dict[str, tuple[str, int]] = {}
+        self._writes: dict[str, int] = {}  # of checkpoints, by where this rank would have them
 
     def install(self) -> None:
         """Begin to keep quiet."""
         self._shadow_dir.mkdir(parents=True, exist_ok=True)  # while directories can be made
         super().install()
         self._patches.replace(shutil, "rmtree", self._unless_guarded(shutil.rmtree))
-        for name in ("copyfile", "copymode", "copystat"):
-            self._patches.replace(shutil, name, self._copy_by(getattr(shutil, name)))
+        self._patches.replace(shutil, "copyfile", self._copy_by(shutil.copyfile))
+        for name in ("copymode", "copystat"):
+            self._patches.replace(shutil, name, self._unless_target_guarded(getattr(shutil, name)))
 
     def _is_guarded(self, real: str) -> bool:
         return not f"{real}{os.sep}".startswith(self._unguarded)
@@ -74,8 +74,7 @@ class SilenceSeam(SavingSeam):
             if not seam._is_guarded(target):
                 original(src, dst, **kwargs)
                 return
-            if source in seam._saves:
-                seam._saves[target] = seam._saves[source]
+            seam._note_passed_on(_place(src), _place(dst))
             if (shadow := seam._shadows.pop(source, None)) is not None:
                 seam._shadows[target] = shadow
 
@@ -89,11 +88,20 @@ class SilenceSeam(SavingSeam):
             target = os.path.realpath(dst)
             if not seam._is_guarded(target):
                 return original(src, dst, *args, **kwargs)
-            if (saved := seam._saves.get(os.path.realpath(src))) is not None:
-                seam._saves[target] = saved
+            seam._note_passed_on(os.path.realpath(src), target)
             return dst
 
         return copy
+
+    def _unless_target_guarded(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        seam = self
+
+        def call(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
+            if not seam._is_guarded(os.path.realpath(dst)):
+                return original(src, dst, *args, **kwargs)
+            return None
+
+        return call
 
     def _redirect_mkdir(self) -> None:
         self._patches.replace(os, "mkdir", self._unless_guarded(os.mkdir))
@@ -114,7 +122,7 @@ class SilenceSeam(SavingSeam):
 
         def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
             if isinstance(f, (str, os.PathLike)):
-                seam._note_save(os.path.realpath(f))
+                seam._note_write(os.path.realpath(f))
             else:  # a file that is open is one of this rank's own, or in memory
                 original_save(obj, f, *args, **kwargs)
 
@@ -126,51 +134,78 @@ class SilenceSeam(SavingSeam):
         self._patches.replace(torch, "save", save)
         self._patches.replace(torch, "load", load)
 
-    def _note_save(self, real: str) -> None:
-        self._written[real] = self._written.get(real, 0) + 1
-        self._saves[real] = (real, self._written[real])
+    def _note_write(self, real: str) -> None:
+        self._writes[real] = self._writes.get(real, 0) + 1
+
+    def _note_passed_on(self, source: str, target: str) -> None:
+        if source in self._writes:
+            self._note_write(target)
 
     def _wait_for(self, real: str) -> None:
-        """Let the first rank finish a checkpoint that this one would have saved by now."""
-        if real not in self._saves:
-            return
-        written_as, count = self._saves[real]
+        """Let the first rank write a checkpoint as often as this one would have by now."""
+        count = self._writes.get(real, 0)
         until = monotonic() + PATIENCE_S
-        while monotonic() < until:
-            is_written = saves_of(self._group, written_as) >= count
-            if is_written and os.path.exists(real):  # noqa: PTH110 - it may be renamed afterwards
-                return
+        while count and writes_of(self._group, real) < count and monotonic() < until:
             sleep(POLL_S)
 
 
 class TellSavesSeam:
-    """On the first rank: tells the others which checkpoints are written."""
+    """On the first rank: tells the others which checkpoints are written, renamed and copied."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
+        self._written: set[str] = set()
         self._patches = Patches()
 
     def install(self) -> None:
         """Begin to tell."""
         original = torch.save
-        group = self._group
+        seam = self
 
         def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
             original(obj, f, *args, **kwargs)
             if isinstance(f, (str, os.PathLike)):
-                group.store.add(_saves_key(os.path.realpath(f)), 1)
+                seam._tell(os.path.realpath(f))
 
         self._patches.replace(torch, "save", save)
+        for name in ("replace", "rename"):
+            self._patches.replace(os, name, self._passing_on(getattr(os, name), _place))
+        copy = self._passing_on(shutil.copyfile, os.path.realpath)
+        self._patches.replace(shutil, "copyfile", copy)
+
+    def _passing_on(
+        self, original: Callable[..., Any], place_of: Callable[[Any], str]
+    ) -> Callable[..., Any]:
+        seam = self
+
+        def call(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
+            source, target = place_of(src), place_of(dst)
+            done = original(src, dst, *args, **kwargs)
+            if source in seam._written:
+                seam._tell(target)
+            return done
+
+        return call
+
+    def _tell(self, real: str) -> None:
+        self._written.add(real)
+        self._group.store.add(_writes_key(real), 1)
 
     def remove(self) -> None:
         """Put PyTorch back as it was."""
         self._patches.undo()
 
 
-def saves_of(group: Group, real: str) -> int:
-    """Return how often the first rank has saved a checkpoint."""
-    return int(group.store.add(_saves_key(real), 0))
+def writes_of(group: Group, real: str) -> int:
+    """Return how often the first rank has written a checkpoint there, or brought one."""
+    return int(group.store.add(_writes_key(real), 0))
 
 
-def _saves_key(real: str) -> str:
+def _place(path: str | os.PathLike[str]) -> str:
+    """Where a file lies that is renamed: of a link, the link itself."""
+    folder, name = os.path.split(path)
+    return os.path.join(os.path.realpath(folder), name)  # noqa: PTH118
+
+
+def _writes_key(real: str) -> str:
     return f"saved/{real}"
