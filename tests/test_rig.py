@@ -16,6 +16,7 @@ from autotune.wire import WindowPlan
 from tests.rigging import PROGRAMS, SHORT, never, open_rig, setting_with
 
 
+@pytest.mark.alone
 def test_many_configs_are_measured_live_in_one_process(tmp_path: Path) -> None:
     with open_rig(tmp_path, "slow_items.py") as opened:
         assert opened.rig.pid is not None
@@ -27,7 +28,7 @@ def test_many_configs_are_measured_live_in_one_process(tmp_path: Path) -> None:
         again = opened.measured()
         assert _worker_count(process) == 0
         assert process.is_running()
-    # Items sleep 1 ms each: two workers halve that; the windows are short and others work beside.
+    # Items sleep 1 ms each: two workers halve that; the windows are short.
     assert 1.3 < fast.throughput.estimate / slow.throughput.estimate < 4
     assert 0.6 < again.throughput.estimate / slow.throughput.estimate < 1.6
     assert slow.wait_share > 0.8
@@ -284,6 +285,7 @@ def test_full_buffers_at_the_start_of_a_window_do_not_count_as_speed(tmp_path: P
     assert any("buffers" in doubt for doubt in hastily.doubts)
 
 
+@pytest.mark.alone
 def test_a_program_is_taken_apart_while_it_trains_and_trains_on(tmp_path: Path) -> None:
     with open_rig(tmp_path, "slow_items.py") as rig:
         before = rig.measured()
