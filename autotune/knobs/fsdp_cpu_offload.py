@@ -7,7 +7,7 @@ from autotune.domain import Domain, NotOffered
 from autotune.hardware import Hardware
 from autotune.knobs.base import StrategyOption
 from autotune.profile import Profile
-from autotune.strategies import fsdp_refusal
+from autotune.strategies import in_place_refusal
 
 
 class FsdpCpuOffload(StrategyOption):
@@ -21,7 +21,7 @@ class FsdpCpuOffload(StrategyOption):
         """Return both on a GPU."""
         if profile.device != "cuda":
             return NotOffered(f"the model is on the {profile.device} already")
-        if reason := fsdp_refusal(hardware, profile):
+        if reason := in_place_refusal(hardware, profile):
             return NotOffered(reason)
         return Domain((False, True))
 

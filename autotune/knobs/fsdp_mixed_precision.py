@@ -7,7 +7,7 @@ from autotune.domain import Domain, NotOffered
 from autotune.hardware import Hardware
 from autotune.knobs.base import StrategyOption
 from autotune.profile import Profile
-from autotune.strategies import fsdp_refusal
+from autotune.strategies import in_place_refusal
 
 
 class FsdpMixedPrecision(StrategyOption):
@@ -20,7 +20,7 @@ class FsdpMixedPrecision(StrategyOption):
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
         """Return both, where bf16 is native."""
-        if reason := fsdp_refusal(hardware, profile):
+        if reason := in_place_refusal(hardware, profile):
             return NotOffered(reason)
         native = hardware.supports_bf16_gpu or (
             profile.device == "cpu" and hardware.supports_bf16_cpu

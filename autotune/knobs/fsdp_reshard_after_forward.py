@@ -7,7 +7,7 @@ from autotune.domain import Domain, NotOffered
 from autotune.hardware import Hardware
 from autotune.knobs.base import StrategyOption
 from autotune.profile import Profile
-from autotune.strategies import fsdp_refusal
+from autotune.strategies import in_place_refusal
 
 
 class FsdpReshardAfterForward(StrategyOption):
@@ -19,7 +19,7 @@ class FsdpReshardAfterForward(StrategyOption):
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
         """Return both."""
-        if reason := fsdp_refusal(hardware, profile):
+        if reason := in_place_refusal(hardware, profile):
             return NotOffered(reason)
         return Domain((True, False))
 

@@ -7,7 +7,7 @@ from autotune.domain import Domain, NotOffered
 from autotune.hardware import Hardware
 from autotune.knobs.base import StrategyOption
 from autotune.profile import Profile
-from autotune.strategies import fsdp_refusal
+from autotune.strategies import in_place_refusal
 
 
 class FsdpShard(StrategyOption):
@@ -20,7 +20,7 @@ class FsdpShard(StrategyOption):
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
         """Return both, where the model consists of repeated blocks."""
-        if reason := fsdp_refusal(hardware, profile):
+        if reason := in_place_refusal(hardware, profile):
             return NotOffered(reason)
         if profile.repeated_blocks < 2:
             return NotOffered("the model does not consist of repeated blocks")

@@ -7,7 +7,7 @@ from autotune.domain import Domain, NotOffered
 from autotune.hardware import Hardware
 from autotune.knobs.base import StrategyOption
 from autotune.profile import Profile
-from autotune.strategies import ddp_refusal
+from autotune.strategies import in_place_refusal
 
 
 class SyncBatchnorm(StrategyOption):
@@ -23,7 +23,7 @@ class SyncBatchnorm(StrategyOption):
             return NotOffered("the model has no BatchNorm")
         if profile.device != "cuda":
             return NotOffered("torch's SyncBatchNorm works on GPUs alone")
-        if reason := ddp_refusal(hardware, profile):
+        if reason := in_place_refusal(hardware, profile):
             return NotOffered(reason)
         return Domain((False, True))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from autotune.strategies.base import Site, Strategy, ddp_refusal, devices_of, fsdp_refusal
+from autotune.strategies.base import Site, Strategy, ddp_refusal, devices_of, in_place_refusal
 from autotune.strategies.data_parallel import DataParallel
 from autotune.strategies.ddp import Ddp
 from autotune.strategies.fsdp import Fsdp
@@ -14,7 +14,7 @@ from autotune.strategies.own import Own
 from autotune.strategies.single import Single
 from autotune.strategies.zero1 import Zero1
 
-__all__ = ["STRATEGIES", "Site", "Strategy", "ddp_refusal", "devices_of", "fsdp_refusal"]
+__all__ = ["STRATEGIES", "Site", "Strategy", "ddp_refusal", "devices_of", "in_place_refusal"]
 
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
     {

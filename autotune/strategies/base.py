@@ -110,17 +110,13 @@ def shares_refusal(hardware: Hardware, profile: Profile) -> str | None:
 
 def ddp_refusal(hardware: Hardware, profile: Profile) -> str | None:
     """Return why no options of DDP can act here, as a clause, or None."""
-    if profile.distributes_itself in MAKE_DDP:
-        return None
-    return ranks_refusal(hardware, profile) or _one_device(hardware, profile)
+    return None if profile.distributes_itself in MAKE_DDP else in_place_refusal(hardware, profile)
 
 
-def fsdp_refusal(hardware: Hardware, profile: Profile) -> str | None:
-    """Return why no options of FSDP can act here, as a clause, or None."""
-    return ranks_refusal(hardware, profile) or _one_device(hardware, profile)
-
-
-def _one_device(hardware: Hardware, profile: Profile) -> str | None:
+def in_place_refusal(hardware: Hardware, profile: Profile) -> str | None:
+    """Return why no options of ranks that autotune makes can act here, as a clause, or None."""
+    if reason := ranks_refusal(hardware, profile):
+        return reason
     is_one = devices_of(hardware, profile) == 1
     return f"there is one {'GPU' if profile.device == 'cuda' else 'core'}" if is_one else None
 
