@@ -23,7 +23,7 @@ ROUND_STEPS = (
 )
 MOST_FOR_CONFIRMATION = 0.5  # of the budget
 APART_S = 9.0  # besides its start: what one process of confirm.py's pairs takes
-PAIRS = (3, 5)  # of such processes are worth keeping time for, at least and at most
+PAIRS_WORTH = (3, 5)  # pairs of such processes are worth keeping time for, at least and at most
 RESTART_WORTH_S = 6.0  # besides two starts: the windows of a config and of the baseline, in turn
 COMPILING_WORTH_S = 25.0  # besides two starts: compiling a small model took 15-40 s on 2 cores
 OVERDRAFT = 0.15  # of the budget, to let a running confirmation end
@@ -64,7 +64,7 @@ class Session:
         if self.best_apart_s is not None and self.study.facts is not None:
             process_s = self.study.facts.startup_s + APART_S
             pair_s = process_s + max(process_s, self.best_apart_s)
-            least, most = PAIRS
+            least, most = PAIRS_WORTH
             worth_s = min(most * pair_s, MOST_FOR_CONFIRMATION * self.budget.total_s)
             return max(least * pair_s, worth_s)
         two = 2 * self.round_s
