@@ -187,8 +187,8 @@ def test_a_batch_sampler_of_the_programs_own_is_left_alone(tmp_path: Path) -> No
         assert opened.profile.loaders[0].has_batch_sampler
         assert "batch_size" not in opened.base.baseline
         blocks = opened.measured(num_workers=1).blocks
-        sizes = [b.samples / b.steps for b in blocks]  # of 8, 16 and 24
-        assert all(15 < size < 17 for size in sizes), sizes
+        # 8, 16 and 24 in turn: any stretch of them is within 8 samples of 16 a step
+        assert all(abs(b.samples - 16 * b.steps) <= 8 for b in blocks), blocks
 
 
 def test_a_function_reads_its_config_and_the_seams_leave_that_knob_alone(tmp_path: Path) -> None:
