@@ -32,6 +32,7 @@ CASES = [
     *(Case(s, "adamw", "frozen in optimizer") for s in STRATEGIES),
     *(Case(s, "adamw", "thawed") for s in STRATEGIES),
     Case("ddp", "adamw", "thawed", accumulation_steps=2),
+    Case("ddp", "sgd", "plateau"),
     *(Case(s, "sgd", "outside clipping") for s in ("ddp", "fsdp")),
     *(Case(s, "adamw", style) for s in STRATEGIES for style in ("unused", "late clearing")),
 ]
@@ -75,6 +76,11 @@ def test_gradients_are_clipped_by_the_norm_over_all_ranks(case: Case, together: 
     expected = alone(case)["norms"]
     assert max(expected) > 0.1, "something was clipped"
     assert norms[: len(expected)] == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_rate_that_follows_the_loss_follows_that_of_all_ranks(together: Results) -> None:
+    case = Case("ddp", "sgd", "plateau")
+    assert together[str(case)]["lr"] == alone(case)["lr"] < alone(Case("ddp", "sgd"))["lr"]
 
 
 @pytest.mark.parametrize("case", CASES[: len(STRATEGIES) * len(OPTIMIZERS)], ids=str)

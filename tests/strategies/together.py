@@ -109,12 +109,10 @@ def program(case: Case) -> dict[str, Any]:  # noqa: C901 - the many ways to writ
     if case.style != "frozen in optimizer":
         trained = [p for p in trained if p.requires_grad]
     trained += [outside] if case.style.startswith("outside") else []
-    optimizer: Optimizer
-    if case.optimizer == "sgd":
-        optimizer = SGD(trained, lr=0.05, momentum=0.9, weight_decay=1e-3)
-    else:
-        optimizer = AdamW(trained, lr=0.01)
-    schedule = ReduceLROnPlateau(optimizer, patience=1) if case.style == "plateau" else None
+    optimizer = optimizer_of(case.optimizer, trained)
+    schedule: ReduceLROnPlateau | None = None
+    if case.style == "plateau":  # it halves the rate when the last loss of an epoch is not the best
+        schedule = ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.0)
     norms = []
     for epoch in range(EPOCHS):
         if case.style == "thawed" and epoch == 3:
@@ -144,7 +142,15 @@ def program(case: Case) -> dict[str, Any]:  # noqa: C901 - the many ways to writ
         "outside": outside.detach(),
         "optimizer": optimizer.state_dict(),
         "norms": norms,
+        "lr": optimizer.param_groups[0]["lr"],
     }
+
+
+def optimizer_of(name: str, trained: list[nn.Parameter]) -> Optimizer:
+    """Return the optimizer that a case names."""
+    if name == "sgd":
+        return SGD(trained, lr=0.05, momentum=0.9, weight_decay=1e-3)
+    return AdamW(trained, lr=0.01)
 
 
 def backward(

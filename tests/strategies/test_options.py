@@ -1,0 +1,95 @@
+"""Options of the strategies, seen where they act; one rank is enough for that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed, nn
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from autotune.config import KnobValue
+from autotune.inside.seams.checkpoint import blocks_of
+from autotune.strategies import STRATEGIES, Site
+
+
+class Block(nn.Module):
+    """A part that comes several times; it notes the dtype it computes in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.dtype = self.linear.weight.dtype
+        return torch.relu(self.linear(x))
+
+
+@pytest.fixture(autouse=True)
+def _one_rank() -> Iterator[None]:
+    distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+def distribute(strategy: str, model: nn.Module, **options: KnobValue) -> Any:
+    """Distribute a model as the seam does."""
+    site = Site(0, 1, options, (), lambda module: blocks_of([module]))
+    return STRATEGIES[strategy].distribute(model, site)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1"])
+def test_options_of_ddp_reach_it(strategy: str) -> None:
+    plain = distribute(strategy, nn.Linear(8, 8))
+    asked = distribute(
+        strategy,
+        nn.Linear(8, 8),
+        ddp_bucket_cap_mb=5,
+        ddp_gradient_as_bucket_view=True,
+        ddp_static_graph=True,
+    )
+    assert (plain.bucket_bytes_cap, asked.bucket_bytes_cap) == (25 << 20, 5 << 20)
+    assert (plain.gradient_as_bucket_view, asked.gradient_as_bucket_view) == (False, True)
+    assert (plain.static_graph, asked.static_graph) == (False, True)
+
+
+def test_batchnorm_becomes_one_of_all_ranks_which_ddp_takes_on_gpus_alone() -> None:
+    each = distribute("ddp", nn.Sequential(nn.BatchNorm1d(8)), sync_batchnorm=False)
+    assert type(each.module[0]) is nn.BatchNorm1d
+    with pytest.raises(ValueError, match="SyncBatchNorm layers only work with GPU modules"):
+        distribute("ddp", nn.Sequential(nn.BatchNorm1d(8)), sync_batchnorm=True)
+
+
+@pytest.mark.parametrize(("shard", "units"), [("blocks", 4), ("whole", 1)])
+def test_fsdp_gathers_block_by_block_or_all_at_once(shard: str, units: int) -> None:
+    model = nn.Sequential(*(Block() for _ in range(3)))
+    distribute("fsdp", model, fsdp_shard=shard)
+    assert sum(isinstance(module, FSDPModule) for module in model.modules()) == units
+
+
+@pytest.mark.parametrize("reshards", [True, False])
+def test_fsdp_keeps_what_it_gathered_for_the_backward_pass_or_not(*, reshards: bool) -> None:
+    block = Block()
+    model = nn.Sequential(block, Block(), Block())
+    distribute("fsdp", model, fsdp_shard="blocks", fsdp_reshard_after_forward=reshards)
+    model(torch.randn(4, 8))
+    assert isinstance(block.linear.weight, DTensor) is reshards
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)]
+)
+def test_fsdp_computes_in_the_precision_that_it_is_asked_for(
+    precision: str, dtype: torch.dtype
+) -> None:
+    model = nn.Sequential(*(Block() for _ in range(3)))
+    distribute("fsdp", model, fsdp_mixed_precision=precision)
+    output = model(torch.randn(4, 8))
+    output.sum().backward()
+    assert {block.dtype for block in model} == {dtype}
+    assert output.dtype is torch.float32
+    assert all(p.dtype is torch.float32 and p.grad is not None for p in model.parameters())
