@@ -102,6 +102,11 @@ class ShardedSampler(Sampler[Any]):
     def __len__(self) -> int:
         return share_of(len(self.whole), self._group, drop_last=self._drop_last)  # type: ignore[arg-type]
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "whole" not in vars(self):
+            raise AttributeError(name)
+        return getattr(self.whole, name)  # set_epoch(), and what else a program asks its own
+
 
 class ShardedIterable(IterableDataset[Any]):
     """A rank's share of a stream; each rank reads the whole stream and keeps its own samples.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.config import KnobValue
+from autotune.config import Config, KnobValue
 from autotune.domain import Domain, NotOffered
 from autotune.hardware import Hardware
 from autotune.knobs.base import StrategyOption
@@ -22,6 +22,13 @@ class DdpStaticGraph(StrategyOption):
         if reason := ddp_refusal(hardware, profile):
             return NotOffered(reason)
         return Domain((False, True))
+
+    def conflict(self, config: Config) -> str | None:
+        """The first pass of an accumulated step would already be sent."""
+        accumulates = int(config.get("accumulation_steps", 1)) > 1
+        if config.get(self.name) is True and accumulates and config.get("strategy") != "own":
+            return "DDP's static graph wants its first pass sent, accumulation_steps holds it back."
+        return None
 
     def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
         """Return torch's default."""

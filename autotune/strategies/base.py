@@ -26,6 +26,7 @@ MAKE_DDP = frozenset({DDP, FABRIC, ACCELERATE, LIGHTNING, TRANSFORMERS})
 """What wraps a program's model in DDP by itself, where several ranks are started."""
 
 BY_LOSS = {"LBFGS"}
+UNFINISHED = "Expected to have finished reduction in the prior iteration"  # what DDP says
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,21 @@ def wrapped_by_ddp(module: nn.Module, site: Site) -> nn.Module:
     if options.get("sync_batchnorm"):
         module = nn.SyncBatchNorm.convert_sync_batchnorm(module)
     bucket_cap_mb = options.get("ddp_bucket_cap_mb")
-    return DistributedDataParallel(
+
+    class Ddp(DistributedDataParallel):
+        def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+            try:
+                return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+            except RuntimeError as error:
+                if UNFINISHED not in str(error):
+                    raise
+                raise RuntimeError(
+                    "some parameters get gradients in some steps only, which the ranks cannot "
+                    "follow. Leave strategy and world_size out of the search, or set strategy to "
+                    "single and world_size to 1 in best.yaml."
+                ) from error
+
+    return Ddp(
         module,
         init_sync=False,  # the ranks' models were made equal before the first step
         bucket_cap_mb=None if bucket_cap_mb is None else int(bucket_cap_mb),

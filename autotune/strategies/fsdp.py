@@ -38,10 +38,12 @@ class Fsdp(Strategy):
 
     def distribute(self, module: nn.Module, site: Site) -> nn.Module:
         """Shard the model block by block, and hand the new parameters to the optimizers."""
+        from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
         before = dict(module.named_parameters())
-        options = _options(site)
+        device = next(iter(before.values())).device.type
+        options = {"mesh": init_device_mesh(device, (site.world_size,)), **_options(site)}
         if site.options.get("fsdp_shard", "blocks") == "blocks":
             for block in site.blocks(module):
                 fully_shard(block, **options)
@@ -53,16 +55,29 @@ class Fsdp(Strategy):
         for part in module.modules():
             part.register_state_dict_post_hook(_whole_weights)
             part.register_load_state_dict_pre_hook(_shard_weights)
+        module.register_forward_hook(_let_go)
         return module
 
     def adopt(self, optimizer: Optimizer, site: Site) -> None:  # noqa: ARG002
         """Let its state be saved whole, and loaded so."""
         optimizer.register_state_dict_post_hook(_whole_state)
         optimizer.register_load_state_dict_post_hook(_shard_state)
+        _shard_state(optimizer)
 
     def sync_gradients(self, called: Any, *, enabled: bool) -> None:
         """Keep gradients whole on each rank until they are averaged."""
         called.set_requires_gradient_sync(enabled)
+
+
+def _let_go(module: nn.Module, *_: Any) -> None:
+    """After an evaluation the model's parameters are the sharded ones again, which are trained."""
+    import torch
+    from torch.distributed.fsdp import FSDPModule
+
+    if not torch.is_grad_enabled():
+        for part in module.modules():
+            if isinstance(part, FSDPModule):
+                part.reshard()
 
 
 def _options(site: Site) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import SGD, Optimizer
+from torch.utils.checkpoint import checkpoint_sequential
 
 from autotune.config import Config
 from autotune.inside.seams import Seams
@@ -132,6 +133,21 @@ def test_scaled_gradients_train_as_unscaled_ones(clip: float | None, optimizers:
         assert seams.scaling.scale > 1.0
     close(plain, scaled, rtol=0.02)
     assert scaled_norms == pytest.approx(norms, rel=0.05)
+
+
+def test_a_pass_within_a_pass_is_scaled_once() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    x = torch.ones(2, 4, requires_grad=True)
+    (model(x).sum() * 1e-3).backward()
+    plain = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    with under("fp16") as seams:
+        output = checkpoint_sequential(model, 2, x, use_reentrant=True)
+        (output.sum() * 1e-3).backward()
+        scale = seams.scaling.scale
+    for parameter, expected in zip(model.parameters(), plain, strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad / scale, expected, rtol=0.01, atol=1e-6)
 
 
 def test_an_overflow_skips_the_step_and_lowers_the_scale() -> None:

@@ -1,4 +1,4 @@
-"""Draws its own batches: by torch's random numbers, or by a generator of its own."""
+"""Makes its own batches: by torch's random numbers, by its own, or the whole data each time."""
 
 import sys
 
@@ -6,12 +6,15 @@ import torch
 from torch import nn
 
 torch.manual_seed(0)
-generator = torch.Generator().manual_seed(1) if sys.argv[1] == "own" else None
+source = sys.argv[1]
+generator = torch.Generator().manual_seed(1) if source == "own" else None
 model = nn.Linear(16, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+x = torch.randn(32, 16)
 while True:
-    x = torch.randn(32, 16, generator=generator)
-    loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+    if source != "whole":
+        x = torch.randn(32, 16, generator=generator)
+    loss = (model(input=x) - x.sum(1, keepdim=True)).square().mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

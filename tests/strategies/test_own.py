@@ -80,7 +80,9 @@ def test_ranks_that_train_each_for_itself_are_no_gain(tmp_path: Path) -> None:
     assert "the program trains in groups of 1 where 2 ranks were started" in ending.reason
 
 
-@pytest.mark.parametrize(("source", "is_refused"), [("torch", False), ("own", True)])
+@pytest.mark.parametrize(
+    ("source", "is_refused"), [("torch", False), ("own", True), ("whole", True)]
+)
 def test_ranks_without_a_loader_draw_numbers_of_their_own_or_are_refused(
     tmp_path: Path, source: str, is_refused: bool
 ) -> None:

@@ -69,6 +69,13 @@ def test_batches_of_a_batch_sampler_are_shared_out_whole() -> None:
     assert found == [[[0, 1], [3, 4, 5]], [[2], [6]]]
 
 
+def test_a_sampler_of_the_programs_own_goes_on_being_asked() -> None:
+    whole: DistributedSampler[Any] = DistributedSampler(TensorDataset(torch.zeros(8)), 1, 0)
+    shard: Any = ShardedSampler(whole, ranks(1)[0], "own", drop_last=False)
+    shard.set_epoch(3)
+    assert whole.epoch == 3
+
+
 def test_a_long_order_is_sent_in_parts_and_taken_away_when_it_was_read() -> None:
     store = HashStore()
     groups = [Group(rank, rank, 2, 2, store) for rank in range(2)]

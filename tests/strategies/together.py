@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -83,7 +83,7 @@ class Net(nn.Module):
         super().__init__()
         self.first = nn.Linear(6, 8)
         self.blocks = nn.ModuleList(Block(8) for _ in range(3))
-        self.norm = nn.BatchNorm1d(8) if style == "batchnorm" else nn.Identity()
+        self.norm = nn.BatchNorm1d(8) if style in {"batchnorm", "halves"} else nn.Identity()
         self.last = nn.Linear(8, 1)
         if style == "unused":
             self.never = nn.Linear(3, 3)
@@ -115,14 +115,13 @@ def program(case: Case) -> dict[str, Any]:  # noqa: C901 - the many ways to writ
         schedule = ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.0)
     norms = []
     for epoch in range(EPOCHS):
-        if case.style == "thawed" and epoch == 3:
-            model.first.requires_grad_(requires_grad=True)
-            optimizer.add_param_group({"params": list(model.first.parameters())})
+        if epoch == 3:
+            optimizer = second_phase(case.style, model, optimizer)
         for features, labels in loader:
             if case.style == "closure":
                 optimizer.step(lambda: backward(model, optimizer, features, labels))  # noqa: B023
                 continue
-            output = model(features)
+            output = model(features) if case.style != "halves" else by_halves(model, features)
             if case.style.startswith("outside"):
                 output = output * outside
             loss = nn.functional.mse_loss(output, labels)
@@ -144,6 +143,51 @@ def program(case: Case) -> dict[str, Any]:  # noqa: C901 - the many ways to writ
         "norms": norms,
         "lr": optimizer.param_groups[0]["lr"],
     }
+
+
+def second_phase(style: str, model: Net, optimizer: Optimizer) -> Optimizer:
+    """Return the optimizer that goes on."""
+    if style == "thawed":
+        model.first.requires_grad_(requires_grad=True)
+        optimizer.add_param_group({"params": list(model.first.parameters())})
+    if style != "two phases":
+        return optimizer
+    with torch.no_grad():
+        model(torch.zeros(2, 6, dtype=torch.float64))
+    return AdamW(model.parameters(), lr=0.003)
+
+
+def by_halves(model: nn.Module, features: torch.Tensor) -> torch.Tensor:
+    """Call a model on what each of two ranks would have."""
+    output = torch.empty(len(features), 1, dtype=features.dtype)
+    output[0::2], output[1::2] = model(features[0::2]), model(features[1::2])
+    return output
+
+
+def adversaries(case: Case) -> dict[str, Any]:
+    """Train two models: one is frozen in the other's step, and has two losses in its own."""
+    torch.manual_seed(0)
+    x = torch.randn(SAMPLES, 6, dtype=torch.float64)
+    loader = DataLoader(TensorDataset(x), batch_size=BATCH, shuffle=True)
+    maker, judge = Net("plain").double(), nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+    judge.double()
+    makers = optimizer_of(case.optimizer, list(maker.parameters()))
+    judges = optimizer_of(case.optimizer, list(judge.parameters()))
+    for _ in range(EPOCHS):
+        for (features,) in loader:
+            made = maker(features)
+            judge.requires_grad_(requires_grad=False)
+            makers.zero_grad()
+            (1 - judge(made)).square().mean().backward()
+            makers.step()
+            judge.requires_grad_(requires_grad=True)
+            judges.zero_grad()
+            losses = judge(made.detach()).square(), (1 - judge(features[:, :1])).square()
+            for loss in losses:
+                loss.mean().backward()
+            judges.step()
+    weights = maker.state_dict(prefix="maker.") | judge.state_dict(prefix="judge.")
+    return {"weights": weights, "outside": torch.zeros(1)}
 
 
 def optimizer_of(name: str, trained: list[nn.Parameter]) -> Optimizer:
@@ -188,9 +232,14 @@ def run(case: Case, group: Group) -> dict[str, Any]:
     seams.apply(its)
     seams.install()
     try:
-        return program(case)
+        result = adversaries(case) if case.style == "adversaries" else program(case)
+        result["every rank's"] = [None] * group.world_size
+        if group.world_size > 1:
+            weights = {n: w.tolist() for n, w in result["weights"].items() if "norm" not in n}
+            distributed.all_gather_object(result["every rank's"], weights)
     finally:
         seams.remove()
+    return result
 
 
 def main(out: str, *names: str) -> None:

@@ -155,7 +155,8 @@ class Seams:
     def silence(self, shadow_dir: Path) -> None:
         """Let the first of several ranks alone print and write files."""
         if self._group.is_first:
-            self._telling = TellSavesSeam(self._group)
+            place_of = self._saving.place_of if self._saving is not None else str
+            self._telling = TellSavesSeam(self._group, place_of)
             self._telling.install()
         else:
             hush()
@@ -226,7 +227,7 @@ class Seams:
         if not self.distribution.is_needed:
             self.distribution.use("ddp")
         if self._group.world_size > 1:
-            self.loader.share(self._group, self.distribution.draw_otherwise)
+            self.loader.share(self._group, self.distribution.loader_begins)
         self.optimizer.follow(world_size=self._group.world_size)
 
     def _about_to_train(self) -> None:

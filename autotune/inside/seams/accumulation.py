@@ -23,7 +23,7 @@ from torch.amp import GradScaler
 from torch.nn import utils
 from torch.optim import Optimizer
 
-from autotune.inside.seams.base import Patches
+from autotune.inside.seams.base import Patches, outermost
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class AccumulationSeam:
                 grad_tensors = _weighed(tensors, grad_tensors, seam.share)
             original(tensors, grad_tensors, *args, **kwargs)
 
-        self._patches.replace(torch.autograd, "backward", backward)
+        self._patches.replace(torch.autograd, "backward", outermost(backward, original))
 
     def _hold(self, owner: Any, name: str, instead: Callable[..., Any]) -> None:
         original = getattr(owner, name)

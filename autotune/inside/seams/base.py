@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 _ABSENT = object()
+
+
+def outermost(act: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that acts in its outermost call; calls within that one are plain.
+
+    A backward pass runs others within itself where activations are computed again by torch's
+    reentrant checkpoint, maybe on a thread of its own.
+    """
+    is_within = False
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal is_within
+        if is_within:
+            return plain(*args, **kwargs)
+        is_within = True
+        try:
+            return act(*args, **kwargs)
+        finally:
+            is_within = False
+
+    return call
 
 
 class Patches:

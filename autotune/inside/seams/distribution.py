@@ -5,19 +5,22 @@ ranks take over the first rank's weights. In the first step gradients are averag
 they are computed; from then on, when it is known which parameters get any, the strategy does it.
 What no called model owns goes on being averaged one by one.
 
-Checked once, after the third step, and said by an error: the ranks' parameters are equal, and they
-do not all train on the same batches.
+Checked once, after the third step, and said by an error: the ranks' parameters and gradients are
+equal, and they do not all train on the same batches.
 
-Covered: several models and optimizers, frozen parts, parameters outside of any called module,
-unused parameters, models and parameter groups that come later, clipping by the global norm, metrics
-of ReduceLROnPlateau, BatchNorm's statistics before an evaluation. Not covered: decisions that the
-program takes by its own loss, which is that of a rank's share; random numbers drawn by generators
-of its own; buffers of models that are first called after the third step.
+Covered: several models and optimizers, parts that are frozen for good or from step to step, several
+losses in a step, parameters outside of any called module, unused parameters, models, optimizers and
+parameter groups that come later, clipping by the global norm, metrics of ReduceLROnPlateau,
+BatchNorm's statistics before an evaluation. Not covered: parameters that get gradients in some
+steps only; decisions that the program takes by its own loss, which is that of a rank's share;
+random numbers drawn by generators of its own; buffers of models that are first called after the
+third step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from math import isclose, isnan
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -26,6 +29,8 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from autotune.config import KnobValue
 from autotune.inside.feed import first_tensor
@@ -36,7 +41,7 @@ from autotune.inside.seams.base import Patches
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.clipping import ClippingSeam
 from autotune.inside.seams.randomness import RandomnessSeam
-from autotune.inside.sharded import whole
+from autotune.inside.sharded import is_sharded, whole
 from autotune.strategies import STRATEGIES, Site, Strategy
 
 DDP_OPTIONS = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph")
@@ -72,7 +77,10 @@ class DistributionSeam:
         self._randomness = RandomnessSeam(group)
         self._seen: set[int] = set()
         self._steps = 0
-        self._inputs: list[float] = []
+        self._inputs: list[float | None] = []
+        self._gradients: list[float] = []
+        self._hook: RemovableHandle | None = None
+        self._has_loader = self._has_new = False
         self._patches = Patches()
 
     def use(self, strategy: str) -> None:
@@ -103,10 +111,12 @@ class DistributionSeam:
             self._averaging.install()
             self._clipping.install()
             self._judge_alike()
+            self._hook = register_optimizer_step_pre_hook(self._note_gradients)
 
     def remove(self) -> None:
         """Put PyTorch back as it was; models stay distributed."""
         self._patches.undo()
+        self._stop_noting()
         self._clipping.remove()
         self._averaging.remove()
         self._randomness.remove()
@@ -121,13 +131,19 @@ class DistributionSeam:
         if self.has_ranks:
             self._randomness.differ()
 
+    def loader_begins(self) -> None:
+        """A loader is iterated whose data the ranks share."""
+        self._has_loader = True
+        self.draw_otherwise()
+
     def groups_changed(self) -> None:
         """An optimizer was built or got parameters; later ones are averaged one by one."""
         self._untrained.clear()
+        self._has_new = True
         if self.has_ranks and self._called:
             self._averaging.add(_parameters(self._optimizers()), self._owned())
 
-    def route(self, module: nn.Module, args: tuple[Any, ...]) -> nn.Module:
+    def route(self, module: nn.Module, inputs: tuple[Any, ...]) -> nn.Module:
         """Return what to call in the place of an outermost module."""
         if self._strategy is None or module in self._untrained:
             return module
@@ -137,22 +153,28 @@ class DistributionSeam:
                 model = self._meet(module, self._strategy)
         if model is None:
             return module
+        if self._has_new and self.has_ranks:
+            self._adopt_optimizers(self._strategy)
         if not torch.is_grad_enabled():
             model.settle_buffers(module, self._group)
             return module if self.has_ranks else model.called or module
         if self.has_ranks:
-            self.draw_otherwise()
-            if self._steps <= LEAST_ALIKE:
-                self._inputs.append(_fingerprint(args))
-            model.has_trained = True
-        if not model.is_distributed and model.trained <= self._seen:
+            self._begin_pass(model, inputs)
+        if not model.is_distributed and model.trained <= self._seen and model.is_trained_whole:
             self._distribute(module, model, self._strategy)
-        if not model.is_distributed:
+        if not model.is_distributed or self._stands_aside(model):
             return module
         called = model.called or module
         if self.has_ranks:
             self._strategy.sync_gradients(called, enabled=not self._accumulation.holds)
         return called
+
+    def _begin_pass(self, model: _Model, inputs: tuple[Any, ...]) -> None:
+        self.draw_otherwise()
+        if self._steps <= LEAST_ALIKE:
+            self._inputs.append(_fingerprint(inputs))
+        model.has_trained = True
+        self._averaging.begin_pass()
 
     def stepped(self, optimizer: Optimizer) -> None:
         """An optimizer has made one of its first steps."""
@@ -172,21 +194,44 @@ class DistributionSeam:
         """
         if not self.has_ranks or self._group.world_size == 1:
             return
-        weights = sum(_sum(p) for p in _parameters(self._optimizers()))
+        state = [*self._gradients, sum(_sum(p) for p in _parameters(self._optimizers()))]
+        self._stop_noting()
         inputs = self._inputs[-LEAST_ALIKE:]
         every: list[Any] = [None] * self._group.world_size
-        distributed.all_gather_object(every, (weights, inputs))
-        if any(abs(w - weights) > TOLERANCE * max(1.0, abs(weights)) for w, _ in every):
+        distributed.all_gather_object(every, (state, inputs))
+        if not all(_are_equal(theirs, state) for theirs, _ in every):
             raise RuntimeError(
-                "the ranks' models drifted apart: the program changes its weights in a way that "
-                "is not seen here. Leave strategy and world_size out of the search."
+                "the ranks' models drifted apart: the program changes its weights or gradients in "
+                "a way that is not seen here. Leave strategy and world_size out of the search."
             )
-        vary = len(set(inputs)) > 1
-        if vary and all(theirs == inputs for _, theirs in every):
+        is_shared_out = self._has_loader and len(set(inputs)) == 1  # of equal samples, or unseen
+        if not is_shared_out and all(theirs == inputs for _, theirs in every):
             raise RuntimeError(
-                "all ranks train on the same batches: the program draws them by random numbers or "
-                "an order of its own. Leave strategy and world_size out of the search."
+                "all ranks train on the same batches, or on what cannot be compared: the program "
+                "makes them without a DataLoader, or by random numbers or an order of its own. "
+                "Leave strategy and world_size out of the search."
             )
+
+    def _stands_aside(self, model: _Model) -> bool:
+        """Tell whether something is frozen now for whose gradient DDP would wait.
+
+        Meanwhile gradients are averaged one by one.
+        """
+        stands_aside = not all(p.requires_grad for p in model.covered)
+        if stands_aside != model.stands_aside:
+            model.stands_aside = stands_aside
+            move = self._averaging.hold if stands_aside else self._averaging.release
+            move(model.covered)
+        return stands_aside
+
+    def _note_gradients(self, optimizer: Optimizer, *_: Any) -> None:
+        """Before one of the first steps: what the ranks must have alike."""
+        self._gradients.append(sum(_size_of_gradient(p) for p in _parameters([optimizer])))
+
+    def _stop_noting(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
 
     def _site(self, *, has_unused: bool = False) -> Site:
         return Site(
@@ -201,17 +246,18 @@ class DistributionSeam:
     def _meet(self, module: nn.Module, strategy: Strategy) -> _Model | None:
         """Know a module that is called for the first time; None for one that nothing trains."""
         optimized = {id(p) for p in _parameters(self._optimizers())}
-        trained = {id(p) for p in module.parameters() if p.requires_grad} & optimized
+        owned = [p for p in module.parameters() if id(p) in optimized]
+        trained = {id(p) for p in owned if p.requires_grad}
         if not trained:
-            if self._steps:
+            if self._steps and not owned:
                 self._untrained.add(module)
             return None
         if not self.has_ranks:
-            model = self._called[module] = _Model(set())
+            model = self._called[module] = _Model([], set())
             self._distribute(module, model, strategy)
             return model
         self._group.initialize()
-        model = self._called[module] = _Model(trained)
+        model = self._called[module] = _Model(owned, trained)
         for tensor in (*module.parameters(), *module.buffers()):
             send_out(tensor)
         if strategy.replaces_parameters:
@@ -221,12 +267,16 @@ class DistributionSeam:
             self._clipping.replaced(before, dict(module.named_parameters()))
         else:
             self._averaging.hold(module.parameters())
+        self._adopt_optimizers(strategy)
+        self._averaging.add(_parameters(self._optimizers()), self._owned())
+        return model
+
+    def _adopt_optimizers(self, strategy: Strategy) -> None:
+        self._has_new = False
         for optimizer in self._optimizers():
             if optimizer not in self._adopted:
                 self._adopted.add(optimizer)
                 strategy.adopt(optimizer, self._site())
-        self._averaging.add(_parameters(self._optimizers()), self._owned())
-        return model
 
     def _owned(self) -> list[nn.Parameter]:
         return [p for module in self._called for p in module.parameters()]
@@ -237,7 +287,8 @@ class DistributionSeam:
             flag = torch.tensor(int(model.has_unused))
             distributed.all_reduce(flag, distributed.ReduceOp.MAX)
             has_unused = bool(flag)
-            self._averaging.release(p for p in module.parameters() if p.requires_grad)
+            model.covered = [p for p in module.parameters() if p.requires_grad]
+            self._averaging.release(model.covered)
         called = strategy.distribute(module, self._site(has_unused=has_unused))
         model.called = called if called is not module else None
         model.is_distributed = True
@@ -274,20 +325,33 @@ class DistributionSeam:
 class _Model:
     """A model that is called and trained.
 
+    Args:
+        owned: The parameters that optimizers hold.
+        trained: Ids of those that they train from the beginning.
+
     Attributes:
-        trained: Ids of the parameters that optimizers train.
         called: What is called in its place; None where it was changed in place.
         is_distributed: The strategy has acted.
+        covered: The parameters whose gradients what is called averages.
+        stands_aside: It is not called at present.
         has_unused: Some of its parameters got no gradient in the first step.
         has_trained: It was trained since its buffers were last made equal.
     """
 
-    def __init__(self, trained: set[int]) -> None:
+    def __init__(self, owned: Sequence[nn.Parameter], trained: set[int]) -> None:
         self.trained = trained
+        self._owned = owned
         self.called: nn.Module | None = None
         self.is_distributed = False
+        self.covered: list[nn.Parameter] = []
+        self.stands_aside = False
         self.has_unused = False
         self.has_trained = False
+
+    @property
+    def is_trained_whole(self) -> bool:
+        """Nothing is frozen at present that was trained at first."""
+        return all(p.requires_grad for p in self._owned if id(p) in self.trained)
 
     def note_gradients(self, module: nn.Module) -> None:
         """Note whether the step that has just been made left a parameter without gradient."""
@@ -313,10 +377,25 @@ def _sum(parameter: torch.Tensor) -> float:
     return float(whole(parameter.detach()).double().sum())
 
 
-def _fingerprint(args: tuple[Any, ...]) -> float:
-    """A number that tells batches apart; equal ones have equal numbers."""
-    tensor = first_tensor(args)
-    if tensor is None:
+def _size_of_gradient(parameter: torch.Tensor) -> float:
+    """The norm of a gradient that is averaged; one that FSDP averages is each rank's own part."""
+    if parameter.grad is None or is_sharded(parameter):
         return 0.0
+    return float(parameter.grad.detach().double().norm())
+
+
+def _are_equal(ours: list[float], theirs: list[float]) -> bool:
+    """Tell whether numbers are the same but for rounding; what is no number is like its kind."""
+    return len(ours) == len(theirs) and all(
+        isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE) or (isnan(a) and isnan(b))
+        for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+def _fingerprint(inputs: tuple[Any, ...]) -> float | None:
+    """A number that tells batches apart; equal ones have equal numbers. None without a tensor."""
+    tensor = first_tensor(inputs)
+    if tensor is None:
+        return None
     flat = tensor.detach().double().flatten()
     return float((flat * torch.arange(1, len(flat) + 1, device=flat.device)).sum())

@@ -150,11 +150,12 @@ class ForwardSeam:
         root = self._root_of(module)
         if root is None:
             return original(module, *args, **kwargs)
+        inputs = args or tuple(kwargs.values())
         if self._listener is not None:
-            self._listener.forward_called(root, args or tuple(kwargs.values()))
+            self._listener.forward_called(root, inputs)
         if self._channels_last:
             args, kwargs = _map_tensors(_to_channels_last, (args, kwargs))
-        called = module if self._route is None else self._route(module, args)
+        called = module if self._route is None else self._route(module, inputs)
         if called is not module:  # a wrapper, within which the module is called as ever
             original, module = type(called).__call__, called
         if self._autocast is None:

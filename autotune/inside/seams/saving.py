@@ -69,6 +69,10 @@ class SavingSeam:
         sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, _AfterImport)]
         self._patches.undo()
 
+    def place_of(self, real: str) -> str:
+        """Return where a file lies that the program knows by this path."""
+        return str(self._shadows.get(real, real))
+
     def _redirect_open(self) -> None:
         original = builtins.open
         seam = self

@@ -18,7 +18,7 @@ from torch.amp import GradScaler
 from torch.nn import utils
 from torch.optim import Optimizer
 
-from autotune.inside.seams.base import Patches
+from autotune.inside.seams.base import Patches, outermost
 
 CLIPPING = ("clip_grad_norm_", "clip_grad_value_")
 
@@ -107,7 +107,7 @@ class ScalingSeam:
                 grad_tensors = seam._scaled(seam._scaler, tensors, grad_tensors)
             original(tensors, grad_tensors, *args, **kwargs)
 
-        self._patches.replace(torch.autograd, "backward", backward)
+        self._patches.replace(torch.autograd, "backward", outermost(backward, original))
 
     def _scaled(self, scaler: GradScaler, tensors: Any, grads: Any) -> Any:
         """The gradients with which a backward pass begins, times the scale.

@@ -1,9 +1,10 @@
 """The seam that silences ranks beside the first: one program is heard, and one writes files.
 
 Covered: what is printed, progress bars, log handlers, experiment trackers, ``torch.save``, files
-opened for writing, renamed or removed, directories made. A checkpoint that such a rank would have
-saved and loads again is the first rank's; other files that it writes are its own, in a folder that
-ends with it. Not covered: what other libraries write by their own C code.
+opened for writing, renamed, linked or removed, directories made. A checkpoint that such a rank
+would have saved and loads again is the one that the first rank saved at the same turn, whatever
+names they give it; other files that it writes, and checkpoints among temporary files, are its own,
+in a folder that ends with it. Not covered: what other libraries write by their own C code.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class SilenceSeam(SavingSeam):
     def __init__(self, shadow_dir: Path, unguarded: Sequence[Path], group: Group) -> None:
         super().__init__(shadow_dir, unguarded, is_first=False)
         self._group = group
-        self._writes: dict[str, int] = {}  # of checkpoints, by where this rank would have them
+        self._turns = 0  # of checkpoints: savings, renamings, copies
+        self._turn_of: dict[str, int] = {}  # by where this rank would have the checkpoint
 
     def install(self) -> None:
         """Begin to keep quiet."""
@@ -52,6 +54,8 @@ class SilenceSeam(SavingSeam):
         super().install()
         self._patches.replace(shutil, "rmtree", self._unless_guarded(shutil.rmtree))
         self._patches.replace(shutil, "copyfile", self._copy_by(shutil.copyfile))
+        for name in ("symlink", "link"):
+            self._patches.replace(os, name, self._link_by(getattr(os, name)))
         for name in ("copymode", "copystat"):
             self._patches.replace(shutil, name, self._unless_target_guarded(getattr(shutil, name)))
 
@@ -63,7 +67,7 @@ class SilenceSeam(SavingSeam):
             if set(mode) & set("ax+") and not os.path.exists(path):  # noqa: PTH110
                 mode = "w"
             if "r" in mode:
-                self._wait_for(os.path.realpath(path))
+                path = self._place_of(path)
         return super()._path_for(path, mode)
 
     def _rename_by(self, original: Callable[..., None]) -> Callable[..., None]:
@@ -71,24 +75,33 @@ class SilenceSeam(SavingSeam):
 
         def rename(src: Any, dst: Any, **kwargs: Any) -> None:
             source, target = os.path.realpath(src), os.path.realpath(dst)
-            if not seam._is_guarded(target):
-                original(src, dst, **kwargs)
-                return
-            seam._note_passed_on(_place(src), _place(dst))
             if (shadow := seam._shadows.pop(source, None)) is not None:
                 seam._shadows[target] = shadow
+            elif not seam._is_guarded(target):
+                original(src, dst, **kwargs)
+            seam._pass_on(_place(src), _place(dst))
 
         return rename
+
+    def _link_by(self, original: Callable[..., None]) -> Callable[..., None]:
+        seam = self
+
+        def link(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
+            if not seam._is_guarded(_place(dst)):
+                original(src, dst, *args, **kwargs)
+            seam._pass_on(_linked(src, dst), _place(dst))
+
+        return link
 
     def _copy_by(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The first rank copies; what is a checkpoint of its goes on being one."""
         seam = self
 
         def copy(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
-            target = os.path.realpath(dst)
+            source, target = os.path.realpath(src), os.path.realpath(dst)
             if not seam._is_guarded(target):
-                return original(src, dst, *args, **kwargs)
-            seam._note_passed_on(os.path.realpath(src), target)
+                original(src, dst, *args, **kwargs)
+            seam._pass_on(source, target)
             return dst
 
         return copy
@@ -122,39 +135,62 @@ class SilenceSeam(SavingSeam):
 
         def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
             if isinstance(f, (str, os.PathLike)):
-                seam._note_write(os.path.realpath(f))
-            else:  # a file that is open is one of this rank's own, or in memory
-                original_save(obj, f, *args, **kwargs)
+                real = os.path.realpath(f)
+                seam._take_turn(real)
+                seam._shadows.pop(real, None)
+                if seam._is_guarded(real):
+                    return
+                f = seam._shadows[real] = seam._shadow_of(real)
+            original_save(obj, f, *args, **kwargs)
 
         def load(f: Any, *args: Any, **kwargs: Any) -> Any:
             if isinstance(f, (str, os.PathLike)):
-                seam._wait_for(os.path.realpath(f))
+                f = seam._place_of(os.fspath(f))
             return original_load(f, *args, **kwargs)
 
         self._patches.replace(torch, "save", save)
         self._patches.replace(torch, "load", load)
 
-    def _note_write(self, real: str) -> None:
-        self._writes[real] = self._writes.get(real, 0) + 1
+    def _take_turn(self, real: str) -> None:
+        self._turns += 1
+        self._turn_of[real] = self._turns
 
-    def _note_passed_on(self, source: str, target: str) -> None:
-        if source in self._writes:
-            self._note_write(target)
+    def _pass_on(self, source: str, target: str) -> None:
+        if source in self._turn_of:
+            self._take_turn(target)
 
-    def _wait_for(self, real: str) -> None:
-        """Let the first rank write a checkpoint as often as this one would have by now."""
-        count = self._writes.get(real, 0)
+    def _place_of(self, path: str) -> str:
+        """Return where to read a file: of a checkpoint, where the first rank has it by now."""
+        real = os.path.realpath(path)
+        if real in self._shadows:
+            return str(self._shadows[real])
+        turn = max(self._turn_of.get(name, 0) for name in (real, _place(path)))
+        if not turn or not self._is_guarded(real):
+            return path
         until = monotonic() + PATIENCE_S
-        while count and writes_of(self._group, real) < count and monotonic() < until:
+        while not self._group.store.check([_turn_key(turn)]):
+            if monotonic() > until:
+                raise TimeoutError(
+                    f"rank {self._group.rank} waits for {path}, which the first rank never saves: "
+                    "the ranks decide otherwise. Leave strategy and world_size out of the search."
+                )
             sleep(POLL_S)
+        return self._group.store.get(_turn_key(turn)).decode()
 
 
 class TellSavesSeam:
-    """On the first rank: tells the others which checkpoints are written, renamed and copied."""
+    """On the first rank: tells the others where checkpoints are saved, renamed, copied and linked.
 
-    def __init__(self, group: Group) -> None:
+    Args:
+        group: The processes that train together.
+        place_of: Returns where a file lies that was saved by a name.
+    """
+
+    def __init__(self, group: Group, place_of: Callable[[str], str]) -> None:
         self._group = group
-        self._written: set[str] = set()
+        self._place_of = place_of
+        self._turns = 0
+        self._told: set[str] = set()
         self._patches = Patches()
 
     def install(self) -> None:
@@ -169,36 +205,32 @@ class TellSavesSeam:
 
         self._patches.replace(torch, "save", save)
         for name in ("replace", "rename"):
-            self._patches.replace(os, name, self._passing_on(getattr(os, name), _place))
-        copy = self._passing_on(shutil.copyfile, os.path.realpath)
-        self._patches.replace(shutil, "copyfile", copy)
+            self._pass_on(os, name, lambda src, dst: (_place(src), _place(dst)))
+        for name in ("symlink", "link"):
+            self._pass_on(os, name, lambda src, dst: (_linked(src, dst), _place(dst)))
+        self._pass_on(shutil, "copyfile", lambda *both: tuple(map(os.path.realpath, both)))
 
-    def _passing_on(
-        self, original: Callable[..., Any], place_of: Callable[[Any], str]
-    ) -> Callable[..., Any]:
+    def _pass_on(self, owner: Any, name: str, places: Callable[[Any, Any], Any]) -> None:
+        original = getattr(owner, name)
         seam = self
 
         def call(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
-            source, target = place_of(src), place_of(dst)
+            source, target = places(src, dst)
             done = original(src, dst, *args, **kwargs)
-            if source in seam._written:
+            if source in seam._told:
                 seam._tell(target)
             return done
 
-        return call
+        self._patches.replace(owner, name, call)
 
     def _tell(self, real: str) -> None:
-        self._written.add(real)
-        self._group.store.add(_writes_key(real), 1)
+        self._told.add(real)
+        self._turns += 1
+        self._group.store.set(_turn_key(self._turns), self._place_of(real))
 
     def remove(self) -> None:
         """Put PyTorch back as it was."""
         self._patches.undo()
-
-
-def writes_of(group: Group, real: str) -> int:
-    """Return how often the first rank has written a checkpoint there, or brought one."""
-    return int(group.store.add(_writes_key(real), 0))
 
 
 def _place(path: str | os.PathLike[str]) -> str:
@@ -207,5 +239,10 @@ def _place(path: str | os.PathLike[str]) -> str:
     return os.path.join(os.path.realpath(folder), name)  # noqa: PTH118
 
 
-def _writes_key(real: str) -> str:
-    return f"saved/{real}"
+def _linked(path: str | os.PathLike[str], link: str | os.PathLike[str]) -> str:
+    """Where a file lies that a link is made to, by a path from the link's folder."""
+    return os.path.realpath(os.path.join(os.path.dirname(link), path))  # noqa: PTH118, PTH120
+
+
+def _turn_key(turn: int) -> str:
+    return f"checkpoint/{turn}"
