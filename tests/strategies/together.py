@@ -111,8 +111,8 @@ def program(case: Case) -> dict[str, Any]:  # noqa: C901 - the many ways to writ
     trained += [outside] if case.style.startswith("outside") else []
     optimizer = optimizer_of(case.optimizer, trained)
     schedule: ReduceLROnPlateau | None = None
-    if case.style == "plateau":  # it halves the rate when the last loss of an epoch is not the best
-        schedule = ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.0)
+    if case.style == "plateau":  # it lowers the rate whenever a loss is not the best so far
+        schedule = ReduceLROnPlateau(optimizer, factor=0.9, patience=0, threshold=0.0)
     norms = []
     for epoch in range(EPOCHS):
         if epoch == 3:
@@ -134,8 +134,8 @@ def program(case: Case) -> dict[str, Any]:  # noqa: C901 - the many ways to writ
             optimizer.step()
             if case.style == "late clearing":
                 optimizer.zero_grad()
-        if schedule is not None:
-            schedule.step(loss.item())
+            if schedule is not None:
+                schedule.step(loss.item())
     return {
         "weights": model.state_dict(),
         "outside": outside.detach(),
@@ -165,7 +165,7 @@ def by_halves(model: nn.Module, features: torch.Tensor) -> torch.Tensor:
 
 
 def adversaries(case: Case) -> dict[str, Any]:
-    """Train two models: one is frozen in the other's step, and has two losses in its own."""
+    """Train two models: one is frozen, then half, in the other's step; its own has two losses."""
     torch.manual_seed(0)
     x = torch.randn(SAMPLES, 6, dtype=torch.float64)
     loader = DataLoader(TensorDataset(x), batch_size=BATCH, shuffle=True)
@@ -173,10 +173,11 @@ def adversaries(case: Case) -> dict[str, Any]:
     judge.double()
     makers = optimizer_of(case.optimizer, list(maker.parameters()))
     judges = optimizer_of(case.optimizer, list(judge.parameters()))
-    for _ in range(EPOCHS):
+    for epoch in range(EPOCHS):
         for (features,) in loader:
             made = maker(features)
-            judge.requires_grad_(requires_grad=False)
+            frozen = judge if epoch < 3 else judge[0]
+            frozen.requires_grad_(requires_grad=False)
             makers.zero_grad()
             (1 - judge(made)).square().mean().backward()
             makers.step()
