@@ -9,15 +9,20 @@ DistributedSampler does: a global batch holds the samples that it would hold on 
 from __future__ import annotations
 
 import pickle
+import random
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import Any
 
-from torch.utils.data import IterableDataset, Sampler
+import numpy
+import torch
+from torch.utils.data import IterableDataset, Sampler, get_worker_info
 
 from autotune.inside.group import Group
 
 CHUNK = 8192  # indices in one entry of the store: some 20 KB
+ROUNDS = 4  # of a stream that are read together: exchanging random states takes some 0.1 ms
 
 
 class Order:
@@ -111,20 +116,50 @@ class ShardedSampler(Sampler[Any]):
 class ShardedIterable(IterableDataset[Any]):
     """A rank's share of a stream; each rank reads the whole stream and keeps its own samples.
 
+    The stream's random numbers are the same on all ranks, so that one that shuffles is one stream.
     Rounds that are not whole are left out, so that all ranks have as many.
+
+    Args:
+        whole: The program's own.
+        group: The processes that train together.
+        name: Of the stream.
     """
 
     whole: IterableDataset[Any]
     _rank: int
     _size: int
+    _seed: int
+    _epoch: int
 
-    def __init__(self, whole: IterableDataset[Any], group: Group) -> None:
-        vars(self).update(whole=whole, _rank=group.rank, _size=group.world_size)
+    def __init__(self, whole: IterableDataset[Any], group: Group, name: str) -> None:
+        if group.is_first:
+            group.store.set(f"stream/{name}", str(torch.initial_seed()))
+        seed = int(group.store.get(f"stream/{name}"))
+        size = group.world_size
+        vars(self).update(whole=whole, _rank=group.rank, _size=size, _seed=seed, _epoch=0)
+
+    def begin(self) -> None:
+        """The program begins an epoch; workers that it starts for that learn so from here."""
+        vars(self)["_epoch"] += 1
 
     def __iter__(self) -> Iterator[Any]:
-        stream = iter(self.whole)
-        while len(round_ := list(islice(stream, self._size))) == self._size:
-            yield round_[self._rank]
+        worker = get_worker_info()
+        seed = self._seed + 1_000 * self._epoch + (worker.id if worker else 0)
+        self.begin()  # for workers that stay
+        draws: AbstractContextManager[None] | _Draws = _Draws(seed)
+        if worker is not None:  # its process draws for the stream alone
+            _set_random_states(_seeded(seed))
+            draws = nullcontext()
+        with draws:
+            stream = iter(self.whole)
+        while True:
+            with draws:
+                read = list(islice(stream, ROUNDS * self._size))
+            whole_rounds = len(read) - len(read) % self._size
+            own = read[self._rank : whole_rounds : self._size]
+            yield from own
+            if len(own) < ROUNDS:
+                return
 
     def __len__(self) -> int:
         return len(self.whole) // self._size  # type: ignore[arg-type]
@@ -137,6 +172,40 @@ class ShardedIterable(IterableDataset[Any]):
     def __setattr__(self, name: str, value: object) -> None:
         """Give it to the program's own: many share a stream out among workers by attributes."""
         vars(self.whole)[name] = value
+
+
+class _Draws:
+    """Random numbers of a stream's own, while it is read in the program's process."""
+
+    def __init__(self, seed: int) -> None:
+        self._states = _seeded(seed)
+
+    def __enter__(self) -> None:
+        self._programs = _random_states()
+        _set_random_states(self._states)
+
+    def __exit__(self, *_: object) -> None:
+        self._states = _random_states()
+        _set_random_states(self._programs)
+
+
+def _random_states() -> tuple[Any, Any, Any]:
+    return torch.get_rng_state(), random.getstate(), numpy.random.get_state()  # noqa: NPY002
+
+
+def _set_random_states(states: tuple[Any, Any, Any]) -> None:
+    torch.set_rng_state(states[0])
+    random.setstate(states[1])
+    numpy.random.set_state(states[2])  # noqa: NPY002 - what programs draw from
+
+
+def _seeded(seed: int) -> tuple[Any, Any, Any]:
+    bits = numpy.random.RandomState(seed % (1 << 32))
+    return (
+        torch.Generator().manual_seed(seed % (1 << 63)).get_state(),
+        random.Random(seed).getstate(),
+        bits.get_state(),
+    )
 
 
 def share_of(samples: int, group: Group, *, drop_last: bool) -> int:

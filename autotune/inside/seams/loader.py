@@ -93,6 +93,8 @@ class LoaderSeam:
         """Return PyTorch's own iterator over a loader."""
         if self._is_shared(loader):
             self._begins()
+            if isinstance(loader.dataset, ShardedIterable):
+                loader.dataset.begin()
         return self._original_iter(loader)
 
     def variant(self, loader: DataLoader[Any]) -> DataLoader[Any]:
@@ -295,15 +297,16 @@ class LoaderSeam:
             return None
         if loader not in self._shards:
             own, facts = self._own[loader], self.facts(loader)
+            name = f"loader {self._shared}"
             if isinstance(loader.dataset, IterableDataset):
-                self._shards[loader] = ShardedIterable(loader.dataset, self._group)
+                self._shards[loader] = ShardedIterable(loader.dataset, self._group, name)
             else:
                 plain = _plain_batches(loader)
                 whole = own.batch_sampler if plain is None else plain.sampler
                 if whole is None:  # the dataset makes whole batches
                     whole = loader.sampler
                 self._shards[loader] = ShardedSampler(
-                    whole, self._group, f"loader {self._shared}", drop_last=facts.drop_last
+                    whole, self._group, name, drop_last=facts.drop_last
                 )
             self._shared += 1  # loaders come and go, names of their orders do not come again
         return self._shards[loader]
