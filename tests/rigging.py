@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -66,7 +67,8 @@ def open_rig(
 ) -> Iterator[OpenRig]:
     """Open a rig on one of the tiny programs; *program* may name a function after a colon."""
     subject = parse_program(str(PROGRAMS / program), args, directory)
-    with Rig(subject, directory / "rig", directory / "cache") as rig:
+    cache = Path(tempfile.gettempdir()) / "compiled"  # headers are compiled once for all tests
+    with Rig(subject, directory / "rig", cache) as rig:
         ready = rig.open(setting, never, 120.0)
         assert isinstance(ready, Ready), ready
         yield OpenRig(rig, ready.profile, base_setting(ready.profile, space=space))

@@ -45,7 +45,7 @@ from autotune.inside.sharded import is_sharded, whole
 from autotune.strategies import STRATEGIES, Site, Strategy
 
 DDP_OPTIONS = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph")
-LEAST_ALIKE = 2  # batches that must be the same on all ranks to be called so
+LATER_STEPS = 2  # whose batches are compared: the first may be made before ranks draw otherwise
 TOLERANCE = 1e-6
 
 
@@ -171,7 +171,7 @@ class DistributionSeam:
 
     def _begin_pass(self, model: _Model, inputs: tuple[Any, ...]) -> None:
         self.draw_otherwise()
-        if self._steps <= LEAST_ALIKE:
+        if 1 <= self._steps <= LATER_STEPS:
             self._inputs.append(_fingerprint(inputs))
         model.has_trained = True
         self._averaging.begin_pass()
@@ -192,20 +192,19 @@ class DistributionSeam:
         Raises:
             RuntimeError: when they do not.
         """
+        self._stop_noting()
         if not self.has_ranks or self._group.world_size == 1:
             return
         state = [*self._gradients, sum(_sum(p) for p in _parameters(self._optimizers()))]
-        self._stop_noting()
-        inputs = self._inputs[-LEAST_ALIKE:]
         every: list[Any] = [None] * self._group.world_size
-        distributed.all_gather_object(every, (state, inputs))
+        distributed.all_gather_object(every, (state, self._inputs))
         if not all(_are_equal(theirs, state) for theirs, _ in every):
             raise RuntimeError(
                 "the ranks' models drifted apart: the program changes its weights or gradients in "
                 "a way that is not seen here. Leave strategy and world_size out of the search."
             )
-        is_shared_out = self._has_loader and len(set(inputs)) == 1  # of equal samples, or unseen
-        if not is_shared_out and all(theirs == inputs for _, theirs in every):
+        is_shared_out = self._has_loader and len(set(self._inputs)) <= 1  # equal samples, or unseen
+        if not is_shared_out and all(theirs == self._inputs for _, theirs in every):
             raise RuntimeError(
                 "all ranks train on the same batches, or on what cannot be compared: the program "
                 "makes them without a DataLoader, or by random numbers or an order of its own. "
