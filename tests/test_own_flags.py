@@ -74,8 +74,7 @@ def test_a_search_over_own_flags_ends_in_a_file_that_trains_with_them(workplace:
     assert result.head.space.uses_flags
     trials = [(t["batch_size"], t["rig"], t["outcome"]) for t in result.trials]
     assert trials == [(16, 1, "ok"), (128, 2, "ok")], "a flag is read at the start of a process"
-    assert result.speedup.low > 1  # larger batches of so small a model cost next to nothing
-    assert "multiplied by" in result.learning_note
+    assert ("multiplied by" in result.learning_note) is (result.best["batch_size"] == 128)
     ran = subprocess.run(
         [sys.executable, "-m", "autotune", "run", "best.yaml", FLAGGED, "--steps", "8"],
         cwd=workplace,

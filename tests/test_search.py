@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -67,38 +69,45 @@ def test_a_killed_search_leaves_nothing_running_resumes_with_every_trial_and_end
     workplace: Path,
 ) -> None:
     run = rundir.RunDir(workplace / ".autotune" / "stopped")
-    killed = _start("search", "--budget", "100s", "--tune", "num_workers,num_threads,batch_size",
-                    "--name", "stopped", str(PROGRAMS / "slow_items.py"))  # fmt: skip
-    _wait_for_trials(run, 3, killed)
-    tree = killed.children(recursive=True)
-    assert tree, "a rig runs while the search does"
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
+    knobs = "num_workers,num_threads,batch_size"
+    with _started("search", "--budget", "200s", "--tune", knobs, "--name", "stopped",
+                  str(PROGRAMS / "slow_items.py")) as killed:  # fmt: skip
+        _wait_for_trials(run, 3, killed)
+        tree = psutil.Process(killed.pid).children(recursive=True)
+        assert tree, "a rig runs while the search does"
     _, alive = psutil.wait_procs(tree, timeout=10)
     assert not alive
     before = [r.config for r in run.load_study().records]
 
-    resumed = _start("resume", "stopped")
-    _wait_for_trials(run, len(before) + 1, resumed)
-    resumed.send_signal(signal.SIGINT)
-    stdout, stderr = resumed.communicate(timeout=180)
+    with _started("resume", "stopped") as resumed:
+        _wait_for_trials(run, len(before) + 1, resumed)
+        resumed.send_signal(signal.SIGINT)
+        stdout, stderr = resumed.communicate(timeout=180)
     assert resumed.returncode == 0, stderr
     assert "Ending the search; the best so far is being confirmed" in stderr
-    assert "in fresh processes" in stdout, "what was found is confirmed, or refuted"
+    assert "in fresh processes" in stdout or "No significant gain" in stdout
     assert bestfile.read(workplace / "best.yaml").baseline["num_workers"] == 0
     configs = [r.config for r in run.load_study().records]
     assert configs[: len(before)] == before
     assert len(set(configs)) == len(configs), "no config is measured twice"
 
 
-def _start(*command: str) -> psutil.Popen:
-    return psutil.Popen(
+@contextmanager
+def _started(*command: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a command, and kill it in the end if it has not come to its own."""
+    process = subprocess.Popen(
         [sys.executable, "-m", "autotune", *command],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
 
 
-def _wait_for_trials(run: rundir.RunDir, count: int, search: psutil.Popen) -> None:
+def _wait_for_trials(run: rundir.RunDir, count: int, search: subprocess.Popen[str]) -> None:
     while len(_records(run)) < count:
         assert search.poll() is None, "the search should live until it is stopped"
         time.sleep(0.2)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import Any
 
@@ -146,10 +145,9 @@ class ShardedIterable(IterableDataset[Any]):
         worker = get_worker_info()
         seed = self._seed + 1_000 * self._epoch + (worker.id if worker else 0)
         self.begin()  # for workers that stay
-        draws: AbstractContextManager[None] | _Draws = _Draws(seed)
-        if worker is not None:  # its process draws for the stream alone
-            _set_random_states(_seeded(seed))
-            draws = nullcontext()
+        if worker is not None:
+            object.__setattr__(worker, "seed", seed)  # by which many streams seed generators of their own
+        draws = _Draws(seed)  # of the stream alone: what is done with samples draws otherwise
         with draws:
             stream = iter(self.whole)
         while True:
@@ -175,7 +173,7 @@ class ShardedIterable(IterableDataset[Any]):
 
 
 class _Draws:
-    """Random numbers of a stream's own, while it is read in the program's process."""
+    """Random numbers of a stream's own, while it is read."""
 
     def __init__(self, seed: int) -> None:
         self._states = _seeded(seed)

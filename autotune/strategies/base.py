@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.config import Config, KnobValue
@@ -40,6 +40,7 @@ class Site:
         optimizers: All that the program has built.
         blocks: Tells the repeated blocks of a model.
         has_unused: Some parameters of the model got no gradient in the first step.
+        replaced: Parameters of an optimizer that others have come in the place of.
     """
 
     rank: int
@@ -48,6 +49,7 @@ class Site:
     optimizers: Sequence[Optimizer]
     blocks: Callable[[nn.Module], Sequence[nn.Module]]
     has_unused: bool = False
+    replaced: Mapping[Any, Any] = field(default_factory=dict)
 
 
 class Strategy(ABC):

@@ -58,8 +58,9 @@ class Fsdp(Strategy):
         module.register_forward_hook(_let_go)
         return module
 
-    def adopt(self, optimizer: Optimizer, site: Site) -> None:  # noqa: ARG002
-        """Let its state be saved whole, and loaded so."""
+    def adopt(self, optimizer: Optimizer, site: Site) -> None:
+        """Have it train the sharded parameters, and let its state be saved whole, and loaded so."""
+        _hand_over(optimizer, site.replaced)
         optimizer.register_state_dict_post_hook(_whole_state)
         optimizer.register_load_state_dict_post_hook(_shard_state)
         _shard_state(optimizer)

@@ -6,7 +6,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,38 +51,71 @@ def ranks(tmp_path: Path) -> Ranks:
     return Ranks(tmp_path)
 
 
-def test_a_checkpoint_that_is_renamed_copied_and_linked_is_waited_for_at_each_place(
+def test_a_checkpoint_that_is_renamed_copied_and_linked_is_waited_for_and_found(
     ranks: Ranks, tmp_path: Path
 ) -> None:
     part, best, copy, link = (tmp_path / f"{name}.pt" for name in ("part", "best", "copy", "link"))
+    names = (best, copy, link)
     for stale in (best, copy):
         stale.write_text("of the epoch before")
     link.symlink_to(copy)
 
-    def save() -> None:
-        torch.save({}, part)
+    def bring() -> None:
         os.replace(part, best)  # noqa: PTH105 - as scripts do
         shutil.copyfile(best, copy)
-
-    def make_link() -> None:
         link.unlink(missing_ok=True)
         link.symlink_to("best.pt")
 
     with ranks.second():
-        save()
-        make_link()
+        torch.save({}, part)
+        bring()
     assert best.read_text() == copy.read_text() == "of the epoch before", "it writes nothing"
     assert link.resolve() == copy, "and links nothing"
     reader = threading.Thread(target=ranks.place_of, args=(link,))
     reader.start()
+    reader.join(0.2)
+    assert reader.is_alive(), "nothing is saved yet"
     with ranks.first():
-        save()
-        reader.join(0.2)
-        assert reader.is_alive(), "the link is not there yet"
-        make_link()
-    reader.join(5.0)
-    assert not reader.is_alive()
-    assert [ranks.place_of(p) for p in (best, copy)] == [str(best), str(copy)]
+        torch.save({}, part)
+        reader.join(5.0)
+        assert not reader.is_alive()
+        assert {ranks.place_of(p) for p in names} == {str(part)}
+        bring()
+    assert {ranks.place_of(p) for p in names} == {str(copy)}
+    copy.unlink()
+    assert {ranks.place_of(p) for p in names} == {str(best)}
+
+
+def test_what_one_rank_cannot_link_changes_nothing_for_other_checkpoints(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    def epoch(rank: int, number: int) -> None:
+        torch.save({"rank": rank, "number": number}, tmp_path / f"{number}.pt")
+        with suppress(FileExistsError):
+            (tmp_path / "latest.pt").symlink_to(f"{number}.pt")
+
+    for number in (1, 2, 3):
+        with ranks.first():
+            epoch(0, number)
+        with ranks.second():
+            epoch(1, number)
+    with ranks.second():
+        for number in (1, 2, 3):
+            assert torch.load(tmp_path / f"{number}.pt") == {"rank": 0, "number": number}
+
+
+def test_a_folder_of_checkpoints_is_copied_by_the_first_rank(ranks: Ranks, tmp_path: Path) -> None:
+    last, best = tmp_path / "last", tmp_path / "best"
+    with ranks.second():
+        torch.save({"rank": 1}, last / "model.pt")
+        shutil.copytree(last, best)
+    last.mkdir()
+    with ranks.first():
+        torch.save({"rank": 0}, last / "model.pt")
+        shutil.copytree(last, best)
+        torch.save({"rank": "overwritten"}, last / "model.pt")
+    with ranks.second():
+        assert torch.load(best / "model.pt") == {"rank": 0}
 
 
 def test_a_checkpoint_of_another_name_on_each_rank_is_the_first_ones(

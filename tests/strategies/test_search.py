@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(400)]
 def test_strategies_and_ranks_move_together_and_are_told_about(workplace: Path) -> None:
     result = autotune.search(
         PROGRAMS / "slow_items.py",
-        budget=75,
+        budget=150,
         tune=["strategy", "world_size"],
         values={"strategy": ["single", "ddp"]},
     )

@@ -116,7 +116,7 @@ def program(case: Case) -> dict[str, Any]:  # noqa: C901 - the many ways to writ
     norms = []
     for epoch in range(EPOCHS):
         if epoch == 3:
-            optimizer = second_phase(case.style, model, optimizer)
+            optimizer = second_phase(case.style, model, optimizer, trained)
         for features, labels in loader:
             if case.style == "closure":
                 optimizer.step(lambda: backward(model, optimizer, features, labels))  # noqa: B023
@@ -145,16 +145,18 @@ def program(case: Case) -> dict[str, Any]:  # noqa: C901 - the many ways to writ
     }
 
 
-def second_phase(style: str, model: Net, optimizer: Optimizer) -> Optimizer:
-    """Return the optimizer that goes on."""
+def second_phase(
+    style: str, model: Net, optimizer: Optimizer, first: list[nn.Parameter]
+) -> Optimizer:
+    """Return the optimizer that goes on; *first* are the parameters as they were at first."""
     if style == "thawed":
         model.first.requires_grad_(requires_grad=True)
         optimizer.add_param_group({"params": list(model.first.parameters())})
-    if style != "two phases":
-        return optimizer
-    with torch.no_grad():
-        model(torch.zeros(2, 6, dtype=torch.float64))
-    return AdamW(model.parameters(), lr=0.003)
+    if style == "two phases":
+        with torch.no_grad():
+            model(torch.zeros(2, 6, dtype=torch.float64))
+        return AdamW(model.parameters(), lr=0.003)
+    return AdamW(first, lr=0.003) if style == "two phases of a list" else optimizer
 
 
 def by_halves(model: nn.Module, features: torch.Tensor) -> torch.Tensor:
@@ -189,6 +191,28 @@ def adversaries(case: Case) -> dict[str, Any]:
             judges.step()
     weights = maker.state_dict(prefix="maker.") | judge.state_dict(prefix="judge.")
     return {"weights": weights, "outside": torch.zeros(1)}
+
+
+def relay(case: Case) -> dict[str, Any]:
+    """Train two models together; later, a loss of the first one comes before the second's call."""
+    torch.manual_seed(0)
+    x = torch.randn(SAMPLES, 6, dtype=torch.float64)
+    loader = DataLoader(TensorDataset(x), batch_size=BATCH, shuffle=True)
+    maker, reader = Net("plain").double(), nn.Linear(1, 6).double()
+    optimizer = optimizer_of(case.optimizer, [*maker.parameters(), *reader.parameters()])
+    for epoch in range(EPOCHS):
+        for (features,) in loader:
+            optimizer.zero_grad()
+            made = maker(features)
+            if epoch > 2:
+                made.square().mean().backward(retain_graph=True)
+            (reader(made) - features).square().mean().backward()
+            optimizer.step()
+    weights = maker.state_dict(prefix="maker.") | reader.state_dict(prefix="reader.")
+    return {"weights": weights, "outside": torch.zeros(1)}
+
+
+PROGRAMS = {"adversaries": adversaries, "relay": relay}
 
 
 def optimizer_of(name: str, trained: list[nn.Parameter]) -> Optimizer:
@@ -233,7 +257,7 @@ def run(case: Case, group: Group) -> dict[str, Any]:
     seams.apply(its)
     seams.install()
     try:
-        result = adversaries(case) if case.style == "adversaries" else program(case)
+        result = PROGRAMS.get(case.style, program)(case)
         result["every rank's"] = [None] * group.world_size
         if group.world_size > 1:
             weights = {n: w.tolist() for n, w in result["weights"].items() if "norm" not in n}

@@ -247,15 +247,14 @@ class Seams:
 
     def _stepped(self, optimizer: Optimizer) -> None:
         self._steps += 1
-        if self._steps <= STEPS_UNTIL_ROOTS_ARE_KNOWN:
+        if self.distribution.is_settling:
             self.distribution.stepped(optimizer)
         if self._steps == STEPS_UNTIL_ROOTS_ARE_KNOWN:
-            self.distribution.check()
             self.uses.remove()
             self.flags.remove()
             self.forward.narrow()
             self.checkpoint.act_on(self.forward.roots)
-            if self._listener is None:
-                self.optimizer.stop_listening()
         if self._listener is not None:
             self._listener.optimizer_stepped(optimizer)
+        elif self._steps >= STEPS_UNTIL_ROOTS_ARE_KNOWN and not self.distribution.is_settling:
+            self.optimizer.stop_listening()

@@ -33,6 +33,11 @@ class ClippingSeam:
         for name, old in before.items():
             self._replaced[id(old)] = ref(old), after[name]
 
+    def replacements(self, parameters: Iterable[nn.Parameter]) -> dict[nn.Parameter, nn.Parameter]:
+        """Return what has come in the place of those that are no longer trained."""
+        present = {p: self._replacement(p) for p in parameters}
+        return {old: new for old, new in present.items() if new is not old}
+
     def install(self) -> None:
         """Begin to act."""
         by_norm, by_value = utils.clip_grad_norm_, utils.clip_grad_value_

@@ -5,8 +5,8 @@ ranks take over the first rank's weights. In the first step gradients are averag
 they are computed; from then on, when it is known which parameters get any, the strategy does it.
 What no called model owns goes on being averaged one by one.
 
-Checked once, after the third step, and said by an error: the ranks' parameters and gradients are
-equal, and they do not all train on the same batches.
+Checked once, when each optimizer has made its third step, and said by an error: the ranks'
+parameters and gradients are equal, and they do not all train on the same batches.
 
 Covered: several models and optimizers, parts that are frozen for good or from step to step, several
 losses in a step, parameters outside of any called module, unused parameters, models, optimizers and
@@ -14,12 +14,13 @@ parameter groups that come later, clipping by the global norm, metrics of Reduce
 BatchNorm's statistics before an evaluation. Not covered: parameters that get gradients in some
 steps only; decisions that the program takes by its own loss, which is that of a rank's share;
 random numbers drawn by generators of its own; buffers of models that are first called after the
-third step.
+check. A model whose optimizer makes its first step after that goes on being averaged one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from math import isclose, isnan
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -36,7 +37,7 @@ from autotune.config import KnobValue
 from autotune.inside.feed import first_tensor
 from autotune.inside.group import Group
 from autotune.inside.seams.accumulation import AccumulationSeam
-from autotune.inside.seams.averaging import AveragingSeam, send_out
+from autotune.inside.seams.averaging import AveragingSeam, Reached, send_out
 from autotune.inside.seams.base import Patches
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.clipping import ClippingSeam
@@ -45,7 +46,7 @@ from autotune.inside.sharded import is_sharded, whole
 from autotune.strategies import STRATEGIES, Site, Strategy
 
 DDP_OPTIONS = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph")
-LATER_STEPS = 2  # whose batches are compared: the first may be made before ranks draw otherwise
+ROUNDS = 3  # of a step by each optimizer, after which the ranks are compared
 TOLERANCE = 1e-6
 
 
@@ -76,7 +77,10 @@ class DistributionSeam:
         self._clipping = ClippingSeam()
         self._randomness = RandomnessSeam(group)
         self._seen: set[int] = set()
-        self._steps = 0
+        self._has_stepped = False
+        self._round = 0
+        self._in_round: WeakSet[Optimizer] = WeakSet()
+        self._round_length = 1
         self._inputs: list[float | None] = []
         self._gradients: list[float] = []
         self._hook: RemovableHandle | None = None
@@ -160,7 +164,7 @@ class DistributionSeam:
             return module if self.has_ranks else model.called or module
         if self.has_ranks:
             self._begin_pass(model, inputs)
-        if not model.is_distributed and model.trained <= self._seen and model.is_trained_whole:
+        if not model.is_distributed and model.trained <= self._seen and model.suits_ddp:
             self._distribute(module, model, self._strategy)
         if not model.is_distributed or self._stands_aside(model):
             return module
@@ -171,30 +175,46 @@ class DistributionSeam:
 
     def _begin_pass(self, model: _Model, inputs: tuple[Any, ...]) -> None:
         self.draw_otherwise()
-        if 1 <= self._steps <= LATER_STEPS:
+        if self.is_settling and self._has_stepped:  # first batches may be one draw of all ranks
             self._inputs.append(_fingerprint(inputs))
         model.has_trained = True
-        self._averaging.begin_pass()
+        if model.reached is not None:
+            model.reached.passes = 0
+
+    @property
+    def is_settling(self) -> bool:
+        """It wants to know of the steps of optimizers."""
+        return self._hook is not None
 
     def stepped(self, optimizer: Optimizer) -> None:
-        """An optimizer has made one of its first steps."""
-        if not self.has_ranks:
-            return
+        """An optimizer has made one of its first steps.
+
+        Raises:
+            RuntimeError: when the ranks do not train one model, on data of their own.
+        """
+        self._has_stepped = True
         self._seen |= {id(p) for p in _parameters([optimizer])}
         for module, model in self._called.items():
             if not model.is_distributed and model.trained <= self._seen:
                 model.note_gradients(module)
-        self._steps += 1
+        if optimizer in self._in_round:
+            self._round += 1
+            self._round_length = len(self._in_round)
+            self._in_round.clear()
+        self._in_round.add(optimizer)
+        if self._round == ROUNDS - 1 and len(self._in_round) >= self._round_length:
+            self._check()
 
-    def check(self) -> None:
-        """Insist that the ranks train one model, on data of their own.
-
-        Raises:
-            RuntimeError: when they do not.
-        """
+    def _check(self) -> None:
+        """Insist that the ranks train one model, on data of their own."""
         self._stop_noting()
-        if not self.has_ranks or self._group.world_size == 1:
+        if self._group.world_size == 1:
             return
+        if not self._called:
+            raise RuntimeError(
+                "no module is called whose parameters an optimizer trains, so the ranks cannot "
+                "train together. Leave strategy and world_size out of the search."
+            )
         state = [*self._gradients, sum(_sum(p) for p in _parameters(self._optimizers()))]
         every: list[Any] = [None] * self._group.world_size
         distributed.all_gather_object(every, (state, self._inputs))
@@ -216,11 +236,12 @@ class DistributionSeam:
 
         Meanwhile gradients are averaged one by one.
         """
-        stands_aside = not all(p.requires_grad for p in model.covered)
-        if stands_aside != model.stands_aside:
-            model.stands_aside = stands_aside
+        if model.reached is None:
+            return False
+        stands_aside = not all(p.requires_grad for p in model.reached.parameters)
+        if stands_aside == model.reached.is_left:
             move = self._averaging.hold if stands_aside else self._averaging.release
-            move(model.covered)
+            move(model.reached)
         return stands_aside
 
     def _note_gradients(self, optimizer: Optimizer, *_: Any) -> None:
@@ -248,24 +269,25 @@ class DistributionSeam:
         owned = [p for p in module.parameters() if id(p) in optimized]
         trained = {id(p) for p in owned if p.requires_grad}
         if not trained:
-            if self._steps and not owned:
+            if self._has_stepped and not owned:
                 self._untrained.add(module)
             return None
         if not self.has_ranks:
-            model = self._called[module] = _Model([], set())
+            model = self._called[module] = _Model(set())
             self._distribute(module, model, strategy)
             return model
         self._group.initialize()
-        model = self._called[module] = _Model(owned, trained)
+        model = self._called[module] = _Model(trained)
         for tensor in (*module.parameters(), *module.buffers()):
             send_out(tensor)
         if strategy.replaces_parameters:
             before = dict(module.named_parameters())
+            self._averaging.drop(before.values())
             strategy.distribute(module, self._site())
             model.is_distributed = True
             self._clipping.replaced(before, dict(module.named_parameters()))
         else:
-            self._averaging.hold(module.parameters())
+            model.reached = self._averaging.watch(list(module.parameters()))
         self._adopt_optimizers(strategy)
         self._averaging.add(_parameters(self._optimizers()), self._owned())
         return model
@@ -275,7 +297,8 @@ class DistributionSeam:
         for optimizer in self._optimizers():
             if optimizer not in self._adopted:
                 self._adopted.add(optimizer)
-                strategy.adopt(optimizer, self._site())
+                replaced = self._clipping.replacements(_parameters([optimizer]))
+                strategy.adopt(optimizer, replace(self._site(), replaced=replaced))
 
     def _owned(self) -> list[nn.Parameter]:
         return [p for module in self._called for p in module.parameters()]
@@ -286,8 +309,9 @@ class DistributionSeam:
             flag = torch.tensor(int(model.has_unused))
             distributed.all_reduce(flag, distributed.ReduceOp.MAX)
             has_unused = bool(flag)
-            model.covered = [p for p in module.parameters() if p.requires_grad]
-            self._averaging.release(model.covered)
+            assert model.reached is not None, "it was averaged one by one until now"
+            model.reached.parameters = [p for p in module.parameters() if p.requires_grad]
+            self._averaging.release(model.reached)
         called = strategy.distribute(module, self._site(has_unused=has_unused))
         model.called = called if called is not module else None
         model.is_distributed = True
@@ -325,32 +349,32 @@ class _Model:
     """A model that is called and trained.
 
     Args:
-        owned: The parameters that optimizers hold.
-        trained: Ids of those that they train from the beginning.
+        trained: Ids of the parameters that optimizers train from the beginning.
 
     Attributes:
         called: What is called in its place; None where it was changed in place.
         is_distributed: The strategy has acted.
-        covered: The parameters whose gradients what is called averages.
-        stands_aside: It is not called at present.
+        reached: The parameters whose gradients are averaged, in one way or the other; None where
+            other parameters came in their place.
         has_unused: Some of its parameters got no gradient in the first step.
         has_trained: It was trained since its buffers were last made equal.
     """
 
-    def __init__(self, owned: Sequence[nn.Parameter], trained: set[int]) -> None:
+    def __init__(self, trained: set[int]) -> None:
         self.trained = trained
-        self._owned = owned
         self.called: nn.Module | None = None
         self.is_distributed = False
-        self.covered: list[nn.Parameter] = []
-        self.stands_aside = False
+        self.reached: Reached | None = None
         self.has_unused = False
         self.has_trained = False
 
     @property
-    def is_trained_whole(self) -> bool:
-        """Nothing is frozen at present that was trained at first."""
-        return all(p.requires_grad for p in self._owned if id(p) in self.trained)
+    def suits_ddp(self) -> bool:
+        """One backward pass follows a call, and nothing is frozen that was trained at first."""
+        if self.reached is None:
+            return True
+        trained = (p for p in self.reached.parameters if id(p) in self.trained)
+        return not self.reached.several and all(p.requires_grad for p in trained)
 
     def note_gradients(self, module: nn.Module) -> None:
         """Note whether the step that has just been made left a parameter without gradient."""

@@ -3,12 +3,14 @@
 Covered: what is printed, progress bars, log handlers, experiment trackers, ``torch.save``, files
 opened for writing, renamed, linked or removed, directories made. A checkpoint that such a rank
 would have saved and loads again is the one that the first rank saved at the same turn, whatever
-names they give it; other files that it writes, and checkpoints among temporary files, are its own,
-in a folder that ends with it. Not covered: what other libraries write by their own C code.
+names they give it, and wherever the first rank has brought it; other files that it writes, and
+checkpoints among temporary files, are its own, in a folder that ends with it. Not covered: what
+other libraries write by their own C code.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -45,7 +47,7 @@ class SilenceSeam(SavingSeam):
     def __init__(self, shadow_dir: Path, unguarded: Sequence[Path], group: Group) -> None:
         super().__init__(shadow_dir, unguarded, is_first=False)
         self._group = group
-        self._turns = 0  # of checkpoints: savings, renamings, copies
+        self._turns = 0  # of saving checkpoints
         self._turn_of: dict[str, int] = {}  # by where this rank would have the checkpoint
 
     def install(self) -> None:
@@ -54,8 +56,9 @@ class SilenceSeam(SavingSeam):
         super().install()
         self._patches.replace(shutil, "rmtree", self._unless_guarded(shutil.rmtree))
         self._patches.replace(shutil, "copyfile", self._copy_by(shutil.copyfile))
-        for name in ("symlink", "link"):
-            self._patches.replace(os, name, self._link_by(getattr(os, name)))
+        self._patches.replace(shutil, "copytree", self._copytree_by(shutil.copytree))
+        self._patches.replace(os, "symlink", self._link_by(os.symlink, _linked))
+        self._patches.replace(os, "link", self._link_by(os.link, lambda src, _: _place(src)))
         for name in ("copymode", "copystat"):
             self._patches.replace(shutil, name, self._unless_target_guarded(getattr(shutil, name)))
 
@@ -83,15 +86,30 @@ class SilenceSeam(SavingSeam):
 
         return rename
 
-    def _link_by(self, original: Callable[..., None]) -> Callable[..., None]:
+    def _link_by(
+        self, original: Callable[..., None], source_of: Callable[[Any, Any], str]
+    ) -> Callable[..., None]:
         seam = self
 
         def link(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
             if not seam._is_guarded(_place(dst)):
                 original(src, dst, *args, **kwargs)
-            seam._pass_on(_linked(src, dst), _place(dst))
+            seam._pass_on(source_of(src, dst), _place(dst))
 
         return link
+
+    def _copytree_by(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        seam = self
+
+        def copytree(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
+            source, target = os.path.realpath(src), os.path.realpath(dst)
+            if not seam._is_guarded(target):
+                return original(src, dst, *args, **kwargs)
+            for known in [k for k in seam._turn_of if k.startswith(source + os.sep)]:
+                seam._pass_on(known, target + known.removeprefix(source))
+            return dst
+
+        return copytree
 
     def _copy_by(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The first rank copies; what is a checkpoint of its goes on being one."""
@@ -136,7 +154,8 @@ class SilenceSeam(SavingSeam):
         def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
             if isinstance(f, (str, os.PathLike)):
                 real = os.path.realpath(f)
-                seam._take_turn(real)
+                seam._turns += 1
+                seam._turn_of[real] = seam._turns
                 seam._shadows.pop(real, None)
                 if seam._is_guarded(real):
                     return
@@ -151,13 +170,9 @@ class SilenceSeam(SavingSeam):
         self._patches.replace(torch, "save", save)
         self._patches.replace(torch, "load", load)
 
-    def _take_turn(self, real: str) -> None:
-        self._turns += 1
-        self._turn_of[real] = self._turns
-
     def _pass_on(self, source: str, target: str) -> None:
         if source in self._turn_of:
-            self._take_turn(target)
+            self._turn_of[target] = self._turn_of[source]
 
     def _place_of(self, path: str) -> str:
         """Return where to read a file: of a checkpoint, where the first rank has it by now."""
@@ -168,18 +183,18 @@ class SilenceSeam(SavingSeam):
         if not turn or not self._is_guarded(real):
             return path
         until = monotonic() + PATIENCE_S
-        while not self._group.store.check([_turn_key(turn)]):
+        while (place := told_place(self._group, turn)) is None:
             if monotonic() > until:
                 raise TimeoutError(
                     f"rank {self._group.rank} waits for {path}, which the first rank never saves: "
                     "the ranks decide otherwise. Leave strategy and world_size out of the search."
                 )
             sleep(POLL_S)
-        return self._group.store.get(_turn_key(turn)).decode()
+        return place
 
 
 class TellSavesSeam:
-    """On the first rank: tells the others where checkpoints are saved, renamed, copied and linked.
+    """On the first rank: tells the others where checkpoints are saved, renamed and copied to.
 
     Args:
         group: The processes that train together.
@@ -190,7 +205,8 @@ class TellSavesSeam:
         self._group = group
         self._place_of = place_of
         self._turns = 0
-        self._told: set[str] = set()
+        self._turn_of: dict[str, int] = {}
+        self._places: dict[int, list[str]] = {}
         self._patches = Patches()
 
     def install(self) -> None:
@@ -201,36 +217,43 @@ class TellSavesSeam:
         def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
             original(obj, f, *args, **kwargs)
             if isinstance(f, (str, os.PathLike)):
-                seam._tell(os.path.realpath(f))
+                seam._turns += 1
+                seam._tell(os.path.realpath(f), seam._turns)
 
         self._patches.replace(torch, "save", save)
         for name in ("replace", "rename"):
-            self._pass_on(os, name, lambda src, dst: (_place(src), _place(dst)))
-        for name in ("symlink", "link"):
-            self._pass_on(os, name, lambda src, dst: (_linked(src, dst), _place(dst)))
-        self._pass_on(shutil, "copyfile", lambda *both: tuple(map(os.path.realpath, both)))
+            self._pass_on(os, name, _place)
+        self._pass_on(shutil, "copyfile", os.path.realpath)
 
-    def _pass_on(self, owner: Any, name: str, places: Callable[[Any, Any], Any]) -> None:
+    def _pass_on(self, owner: Any, name: str, place_of: Callable[[Any], str]) -> None:
         original = getattr(owner, name)
         seam = self
 
         def call(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
-            source, target = places(src, dst)
+            source, target = place_of(src), place_of(dst)
             done = original(src, dst, *args, **kwargs)
-            if source in seam._told:
-                seam._tell(target)
+            if source in seam._turn_of:
+                seam._tell(target, seam._turn_of[source])
             return done
 
         self._patches.replace(owner, name, call)
 
-    def _tell(self, real: str) -> None:
-        self._told.add(real)
-        self._turns += 1
-        self._group.store.set(_turn_key(self._turns), self._place_of(real))
+    def _tell(self, real: str, turn: int) -> None:
+        self._turn_of[real] = turn
+        self._places.setdefault(turn, []).append(self._place_of(real))
+        self._group.store.set(_turn_key(turn), json.dumps(self._places[turn]))
 
     def remove(self) -> None:
         """Put PyTorch back as it was."""
         self._patches.undo()
+
+
+def told_place(group: Group, turn: int) -> str | None:
+    """Return where the first rank has the checkpoint of a turn by now, None until it has."""
+    if not group.store.check([_turn_key(turn)]):
+        return None
+    places = json.loads(group.store.get(_turn_key(turn)))
+    return next((place for place in reversed(places) if os.path.exists(place)), None)  # noqa: PTH110
 
 
 def _place(path: str | os.PathLike[str]) -> str:
