@@ -6,7 +6,9 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -25,6 +27,15 @@ CASES = {
 
 def arguments(name: str, directory: Path) -> list[str]:
     return [str(directory / "out")] if name == "transformers" else []
+
+
+@cache
+def seen(name: str) -> tuple[Setting, Profile]:
+    """Return a script's baseline and profile, as a rig sees them."""
+    with TemporaryDirectory() as folder:
+        directory = Path(folder)
+        with open_rig(directory, CASES[name][0], *arguments(name, directory)) as opened:
+            return opened.base, opened.profile
 
 
 def samples_per_step(opened: OpenRig, **changes: KnobValue) -> float:
@@ -59,12 +70,9 @@ def with_accumulation(opened: OpenRig, profile: Profile) -> Setting:
 @pytest.mark.parametrize("name", CASES)
 def test_a_trainers_model_is_compiled(name: str, tmp_path: Path) -> None:
     script, _, batch, _ = CASES[name]
-    with open_rig(tmp_path, script, *arguments(name, tmp_path)) as opened:
-        base = opened.base
+    base, _ = seen(name)
     setting = replace(base, config=base.baseline.replace(compile="default"))
-    again = tmp_path / "again"
-    again.mkdir()
-    with open_rig(again, script, *arguments(name, tmp_path), setting=setting) as opened:
+    with open_rig(tmp_path, script, *arguments(name, tmp_path), setting=setting) as opened:
         opened.base = setting
         window = opened.measured(compile="default")
     assert window.compilation is not None
@@ -78,8 +86,7 @@ def test_a_training_under_a_config_ends_after_as_many_steps_as_that_makes(
     name: str, tmp_path: Path
 ) -> None:
     script, library, batch, steps = CASES[name]
-    with open_rig(tmp_path, script, *arguments(name, tmp_path)) as opened:
-        loader = opened.profile.training_loader
+    loader = seen(name)[1].training_loader
     best = tmp_path / "best.yaml"
     baseline: dict[str, KnobValue] = {"batch_size": batch, "accumulation_steps": 1}
     changes: dict[str, KnobValue] = {"batch_size": 2 * batch, "accumulation_steps": 2}

@@ -146,7 +146,7 @@ class ShardedIterable(IterableDataset[Any]):
         seed = self._seed + 1_000 * self._epoch + (worker.id if worker else 0)
         self.begin()  # for workers that stay
         if worker is not None:
-            object.__setattr__(worker, "seed", seed)  # by which many streams seed generators of their own
+            object.__setattr__(worker, "seed", seed)  # many streams seed generators by it
         draws = _Draws(seed)  # of the stream alone: what is done with samples draws otherwise
         with draws:
             stream = iter(self.whole)

@@ -6,8 +6,10 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ import pytest
 from autotune import hardware
 from autotune.config import KnobValue
 from autotune.knobs.malloc import SONAMES
+from autotune.setting import Setting
 from tests.rigging import OpenRig, base_setting, open_rig
 
 SPACE = "full"
@@ -40,17 +43,24 @@ class Mirrored:
 @contextmanager
 def mirrored(directory: Path, *words: str, **changes: KnobValue) -> Iterator[Mirrored]:
     """Open a rig on the mirror, untouched, or restarted under some changes."""
-    mirror = directory / "mirror.jsonl"
-    with open_rig(directory, "mirror.py", str(mirror), *words, space=SPACE) as rig:
-        setting = replace(rig.base, config=rig.base.baseline.replace(**changes))
-        if not changes:
-            yield Mirrored(rig, mirror)
+    setting: Setting | None = None
     if changes:
-        again = directory / "again"
-        again.mkdir()
-        mirror = again / "mirror.jsonl"  # a rig leaves the first one as it is
-        with open_rig(again, "mirror.py", str(mirror), *words, setting=setting, space=SPACE) as rig:
-            yield Mirrored(rig, mirror)
+        base = base_of(words)
+        setting = replace(base, config=base.baseline.replace(**changes))
+        directory /= "changed"  # a rig leaves the mirror of another as it is
+        directory.mkdir()
+    mirror = directory / "mirror.jsonl"
+    with open_rig(directory, "mirror.py", str(mirror), *words, setting=setting, space=SPACE) as rig:
+        yield Mirrored(rig, mirror)
+
+
+@cache
+def base_of(words: tuple[str, ...]) -> Setting:
+    """Return the mirror's baseline under these arguments, as a rig sees it."""
+    with TemporaryDirectory() as folder:
+        mirror = str(Path(folder) / "mirror.jsonl")
+        with open_rig(Path(folder), "mirror.py", mirror, *words, space=SPACE) as rig:
+            return rig.base
 
 
 def all_see(seen: list[dict[str, Any]], what: str, value: object) -> bool:
