@@ -70,7 +70,7 @@ def test_a_killed_search_leaves_nothing_running_resumes_with_every_trial_and_end
 ) -> None:
     run = rundir.RunDir(workplace / ".autotune" / "stopped")
     knobs = "num_workers,num_threads,batch_size"
-    with _started("search", "--budget", "200s", "--tune", knobs, "--name", "stopped",
+    with _started("search", "--budget", "120s", "--tune", knobs, "--name", "stopped",
                   str(PROGRAMS / "slow_items.py")) as killed:  # fmt: skip
         _wait_for_trials(run, 3, killed)
         tree = psutil.Process(killed.pid).children(recursive=True)
