@@ -280,7 +280,6 @@ def test_full_buffers_at_the_start_of_a_window_do_not_count_as_speed(tmp_path: P
         time.sleep(1.5)
         hastily = _measurement(rig.measure(hasty))
     assert patiently.throughput.low < 1.1 * truth.throughput.high
-    assert patiently.warmup_reason == "steady" or patiently.doubts
     assert hastily.drained_share > 0, "the trap is real"
     assert hastily.throughput.low < 1.05 * truth.throughput.high, "and allowed for"
     assert any("buffers" in doubt for doubt in hastily.doubts)

@@ -55,10 +55,13 @@ class SilenceSeam(SavingSeam):
         self._shadow_dir.mkdir(parents=True, exist_ok=True)  # while directories can be made
         super().install()
         self._patches.replace(shutil, "rmtree", self._unless_guarded(shutil.rmtree))
-        self._patches.replace(shutil, "copyfile", self._copy_by(shutil.copyfile))
+        for owner, name, places in (
+            (shutil, "copyfile", lambda src, dst: (os.path.realpath(src), os.path.realpath(dst))),
+            (os, "symlink", lambda src, dst: (_linked(src, dst), _place(dst))),
+            (os, "link", lambda src, dst: (_place(src), _place(dst))),
+        ):
+            self._patches.replace(owner, name, self._pass_on_by(getattr(owner, name), places))
         self._patches.replace(shutil, "copytree", self._copytree_by(shutil.copytree))
-        self._patches.replace(os, "symlink", self._link_by(os.symlink, _linked))
-        self._patches.replace(os, "link", self._link_by(os.link, lambda src, _: _place(src)))
         for name in ("copymode", "copystat"):
             self._patches.replace(shutil, name, self._unless_target_guarded(getattr(shutil, name)))
 
@@ -86,17 +89,20 @@ class SilenceSeam(SavingSeam):
 
         return rename
 
-    def _link_by(
-        self, original: Callable[..., None], source_of: Callable[[Any, Any], str]
-    ) -> Callable[..., None]:
+    def _pass_on_by(
+        self, original: Callable[..., Any], places: Callable[[Any, Any], tuple[str, str]]
+    ) -> Callable[..., Any]:
+        """The first rank copies or links; what is a checkpoint of its goes on being one."""
         seam = self
 
-        def link(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
-            if not seam._is_guarded(_place(dst)):
+        def call(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
+            source, target = places(src, dst)
+            if not seam._is_guarded(target):
                 original(src, dst, *args, **kwargs)
-            seam._pass_on(source_of(src, dst), _place(dst))
+            seam._pass_on(source, target)
+            return dst
 
-        return link
+        return call
 
     def _copytree_by(self, original: Callable[..., Any]) -> Callable[..., Any]:
         seam = self
@@ -110,19 +116,6 @@ class SilenceSeam(SavingSeam):
             return dst
 
         return copytree
-
-    def _copy_by(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The first rank copies; what is a checkpoint of its goes on being one."""
-        seam = self
-
-        def copy(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
-            source, target = os.path.realpath(src), os.path.realpath(dst)
-            if not seam._is_guarded(target):
-                original(src, dst, *args, **kwargs)
-            seam._pass_on(source, target)
-            return dst
-
-        return copy
 
     def _unless_target_guarded(self, original: Callable[..., Any]) -> Callable[..., Any]:
         seam = self
