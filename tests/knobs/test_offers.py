@@ -392,3 +392,22 @@ def test_segments_that_grow_are_an_option_beside_the_users_own(
     assert knob.launch("default", plan).env[variable].endswith(",expandable_segments:False")
     assert values("cuda_allocator", MACHINES["A100"], CUDA) == ("default", "expandable_segments")
     assert "cpu" in reason("cuda_allocator", make_hardware(), make_profile())
+
+
+def test_sync_batchnorm_is_for_ranks_that_autotune_makes() -> None:
+    gpus = MACHINES["two GPUs"]
+    profile = make_profile(device="cuda", batch_norm_layers=2)
+    assert values("sync_batchnorm", gpus, profile) == (False, True)
+    itself = replace(profile, distributes_itself="DistributedDataParallel")
+    assert "distributes itself" in reason("sync_batchnorm", gpus, itself)
+    assert values("ddp_bucket_cap_mb", gpus, itself), "the options of its own DDP are tuned"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "steps", "is_refused"), [("ddp", 2, True), ("ddp", 1, False), ("own", 2, False)]
+)
+def test_a_static_graph_does_not_go_with_accumulation_by_the_seams(
+    strategy: str, steps: int, is_refused: bool
+) -> None:
+    config = Config({"strategy": strategy, "accumulation_steps": steps, "ddp_static_graph": True})
+    assert (registry()["ddp_static_graph"].conflict(config) is not None) is is_refused
