@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 
+from autotune import cgroups
+
 PACKAGES = ("torch", "torchvision", "optuna", "autotune-torch")
 PRELOADABLE = ("libjemalloc.so.2", "libtcmalloc.so.4")
 BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"})
@@ -89,7 +91,7 @@ def detect() -> Hardware:
         cpu_name=_cpu_name(),
         cpu_quota=cpu_quota(),
         cpu_flags=tuple(sorted(_cpu_flags() & BF16_CPU_FLAGS)),
-        memory_bytes=_memory_bytes(),
+        memory_bytes=memory_bytes(),
         shm_bytes=shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else None,  # noqa: S108
         gpus=gpus,
         has_cxx_compiler=any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++"))),
@@ -109,41 +111,22 @@ def _can_be_loaded(soname: str) -> bool:
     return soname.encode() + b"\0" in cache
 
 
-def cpu_quota(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the number of cores that this process may use at once, at least 1."""
+def cpu_quota(proc: Path = cgroups.PROC) -> int:
+    """Return the number of cores that this process may use at once, at least 1.
+
+    Args:
+        proc: The folder that says which control groups hold the process.
+    """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    quota = _cgroup_cpus(cgroup)
+    quota = cgroups.cpu_limit(proc)
     return max(1, min(allowed or 1, math.ceil(quota) if quota else allowed or 1))
 
 
-def _cgroup_cpus(cgroup: Path) -> float | None:
-    """Cores by CFS quota, from cgroup v2 or v1; None where there is no limit."""
-    match _read_words(cgroup / "cpu.max"):
-        case [quota, period] if quota != "max":
-            return int(quota) / int(period)
-    match (
-        _read_words(cgroup / "cpu/cpu.cfs_quota_us"),
-        _read_words(cgroup / "cpu/cpu.cfs_period_us"),
-    ):
-        case [quota], [period] if int(quota) > 0:
-            return int(quota) / int(period)
-    return None
-
-
-def _memory_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+def memory_bytes(proc: Path = cgroups.PROC) -> int:
+    """Return the RAM that this process may use: the machine's, or its control groups' limit."""
     total = int(psutil.virtual_memory().total)
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        match _read_words(cgroup / name):
-            case [limit] if limit.isdigit():
-                return min(total, int(limit))
-    return total
-
-
-def _read_words(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").split()
-    except OSError:
-        return []
+    limit = cgroups.memory_limit(proc)
+    return total if limit is None else min(total, limit)
 
 
 def _cpuinfo() -> str:

@@ -30,11 +30,18 @@ def write(root: Path, texts: Mapping[str, str]) -> Path:
 
 
 def cgroup_v2(root: Path, text: str) -> Path:
-    return write(root, {"cpu.max": text})
+    """Write the files of a process in the root group of cgroup v2; return its folder in /proc."""
+    write(root, {"cpu.max": text, "proc/cgroup": "0::/\n"})
+    write(root, {"proc/mountinfo": f"31 23 0:28 / {root} rw - cgroup2 cgroup2 rw\n"})
+    return root / "proc"
 
 
 def cgroup_v1(root: Path, quota: str, period: str = "100000") -> Path:
-    return write(root, {"cpu/cpu.cfs_quota_us": quota, "cpu/cpu.cfs_period_us": period})
+    """Write the files of a process in the root group of cgroup v1; return its folder in /proc."""
+    write(root, {"cpu.cfs_quota_us": quota, "cpu.cfs_period_us": period})
+    write(root, {"proc/cgroup": "1:cpu,cpuacct:/\n"})
+    write(root, {"proc/mountinfo": f"31 23 0:28 / {root} rw - cgroup cgroup rw,cpu,cpuacct\n"})
+    return root / "proc"
 
 
 # --- cores ----------------------------------------------------------------------------------------

@@ -17,13 +17,11 @@ from time import monotonic
 
 import psutil
 
+from autotune import cgroups
+from autotune.cgroups import Throttling
 from autotune.interference import Interference
 
 PRESSURE = (Path("/sys/fs/cgroup/cpu.pressure"), Path("/proc/pressure/cpu"))  # container, machine
-THROTTLING = (  # file, key, unit in seconds: cgroup v2, then v1
-    (Path("/sys/fs/cgroup/cpu.stat"), "throttled_usec", 1e-6),
-    (Path("/sys/fs/cgroup/cpu/cpu.stat"), "throttled_time", 1e-9),
-)
 
 
 @dataclass(frozen=True)
@@ -61,20 +59,22 @@ class HostLoad:
     Args:
         tuner_pid: The process that measures; its work is ours too.
         pressure: PSI files of the CPU, tried in order.
-        throttling: Files that say how long a CPU quota was used up, tried in order.
+        throttling: Files that say how long CPU quotas were used up, which add up; by default those
+            of all control groups that hold this process and have a quota.
     """
 
     def __init__(
         self,
         tuner_pid: int,
         pressure: Iterable[Path] = PRESSURE,
-        throttling: Iterable[tuple[Path, str, float]] = THROTTLING,
+        throttling: Iterable[Throttling] | None = None,
     ) -> None:
         self._self = psutil.Process()
         self._tuner = _process(tuner_pid)
         self._cores = psutil.cpu_count() or 1
         self._pressure = [path for path in pressure if _pressure_s([path]) is not None]
-        self._throttling = [s for s in throttling if _throttled_s([s]) is not None]
+        sources = cgroups.throttling() if throttling is None else throttling
+        self._throttling = [s for s in sources if _throttled_s([s]) is not None]
         self._workers: dict[int, psutil.Process] = {}
         self._companions: dict[int, psutil.Process] = {}
 
@@ -145,13 +145,15 @@ def _pressure_s(paths: Iterable[Path]) -> float | None:
     return None
 
 
-def _throttled_s(sources: Iterable[tuple[Path, str, float]]) -> float | None:
-    for path, key, unit_s in sources:
-        for line in _lines(path):
-            match line.split():
-                case [name, value] if name == key:
-                    return int(value) * unit_s
-    return None
+def _throttled_s(sources: Iterable[Throttling]) -> float | None:
+    """Seconds in which some quota was used up, over all levels; None where nothing counts them."""
+    seconds = [
+        int(value) * source.unit_s
+        for source in sources
+        for name, _, value in (line.partition(" ") for line in _lines(source.path))
+        if name == source.key
+    ]
+    return sum(seconds) if seconds else None
 
 
 def _lines(path: Path) -> list[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.cgroups import Throttling
 from autotune.probes.host_load import Counters, HostLoad
 
 BURN_S = 0.5  # of CPU time
@@ -151,7 +152,10 @@ NO_QUOTA = "usage_usec 9\nuser_usec 5\n"  # of a cgroup without a quota
 def load_over(folder: Path, **files: str) -> HostLoad:
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
-    sources = ((folder / "v2", "throttled_usec", 1e-6), (folder / "v1", "throttled_time", 1e-9))
+    sources = (
+        Throttling(folder / "v2", "throttled_usec", 1e-6),
+        Throttling(folder / "v1", "throttled_time", 1e-9),
+    )
     return HostLoad(NOBODY, [folder / "none", folder / "psi"], sources)
 
 
@@ -164,14 +168,14 @@ def test_pressure_is_the_time_in_which_some_task_waited(tmp_path: Path) -> None:
     [
         ({"v2": V2}, 2.5),
         ({"v1": V1}, 7.5),
-        ({"v2": V2, "v1": V1}, 2.5),
+        ({"v2": V2, "v1": V1}, 10.0),
         ({"v2": NO_QUOTA, "v1": V1}, 7.5),
         ({"v2": NO_QUOTA}, None),
         ({}, None),
     ],
     ids=["v2", "v1", "both", "v2 without a quota", "no quota", "no cgroups"],
 )
-def test_throttled_time_is_read_from_either_version_of_cgroups(
+def test_throttled_time_is_read_from_either_version_of_cgroups_and_adds_up(
     tmp_path: Path, files: dict[str, str], throttled_s: float | None
 ) -> None:
     assert load_over(tmp_path, **files).read().throttled_s == pytest.approx(throttled_s)
