@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ __all__ = ["Config", "SearchResult", "apply", "search"]
 __version__ = "0.1.0"
 
 
-def apply(path: str | Path) -> None:
+def apply(path: str | Path, *, allow_env: Collection[str] = ()) -> None:
     """Apply a best.yaml to this process; call it before the model and the loaders are built.
 
     Warns on stderr when hardware or versions differ from those of the search. Under ``autotune
@@ -23,13 +24,16 @@ def apply(path: str | Path) -> None:
 
     Args:
         path: The file that a search wrote.
+        allow_env: Environment variables that it may set although they load code, such as
+            ``["LD_PRELOAD"]``.
 
     Raises:
         FileFormatError: when the file is unreadable or wrong, with the lines.
+        UsageError: when it sets variables that load code and are not allowed.
     """
     from autotune.inside.run import apply as apply_inside
 
-    apply_inside(Path(path))
+    apply_inside(Path(path), [allow_env] if isinstance(allow_env, str) else allow_env)
 
 
 def __getattr__(name: str) -> object:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import inspect
 import os
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 from autotune import hardware, rundir, spacefile
 from autotune.budget import parse_duration
 from autotune.console import Console
-from autotune.errors import UsageError
+from autotune.errors import FenceError, UsageError
+from autotune.fence import STRONGEST, FenceOptions
 from autotune.flags import KEYWORD
 from autotune.lr import LrRule
 from autotune.program import Program, parse_program, program_of
@@ -42,6 +44,7 @@ def search(
     name: str | None = None,
     output: str | os.PathLike[str] | None = None,
     seed: int = 0,
+    fence: FenceOptions = STRONGEST,
     console: Console | None = None,
 ) -> SearchResult:
     """Search the fastest config of a training program on this machine.
@@ -67,6 +70,7 @@ def search(
         name: Name of the run directory below ``.autotune/``.
         output: Where to write best.yaml besides the run directory; None writes it nowhere else.
         seed: Seeds the sampler.
+        fence: What keeps trials from changing files; by default the strongest that works here.
         console: Where to show progress; None shows nothing.
 
     Returns:
@@ -75,7 +79,8 @@ def search(
     Raises:
         UsageError: when an argument is wrong.
         ProgramError: when the program fails by itself or trains no step.
-        BudgetError: when the budget cannot hold a baseline and a confirmation.
+        BudgetError: when the budget ends before the baseline is measured.
+        FenceError: when nothing here keeps trials from changing files.
     """
     searched = space if isinstance(space, SearchSpace) else spacefile.load(space)
     searched = _narrow(searched, tune, fix, values, keep_global_batch=keep_global_batch)
@@ -86,7 +91,7 @@ def search(
     budget_s = parse_duration(budget) if isinstance(budget, str) else float(budget)
     if output is not None and not os.access(Path(output).resolve().parent, os.W_OK):
         raise UsageError(f"'{output}' cannot be written: name another --output.")
-    options = SearchOptions(budget_s, _lr_rule(lr_rule), seed)
+    options = SearchOptions(budget_s, _lr_rule(lr_rule), seed, fence)
     run, subject = _begin(program, args, name, ranks)
     head = Head(
         program=subject,
@@ -97,7 +102,12 @@ def search(
     )
     study = run.create_study(head)
     study.take_lease()
-    return _finish(run_search(run, study, budget_s, console or Console(quiet=True)), output)
+    try:
+        result = run_search(run, study, budget_s, console or Console(quiet=True))
+    except FenceError:  # nothing was started
+        shutil.rmtree(run.path)
+        raise
+    return _finish(result, output)
 
 
 def resume(

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autotune.budget import format_duration
-from autotune.errors import BudgetError
+from autotune.errors import AutotuneError, BudgetError
 from autotune.failures import program_error
 from autotune.measurement import Anatomy, Measurement
-from autotune.outcome import Ending
+from autotune.outcome import Ending, Outcome
 from autotune.profile import Profile
 from autotune.record import BaselineFacts, Head
 from autotune.session import Session
 from autotune.setting import Setting
 from autotune.space import ResolvedSpace
+from autotune.startup import unmeasured
 
-TRIALS_WORTH_S = 10.0  # a search that could not measure this long would not search
+LEAST_BUDGET_S = 5.0  # importing torch alone took 2-6 s on 2 cores
 DISSECTION_WORTH_S = 45.0  # for trials: taking the program apart took 2-7 s on 2 cores
+DISSECTION_WORTH_STEPS = 100  # of which it takes some 25, however long they are
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,19 @@ def measure_baseline(session: Session) -> Baseline:
 
     Raises:
         ProgramError: when the program fails by itself or trains no step.
-        BudgetError: when the budget cannot hold a confirmation as well.
+        BudgetError: when the budget ends before the baseline is measured.
         UsageError: when a knob that the user named cannot act here.
     """
-    baseline = _from_record(session) or _measure(session)
-    needed_s = session.budget.spent_s + session.round_s + TRIALS_WORTH_S
-    if session.budget.total_s < needed_s and len(session.study.records) <= 1:
-        raise _too_short(session, needed_s)
-    return baseline
+    baseline = _from_record(session)
+    if baseline is not None:
+        session.divide()
+        return baseline
+    if session.budget.total_s < LEAST_BUDGET_S:
+        raise BudgetError(
+            f"A budget of {session.budget.total_s:g} s is too short: a program takes about "
+            f"{LEAST_BUDGET_S:.0f} s to start, and searches take minutes. Try --budget 3m."
+        )
+    return _measure(session)
 
 
 def _from_record(session: Session) -> Baseline | None:
@@ -66,30 +72,32 @@ def _measure(session: Session) -> Baseline:
     study, objective = session.study, session.objective
     head = study.head
     session.console.phase("baseline")
-    ready = objective.observe(session.until_stopped)
+    ready = objective.observe(session.until_over)
     if isinstance(ready, Ending):
-        raise program_error(head.program, ready)
+        raise _failure(session, ready)
     space = head.space.resolve(head.hardware, ready.profile)
     setting = _setting(space, ready.profile, head)
     objective.set_up(space, setting)
     trial = study.ask_for(space.baseline, space)
-    record = objective.baseline(session.until_stopped)
+    record = objective.baseline(session.until_over)
     study.tell(trial, record)
     if record.ending is not None:
-        raise program_error(head.program, record.ending)
+        raise _failure(session, record.ending)
     assert record.measurement is not None, "a trial without ending has a measurement"
     session.console.trial(0, record, space)
     facts = BaselineFacts(ready.profile, ready.startup_s, record.measurement.step_s)
     study.facts = facts  # from here on the session knows how long a confirmation takes
-    if session.budget.left_s - session.reserve_s > DISSECTION_WORTH_S:
+    session.divide()
+    worth_s = max(DISSECTION_WORTH_S, DISSECTION_WORTH_STEPS * facts.step_s)
+    if session.budget.left_s - session.reserve_s > worth_s:
         study.facts = facts = replace(facts, anatomy=objective.dissect(session.until_confirmation))
     return Baseline(ready.profile, record.measurement, facts.anatomy, space, setting)
 
 
-def _too_short(session: Session, needed_s: float) -> BudgetError:
-    return BudgetError(
-        f"A budget of {format_duration(session.budget.total_s)} is too short: the baseline took "
-        f"{format_duration(session.budget.spent_s)}, and confirming a winner takes "
-        f"{format_duration(session.round_s)} more. The baseline is kept; go on with at least:\n"
-        f"  autotune resume {session.run.name} --budget {round(needed_s)}s"
-    )
+def _failure(session: Session, ending: Ending) -> AutotuneError:
+    """Return the error for a baseline that was not measured."""
+    program = session.study.head.program
+    if ending.outcome is Outcome.OUT_OF_TIME:
+        log = session.rigs.directory / "rigs" / f"{session.rigs.started:03d}" / "log.txt"
+        return unmeasured(program, session.budget.total_s, session.startup, log)
+    return program_error(program, ending)

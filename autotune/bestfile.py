@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,8 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from autotune import yamlfile
 from autotune.config import Config, KnobValue
+from autotune.dangerous_variables import refuse_unless_allowed
 from autotune.errors import FileFormatError, did_you_mean
-from autotune.flags import Flag
+from autotune.flags import AS_WRITTEN, KEYWORD, Flag, as_text
 from autotune.hardware import Hardware
 from autotune.knobs import registry
 from autotune.lr import LrRule
@@ -143,6 +145,46 @@ class BestFile(_Section):
             )
         return found
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables of the user's own that the config sets."""
+        return {
+            knob.removeprefix("$"): str(value)
+            for knob, value in self.setting.changes().items()
+            if knob.startswith("$") and value != AS_WRITTEN
+        }
+
+    def use(self, path: Path, allow_env: Collection[str] = ()) -> list[str]:
+        """Return what the file hands to the program beside knobs of ours, one sentence each.
+
+        Args:
+            path: The file, for what is said.
+            allow_env: Environment variables that it may set although they load code.
+
+        Raises:
+            UsageError: when it sets others that do; see ``dangerous_variables``.
+        """
+        variables = self.variables
+        allowed = {name.removeprefix("$") for name in allow_env}
+        refuse_unless_allowed(variables, allowed, str(path))
+        said = {"sets environment variables": variables, "passes to the program": self._arguments}
+        return [
+            f"{path.name} {what}: {' '.join(f'{_shown(n)}={_shown(v)}' for n, v in values.items())}"
+            for what, values in said.items()
+            if values
+        ]
+
+    @property
+    def _arguments(self) -> dict[str, str]:
+        """What the config passes by flags and keywords of the program's own."""
+        found = {}
+        for knob, value in self.setting.changes().items():
+            flag = self.program.flags.get(knob)
+            if flag is not None and value != AS_WRITTEN:
+                own = value if knob in flag.spellings else registry()[knob].to_flag(value, flag)
+                found[flag.name.removeprefix(KEYWORD)] = as_text(own)
+        return found
+
     def write(self, path: Path) -> None:
         """Write the file whole: to a part file first, then in its place."""
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -156,6 +198,11 @@ class BestFile(_Section):
 
     def _hardware_with_versions(self) -> Hardware:
         return Hardware(**{**vars(self.hardware), "versions": self.versions})
+
+
+def _shown(value: str) -> str:
+    """Return a value as it is told from its neighbours, and harmless to a terminal."""
+    return value if value.isprintable() and value and " " not in value else repr(value)
 
 
 def read(path: Path) -> BestFile:

@@ -46,6 +46,43 @@ RanksOption = Annotated[
         help="The program wants a launcher: start it by torchrun with so many ranks.",
     ),
 ]
+FenceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--fence",
+        help="What keeps trials from changing your files: overlay, landlock or guard; by default "
+        "the first of them that works here.",
+    ),
+]
+ScratchDirOption = Annotated[
+    Path | None,
+    typer.Option(help="Where trials' writes go until they are thrown away; a local disk."),
+]
+MaxScratchOption = Annotated[
+    str | None,
+    typer.Option(help="What a trial may write, such as 20G; by default a tenth of what is free."),
+]
+CacheDirOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="A folder of data that the program prepares before its first step: later trials find "
+        "it done. Repeatable."
+    ),
+]
+SideEffectsOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-side-effects",
+        help="Start also where only Python's own functions can be kept from your files.",
+    ),
+]
+AllowEnvOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Environment variables that best.yaml may set although they load code: NAME,NAME. "
+        "Repeatable."
+    ),
+]
 OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Where best.yaml goes.")]
 
 
@@ -90,6 +127,11 @@ def search(
     output: OutputOption = Path("best.yaml"),
     name: Annotated[str | None, typer.Option(help="Name of the run in .autotune/.")] = None,
     seed: Annotated[int, typer.Option(help="Seeds the sampler.")] = 0,
+    fence: FenceOption = None,
+    scratch_dir: ScratchDirOption = None,
+    max_scratch: MaxScratchOption = None,
+    cache_dir: CacheDirOption = None,
+    allow_side_effects: SideEffectsOption = False,
 ) -> None:
     """Search the fastest config of a training program, unmodified."""
     from autotune import api, options, verdict
@@ -115,6 +157,9 @@ def search(
             name=name,
             output=output,
             seed=seed,
+            fence=options.fence(
+                fence, scratch_dir, max_scratch, cache_dir, allow_side_effects=allow_side_effects
+            ),
             console=console,
         )
     verdict.show(result, output)
@@ -148,6 +193,7 @@ def run(
     best: Annotated[Path, typer.Argument(help="The best.yaml of a search.", show_default=False)],
     program: ProgramArgument,
     args: ArgsArgument = None,
+    allow_env: AllowEnvOption = None,
     print_command: Annotated[
         bool,
         typer.Option("--print-command", help="Print the command that trains, and end."),
@@ -164,14 +210,16 @@ def run(
     ] = "",
 ) -> None:
     """Train with the best config: no measuring, nothing redirected."""
-    from autotune import bestfile, hardware
+    from autotune import bestfile, hardware, options
     from autotune.console import Console
-    from autotune.launcher import Nodes, by_torchrun, nodes_of, run_plan
+    from autotune.launcher import Nodes, nodes_of, run_plan, trust_note, with_ranks
     from autotune.program import parse_program
 
     console = Console()
     with _errors(console):
         file = bestfile.read(best)
+        for line in file.use(best, options.names(",".join(allow_env or []))):
+            console.warn(line)
         subject = parse_program(program, args or [])
         machine = hardware.detect()
         for doubt in file.doubts(machine, subject.fingerprint):
@@ -183,13 +231,15 @@ def run(
                 f"{best} trains in one process, which cannot be shared among {nodes.count} nodes. "
                 "Search with --tune strategy,world_size first."
             )
-        plan = by_torchrun(plan, nodes)
+        plan = with_ranks(plan, nodes)
+        if note := trust_note(nodes, os.environ):
+            console.warn(note)
         if print_command:
             sys.stdout.write(f"{plan.command}\n")
             return
         sys.stdout.flush()
         sys.stderr.flush()
-        # The program, or torchrun, takes this process's place, with its signals and terminal.
+        # The program, or what launches its ranks, takes this process's place, signals and terminal.
         os.execve(plan.argv[0], plan.argv, {**os.environ, **plan.env})  # noqa: S606
 
 
@@ -200,14 +250,20 @@ def measure(
     config: Annotated[
         Path | None, typer.Option(help="A best.yaml to run it under; as written by default.")
     ] = None,
+    allow_env: AllowEnvOption = None,
     processes: Annotated[
         int, typer.Option(min=1, help="Fresh processes: equal ones may differ in speed.")
     ] = 3,
     nproc_per_node: RanksOption = None,
+    fence: FenceOption = None,
+    scratch_dir: ScratchDirOption = None,
+    max_scratch: MaxScratchOption = None,
+    cache_dir: CacheDirOption = None,
+    allow_side_effects: SideEffectsOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
 ) -> None:
     """Measure one config well: throughput, where a step goes, ceilings, memory, doubts."""
-    from autotune import bestfile, factsheet, hardware
+    from autotune import bestfile, factsheet, hardware, options
     from autotune.console import Console
     from autotune.program import parse_program
     from autotune.survey import survey
@@ -215,8 +271,14 @@ def measure(
     console = Console()
     with _errors(console, args or [], "measure"):
         best = None if config is None else bestfile.read(config)
+        if best is not None and config is not None:
+            for line in best.use(config, options.names(",".join(allow_env or []))):
+                console.warn(line)
         subject = parse_program(program, args or [], ranks=nproc_per_node)
-        facts = survey(subject, best, hardware.detect(), processes, console)
+        fenced = options.fence(
+            fence, scratch_dir, max_scratch, cache_dir, allow_side_effects=allow_side_effects
+        )
+        facts = survey(subject, best, hardware.detect(), processes, console, fenced)
     if as_json:
         sys.stdout.write(factsheet.as_json(facts) + "\n")
     else:
@@ -233,9 +295,14 @@ def doctor(
         bool, typer.Option("--aa", help="Compare the program with itself: the noise floor.")
     ] = False,
     budget: Annotated[str, typer.Option(help="Wall time for --aa: 90s, 3m.")] = "2m",
+    fence: FenceOption = None,
+    scratch_dir: ScratchDirOption = None,
+    max_scratch: MaxScratchOption = None,
+    cache_dir: CacheDirOption = None,
+    allow_side_effects: SideEffectsOption = False,
 ) -> None:
     """Say what this machine is, who is busy on it, and what it can tell apart."""
-    from autotune import factsheet, hardware, preflight
+    from autotune import factsheet, hardware, options, preflight
     from autotune.budget import parse_duration
     from autotune.console import Console
     from autotune.noise_floor import measure_noise_floor
@@ -248,10 +315,13 @@ def doctor(
         if program is not None and not aa:
             raise UsageError(f"What about '{program}'? autotune doctor --aa {program}")
         machine = hardware.detect()
-        factsheet.show_machine(machine, preflight.doubts(machine))
+        fenced = options.fence(
+            fence, scratch_dir, max_scratch, cache_dir, allow_side_effects=allow_side_effects
+        )
+        factsheet.show_machine(machine, preflight.doubts(machine), *preflight.fence(fenced))
         if program is not None:
             subject = parse_program(program, args or [])
-            floor = measure_noise_floor(subject, machine, parse_duration(budget), console)
+            floor = measure_noise_floor(subject, machine, parse_duration(budget), console, fenced)
             factsheet.show_noise_floor(floor)
 
 
@@ -262,9 +332,14 @@ def knobs(
         typer.Argument(help="A program to ask; without one, an ordinary one.", show_default=False),
     ] = None,
     args: ArgsArgument = None,
+    fence: FenceOption = None,
+    scratch_dir: ScratchDirOption = None,
+    max_scratch: MaxScratchOption = None,
+    cache_dir: CacheDirOption = None,
+    allow_side_effects: SideEffectsOption = False,
 ) -> None:
     """List the knobs with what would be tried on this machine, or why not."""
-    from autotune import hardware, knobsheet
+    from autotune import hardware, knobsheet, options
     from autotune.console import Console
     from autotune.program import parse_program
 
@@ -276,7 +351,10 @@ def knobs(
             profile = knobsheet.ordinary_program(device)
         else:
             subject = parse_program(program, args or [])
-            about, profile = str(subject), knobsheet.observe(subject, machine)
+            fenced = options.fence(
+                fence, scratch_dir, max_scratch, cache_dir, allow_side_effects=allow_side_effects
+            )
+            about, profile = str(subject), knobsheet.observe(subject, machine, fenced)
         knobsheet.show(knobsheet.rows(machine, profile), about, profile.flags)
 
 

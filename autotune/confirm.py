@@ -45,6 +45,8 @@ TURNS = {
     Side.BASELINE: (Side.BASELINE, Side.WINNER, Side.WINNER, Side.BASELINE) * 2,
     Side.WINNER: (Side.WINNER, Side.BASELINE, Side.BASELINE, Side.WINNER) * 2,
 }
+SHORT_TURNS = 4  # of a round that has no time for all
+LEAST_WINDOWS = 4  # two pairs: one has no spread
 LEAST_ROUNDS = 2
 MOST_ROUNDS = 6
 # Of a config that needs processes of its own: a round is one process of each side, whose rates have
@@ -91,7 +93,12 @@ class Confirmation:
 
 @dataclass(frozen=True)
 class Contest:
-    """The two configs, and where and how they are run; at full length, also once decided."""
+    """The two configs, and where and how they are run.
+
+    Attributes:
+        is_full_length: Rounds go on also once the speedup is decided.
+        is_short: A round has half the windows.
+    """
 
     rigs: Rigs
     space: ResolvedSpace
@@ -99,6 +106,7 @@ class Contest:
     winner: Config
     give_up: GiveUp
     is_full_length: bool = False
+    is_short: bool = False
 
     def setting(self, side: Side) -> Setting:
         """Return the setting of a side."""
@@ -108,6 +116,11 @@ class Contest:
     def is_apart(self) -> bool:
         """Each side needs a process of its own."""
         return self.space.needs_restart(self.base.config, self.winner)
+
+    def turns(self, first: Side) -> tuple[Side, ...]:
+        """Return whose windows a round has, in order."""
+        turns = (PAIRS if self.is_apart else TURNS)[first]
+        return turns[:SHORT_TURNS] if self.is_short else turns
 
     @property
     def most_rounds(self) -> int:
@@ -134,19 +147,18 @@ def confirm_best(session: Session, baseline: Baseline) -> Verdict:
     """Confirm the best config; one that fails in a fresh process gives way to the next."""
     session.objective.close()
     records = session.study.records
-    verdict = Verdict(None)
     faster = [r for r in ranked(records, baseline.space) if looks_faster(r)]
+    verdict = Verdict(None, reason="" if faster else _why_nothing_was_compared(session))
     for candidate in faster[:CANDIDATES]:
-        session.console.confirming(candidate, baseline.space)
         contest = Contest(
             session.rigs,
             baseline.space,
             baseline.setting,
             candidate.config,
             session.until_overdrawn,
+            is_short=not session.has_time_for_full_rounds,
         )
-        study = session.study
-        outcome = confirm(contest, study.confirmation, study.add_confirmation, session.has_time_for)
+        outcome = _confirm_in_time(session, contest, candidate)
         if isinstance(outcome, Confirmation):
             return Verdict(candidate, outcome)
         verdict = Verdict(candidate, reason=outcome.reason)
@@ -154,6 +166,32 @@ def confirm_best(session: Session, baseline: Baseline) -> Verdict:
             break
         session.console.warn(f"The best config failed in a fresh process: {outcome.reason}")
     return verdict
+
+
+def _confirm_in_time(
+    session: Session, contest: Contest, candidate: TrialRecord
+) -> Confirmation | Ending:
+    """Confirm a config, unless the budget cannot hold what that takes at least."""
+    study = session.study
+    needed_s = session.least_confirmation_s(candidate.cost_s if contest.is_apart else None)
+    is_begun = any(_winner_of(r) == contest.winner for r in study.confirmation)
+    left_s = session.budget.overdraft_s
+    if not is_begun and left_s < needed_s:
+        return Ending(
+            Outcome.OUT_OF_TIME,
+            f"fresh processes take about {needed_s:.0f} s, the budget had {max(0, left_s):.0f} s",
+        )
+    session.console.confirming(candidate, contest.space)
+    return confirm(contest, study.confirmation, study.add_confirmation, session.has_time_for)
+
+
+def _why_nothing_was_compared(session: Session) -> str:
+    """Return why there is nothing to say but of the baseline; empty where others were measured."""
+    others = session.study.records[1:]
+    ending = session.until_last_trial()
+    if ending is None or any(record.measurement is not None for record in others):
+        return ""
+    return ending.reason
 
 
 def confirm(
@@ -192,7 +230,7 @@ def confirm(
 
 def read(rounds: Sequence[Round]) -> Confirmation | None:
     """Return what rounds say; None with less than two pairs of windows."""
-    if sum(map(len, rounds)) < 4:
+    if sum(map(len, rounds)) < LEAST_WINDOWS:
         return None
     windows = [w for r in rounds for w in r]
     baseline = tuple(w.measurement for w in windows if w.side is Side.BASELINE)
@@ -216,13 +254,15 @@ def looks_faster(record: TrialRecord) -> bool:
 def _round(contest: Contest, first: Side) -> Round | Ending:
     windows: list[WindowRecord] = []
     with _Process(contest) as process:
-        for side in (PAIRS if contest.is_apart else TURNS)[first]:
+        for side in contest.turns(first):
             began = monotonic()
             result = process.measure(side)
             if isinstance(result, Ending) and result.outcome is Outcome.RAN_OUT:
                 result = process.measure(side)  # a short program ended: it is started once more
             if isinstance(result, Ending):
-                return result
+                pairs = windows[: len(windows) // 2 * 2]
+                says_enough = not contest.is_apart and len(pairs) >= LEAST_WINDOWS
+                return pairs if says_enough and result.outcome in ENDED_BY_US else result
             config = contest.setting(side).config
             windows.append(WindowRecord(side, config, result, monotonic() - began))
     return windows

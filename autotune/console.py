@@ -16,6 +16,7 @@ from rich.text import Text
 from autotune.budget import Budget, format_duration
 from autotune.config import Config
 from autotune.diagnosis import Diagnosis
+from autotune.fence import Fence
 from autotune.measurement import Interval
 from autotune.record import Head, TrialRecord
 from autotune.space import ResolvedSpace
@@ -141,6 +142,12 @@ class Console:
             if requests == 1
             else "Skipping the confirmation."
         )
+
+    def fenced(self, fence: Fence) -> None:
+        """Say what keeps trials from changing the user's files, and what that does not cover."""
+        self.note(fence.sentence)
+        for doubt in fence.doubts:
+            self.warn(doubt)
 
     def note(self, text: str) -> None:
         """Say something."""

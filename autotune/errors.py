@@ -3,9 +3,10 @@
     AutotuneError                   exit code 2: what was asked for cannot be done
     ├── UsageError                  an option, name or value is wrong
     │   ├── FileFormatError         a YAML file is wrong (all its faults in one message)
-    │   └── RunDirectoryError       the run directory is missing, in use, or another program's
+    │   ├── RunDirectoryError       the run directory is missing, in use, or another program's
+    │   └── FenceError              nothing here protects the user's files from trials
     ├── ProgramError                the program itself fails, or never trains a step
-    ├── BudgetError                 the budget cannot hold a baseline and its confirmation
+    ├── BudgetError                 the budget ends before the baseline is measured
     └── RigError                    a rig could not be started or spoke nonsense (ours to mend)
 
 Each message says what is wrong, the value, and the mend.
@@ -33,6 +34,10 @@ class RunDirectoryError(UsageError):
     """The run directory is missing, in use by a living search, or holds another program."""
 
 
+class FenceError(UsageError):
+    """The system offers nothing that keeps trials from changing the user's files."""
+
+
 class ProgramError(AutotuneError):
     """The user's program failed by itself or did not train; carries its own traceback."""
 
@@ -42,7 +47,7 @@ class ProgramError(AutotuneError):
 
 
 class BudgetError(AutotuneError):
-    """The budget is too short to measure and confirm anything."""
+    """The budget is too short to measure anything."""
 
 
 class RigError(AutotuneError):

@@ -17,7 +17,7 @@ def explore(session: Session, space: ResolvedSpace, diagnosis: Diagnosis) -> Non
         Proposals(study, space, diagnosis, study.head.options.seed, session.may_restart)
     )
     session.best_apart_s = _best_apart_s(session, space)
-    while not session.until_confirmation():
+    while not session.until_last_trial():
         proposal = next(proposals, None)
         if proposal is None:
             console.note("Nothing better is in sight: the search ends early.")

@@ -56,8 +56,17 @@ def as_json(facts: Facts) -> str:
     return json.dumps({**data, **derived}, indent=2)
 
 
-def show_machine(hardware: Hardware, doubts: list[str]) -> None:
-    """Print what the machine is, and whether it is quiet."""
+def show_machine(
+    hardware: Hardware, doubts: list[str], fence: str, uncovered: Sequence[str]
+) -> None:
+    """Print what the machine is, whether it is quiet, and how trials are kept from files.
+
+    Args:
+        hardware: The machine.
+        doubts: Who is busy on it.
+        fence: What keeps trials from changing files.
+        uncovered: What that does not cover.
+    """
     out = Console(highlight=False, soft_wrap=True)
     gpus = ", ".join(gpu.name for gpu in hardware.gpus) or "none"
     versions = ", ".join(f"{name} {version}" for name, version in hardware.versions.items())
@@ -68,7 +77,8 @@ def show_machine(hardware: Hardware, doubts: list[str]) -> None:
     table.add_row("GPUs", gpus)
     table.add_row("versions", versions)
     out.print(table)
-    for doubt in (*hardware.doubts, *doubts):
+    out.print(plain(fence))
+    for doubt in (*uncovered, *hardware.doubts, *doubts):
         out.print(f"[yellow]{plain(doubt)}[/]")
     if not doubts:
         out.print("The machine is quiet: nothing else uses its CPU or GPUs to speak of.")

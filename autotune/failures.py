@@ -38,6 +38,20 @@ LOADER_WORKER_KILLED = re.compile(r"DataLoader worker .* killed by signal: Kille
 # What torch's env:// rendezvous and a script's own os.environ say without torchrun
 WANTS_LAUNCHER = re.compile(r"\b(LOCAL_)?(RANK|WORLD_SIZE)\b|\bMASTER_(ADDR|PORT)\b")
 
+# The name of the error in inside/forks.py
+TRAINS_IN_FORKS = re.compile(r"\bForkTrainingError\b")
+FORKS_MEND = (
+    "it trains in processes that it forks itself (os.fork, multiprocessing), and only training in "
+    "the process that is started can be measured. Search a script that trains in one process; "
+    "autotune starts several itself: --tune strategy,world_size"
+)
+
+# What a fence answers where it cannot let a trial write: EROFS, EOVERFLOW (another owner's file),
+# EXDEV, and Landlock's EACCES and EPERM
+FENCED_OFF = re.compile(
+    r"\[Errno (30|75|18|13|1)\]|Read-only file system|readonly database|Value too large for defined"
+)
+
 SHM_MEND = (
     "shared memory (/dev/shm) is too small. Fewer workers need less; in a container, start it "
     "with a larger --shm-size"
@@ -49,6 +63,8 @@ def from_exception(ended: Ended) -> Ending:
     text = ended.exception
     if not text:
         return Ending(Outcome.RAN_OUT, f"the program ended after {ended.steps} steps")
+    if TRAINS_IN_FORKS.search(text):
+        return Ending(Outcome.CRASHED, FORKS_MEND)
     first = text.splitlines()[0][:300]
     for pattern, outcome, line in (
         (SHARED_MEMORY, Outcome.SHARED_MEMORY, SHM_MEND),
@@ -123,6 +139,8 @@ def from_exit_code(code: int, log_tail: str) -> Ending:
 
 def program_error(program: Program, ending: Ending) -> ProgramError:
     """Return the error for a program that fails, or does not train, as it is written."""
+    if ending.reason == FORKS_MEND:
+        return ProgramError(f"{program.name} cannot be searched: {FORKS_MEND}")
     return ProgramError(_complaint(program, ending), ending.program_traceback)
 
 
@@ -145,10 +163,26 @@ def _complaint(program: Program, ending: Ending) -> str:
             )
         case Outcome.HUNG:
             return f"{name} hangs by itself: {ending.reason}. Its last output is above."
-        case _ if program.ranks is None and WANTS_LAUNCHER.search(ending.reason):
+        case Outcome.SCRATCH_FULL:
             return (
-                f"{name} wants to be started by a launcher ({ending.reason}). Say how many ranks "
-                f"it takes: autotune search --nproc-per-node 2 {program}"
+                f"{name} writes more than its trials may: {ending.reason}. Allow more by "
+                "--max-scratch 20G, or name a larger disk: --scratch-dir FOLDER."
             )
         case _:
-            return f"{name} fails by itself, before autotune changed anything: {ending.reason}"
+            return _complaint_of_error(program, ending)
+
+
+def _complaint_of_error(program: Program, ending: Ending) -> str:
+    name = program.name
+    if FENCED_OFF.search(ending.reason):
+        return (
+            f"{name} ended where it writes: {ending.reason}. If it does that without autotune "
+            "too, mend it first. If not, the fence around trials cannot let it write there: "
+            "write below the working directory or a folder of yours, or try --fence landlock."
+        )
+    if program.ranks is None and WANTS_LAUNCHER.search(ending.reason):
+        return (
+            f"{name} wants to be started by a launcher ({ending.reason}). Say how many ranks "
+            f"it takes: autotune search --nproc-per-node 2 {program}"
+        )
+    return f"{name} fails by itself, before autotune changed anything: {ending.reason}"

@@ -13,6 +13,7 @@ from rich.table import Table
 from autotune.console import plain
 from autotune.domain import NotOffered
 from autotune.failures import program_error
+from autotune.fence import STRONGEST, FenceOptions
 from autotune.flags import Flag, as_text
 from autotune.hardware import Hardware
 from autotune.knobs import registry
@@ -61,15 +62,16 @@ def _rows(hardware: Hardware, profile: Profile) -> Iterator[Row]:
         yield Row(name, knob.scope, _text(now), () if only else values, only)
 
 
-def observe(program: Program, hardware: Hardware) -> Profile:
-    """Run a program for its first few steps and return what they reveal.
+def observe(program: Program, hardware: Hardware, fence: FenceOptions = STRONGEST) -> Profile:
+    """Run a program for its first few steps, behind a fence, and return what they reveal.
 
     Raises:
+        FenceError: when nothing keeps the program from changing the user's files.
         ProgramError: when it fails or trains too few steps.
     """
     with (
         tempfile.TemporaryDirectory(prefix="autotune-") as folder,
-        Rigs(program, Path(folder), hardware) as rigs,
+        Rigs(program, Path(folder), hardware, options=fence) as rigs,
         rigs.new() as rig,
     ):
         ready = rig.open(None, lambda: None, START_SILENCE_S)

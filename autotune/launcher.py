@@ -1,4 +1,7 @@
-"""Launching ranks: a plan for one process becomes the torchrun line that starts it many times."""
+"""Launching ranks: a plan for one process becomes the line that starts it many times.
+
+On one machine our own launcher does that, on loopback alone; several nodes meet by torchrun.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,10 @@ from autotune.bestfile import BestFile
 from autotune.errors import UsageError
 from autotune.hardware import Hardware, cpu_quota
 from autotune.knobs import launched
+from autotune.local_ranks import KEY
 from autotune.program import LaunchPlan, python_plan
 
+LOCAL_RANKS = "autotune.local_ranks"
 TORCHRUN = "torch.distributed.run"
 FIRST_PORT, PORTS = 29500, 1000  # torchrun's own default, and the room for one port per SLURM job
 
@@ -46,9 +51,7 @@ class Nodes:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options of torchrun that say so; ports are chosen free on one machine."""
-        if self.count == 1:
-            return ("--standalone",)
+        """The options of torchrun that say so."""
         backend = "c10d" if self.rank is None else "static"
         shared = ("--nnodes", str(self.count), "--rdzv-backend", backend)
         place = ("--rdzv-endpoint", self.endpoint, "--rdzv-id", self.job)
@@ -118,29 +121,54 @@ def run_plan(
     return plan
 
 
-def by_torchrun(
+def with_ranks(
     plan: LaunchPlan,
     nodes: Nodes = Nodes(),
-    runner: Sequence[str] = (TORCHRUN,),
+    codes: Path | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> LaunchPlan:
     """Return the plan that starts a plan's process in each of its ranks; itself without ranks.
 
     Args:
         plan: What one rank runs.
         nodes: The machines that train together.
-        runner: The module that is run as torchrun, and what it takes before torchrun's options.
+        codes: Where the exit codes of failed ranks are noted; of the ranks of one machine alone.
+        pass_fds: Open files that the first rank inherits, on one machine alone.
     """
     if plan.ranks is None:
         return plan
-    python = (sys.executable, "-P", "-m", *runner)
-    options = (*nodes.options, "--nproc-per-node", str(plan.ranks), "--no-python")
-    threads = max(1, cpu_quota() // plan.ranks)
-    wanted = plan.variable("OMP_NUM_THREADS")
-    if wanted.isdigit():
-        threads = min(threads, int(wanted))
+    if nodes.count == 1:
+        noted = () if codes is None else ("--codes", str(codes))
+        passed = ("--pass-fds", ",".join(map(str, pass_fds))) if pass_fds else ()
+        starter = (LOCAL_RANKS, "--ranks", str(plan.ranks), *noted, *passed, "--")
+    else:
+        starter = (TORCHRUN, *nodes.options, "--nproc-per-node", str(plan.ranks), "--no-python")
     # sets are iterated in one order on all ranks: labels are numbered by them, files listed
     hash_seed = plan.variable("PYTHONHASHSEED")
-    return replace(plan, argv=(*python, *options, *plan.argv)).with_env(
-        OMP_NUM_THREADS=str(threads),
+    return replace(plan, argv=(sys.executable, "-P", "-m", *starter, *plan.argv)).with_env(
+        OMP_NUM_THREADS=str(_threads(plan, plan.ranks)),
         PYTHONHASHSEED=hash_seed if hash_seed.isdigit() else "0",
     )
+
+
+def _threads(plan: LaunchPlan, ranks: int) -> int:
+    """Return how many threads a rank has for itself, fewer where the user asks for fewer."""
+    share = max(1, cpu_quota() // ranks)
+    wanted = plan.variable("OMP_NUM_THREADS")
+    return min(share, int(wanted)) if wanted.isdigit() else share
+
+
+def trust_note(nodes: Nodes, environment: Mapping[str, str]) -> str | None:
+    """Return what a user of several nodes must know of who can reach them, None on one machine."""
+    if nodes.count == 1:
+        return None
+    note = (
+        f"Nodes meet at {nodes.endpoint} over the network; whoever can reach that port can run "
+        "code in this training. Use a network that you trust."
+    )
+    if not environment.get(KEY):
+        note += (
+            f" What autotune's ranks tell each other is not signed: set {KEY} to one secret on "
+            "all nodes."
+        )
+    return note

@@ -11,6 +11,7 @@ from autotune.budget import Budget
 from autotune.confirm import Confirmation, Contest, confirm
 from autotune.console import Console
 from autotune.failures import program_error
+from autotune.fence import STRONGEST, FenceOptions
 from autotune.hardware import Hardware
 from autotune.measurement import Interval
 from autotune.objective import START_SILENCE_S
@@ -46,19 +47,26 @@ class NoiseFloor:
 
 
 def measure_noise_floor(
-    program: Program, hardware: Hardware, budget_s: float, console: Console
+    program: Program,
+    hardware: Hardware,
+    budget_s: float,
+    console: Console,
+    fence: FenceOptions = STRONGEST,
 ) -> NoiseFloor:
     """Confirm a program against itself until the budget is used up.
 
     Raises:
+        FenceError: when nothing keeps the program from changing the user's files.
         ProgramError: when the program fails or trains too few steps.
     """
     budget = Budget(budget_s)
+    reports = Reports(console.progress, console.warn)
     with (
         tempfile.TemporaryDirectory(prefix="autotune-") as folder,
         Stop(console.stopping) as stop,
-        Rigs(program, Path(folder), hardware, Reports(console.progress, console.warn)) as rigs,
+        Rigs(program, Path(folder), hardware, reports, fence) as rigs,
     ):
+        console.fenced(rigs.fence)
 
         def give_up() -> Ending | None:
             if stop.requests:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import Self
 
+from autotune.budget import seconds_left
 from autotune.comparison import Drift, is_decided, speedup
 from autotune.config import Config
 from autotune.measurement import Anatomy, Interval, Measurement, Turn
@@ -30,6 +31,10 @@ CEILING_WINDOW = WindowPlan(
 )
 MOSTLY_DISTURBED = 0.5  # of the blocks: such a window is measured a second time
 START_SILENCE_S = 900.0  # imports, data preparation and compilation may take minutes
+ANSWER_S = 0.5  # a rig answers so long before the caller gives up
+LEAST_WINDOW_S = 0.1
+BASELINE_SHARE = 0.5  # of the time left, for its first window
+BASELINE_WORTH_S = 15.0  # or so much, where there is no more: without a baseline nothing is said
 LEAST_SILENCE_S = 60.0
 SILENCE_STEPS = 30
 MOST_TURNS = 2  # with the baseline in between, of a config that may be the best
@@ -76,7 +81,9 @@ class Objective:
     def baseline(self, give_up: GiveUp) -> TrialRecord:
         """Measure the baseline on the rig that observed it: trial 0."""
         began = monotonic()
-        measurement = self._measure(self._base_config, FRESH_WINDOW, give_up)
+        left_s = seconds_left(give_up)
+        most_s = max(BASELINE_SHARE * left_s, min(left_s, BASELINE_WORTH_S))
+        measurement = self._measure(self._base_config, FRESH_WINDOW, give_up, most_s)
         if isinstance(measurement, Measurement):
             self._remember_reference(measurement)
             self._silence_s = max(LEAST_SILENCE_S, SILENCE_STEPS * measurement.step_s)
@@ -87,7 +94,8 @@ class Objective:
 
     def dissect(self, give_up: GiveUp) -> Anatomy:
         """Take the baseline apart on the open rig; empty when the program ends in between."""
-        assert self._rig is not None, "a rig is open"
+        if self._rig is None:
+            return Anatomy()
         self._reference_is_last = False
         anatomy = self._rig.dissect(CEILING_WINDOW, give_up, self._silence_s)
         if isinstance(anatomy, Anatomy):
@@ -143,6 +151,8 @@ class Objective:
             measured = result
             assert self._reference is not None, "a turn measures one"
             turns += (Turn(result.throughput, self._reference),)
+            if _is_out_of_time(result):
+                break
             if not self._has_its_reference or len(turns) >= MOST_TURNS:
                 break
             if is_decided(speedup(turns, self._drift), len(turns), incumbent or 1.0):
@@ -234,16 +244,37 @@ class Objective:
             self.close()
         return opened
 
-    def _measure(self, config: Config, plan: WindowPlan, give_up: GiveUp) -> Measurement | Ending:
-        assert self._rig is not None, "a rig is open"
+    def _measure(
+        self, config: Config, plan: WindowPlan, give_up: GiveUp, most_s: float = math.inf
+    ) -> Measurement | Ending:
+        """Measure a config on the open rig; one that mostly others disturbed a second time."""
         self._reference_is_last = False
+        began = monotonic()
+        result = self._window(config, plan, give_up, most_s)
+        again_s = 2 * (monotonic() - began)
+        if (
+            isinstance(result, Measurement)
+            and result.disturbed_share > MOSTLY_DISTURBED
+            and min(seconds_left(give_up), most_s) > again_s
+        ):
+            again = self._window(config, plan, give_up, most_s)
+            if isinstance(again, Ending) and again.outcome not in ENDED_BY_US:
+                return again
+            if isinstance(again, Measurement) and again.disturbed_share < result.disturbed_share:
+                return again
+        return result
+
+    def _window(
+        self, config: Config, plan: WindowPlan, give_up: GiveUp, most_s: float
+    ) -> Measurement | Ending:
+        """Measure a window that ends in time; a rig that does not answer so is closed."""
+        assert self._rig is not None, "a rig is open"
         compiles = config.get("compile", "off") != "off"
         silence_s = START_SILENCE_S if compiles else self._silence_s
+        left_s = min(seconds_left(give_up), most_s)
+        if math.isfinite(left_s):
+            plan = replace(plan, most_s=max(LEAST_WINDOW_S, left_s - ANSWER_S))
         result = self._rig.measure(self._setting(config), plan, give_up, silence_s)
-        if isinstance(result, Measurement) and result.disturbed_share > MOSTLY_DISTURBED:
-            again = self._rig.measure(self._setting(config), plan, give_up, silence_s)
-            calmer = isinstance(again, Ending) or again.disturbed_share < result.disturbed_share
-            result = again if calmer else result
         if isinstance(result, Ending):
             self.close()
         else:
@@ -269,3 +300,8 @@ class Objective:
             rig=self._rigs.started,
             cost_s=monotonic() - began,
         )
+
+
+def _is_out_of_time(measurement: Measurement) -> bool:
+    """Tell whether a window ended with what it had."""
+    return measurement.stop_reason.startswith(Outcome.OUT_OF_TIME)

@@ -13,6 +13,7 @@ class Outcome(StrEnum):
     OUT_OF_MEMORY = "out of memory"
     HOST_OUT_OF_MEMORY = "host out of memory"
     SHARED_MEMORY = "shared memory too small"
+    SCRATCH_FULL = "wrote too much"
     NOT_FINITE = "loss not finite"
     HUNG = "hung"
     CRASHED = "crashed"

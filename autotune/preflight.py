@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from time import monotonic, sleep
 
 import psutil
 
+from autotune.errors import FenceError
+from autotune.fence import FenceOptions, raise_fence
 from autotune.hardware import Hardware
 from autotune.probes.nvml import GpuWatch
 
@@ -20,6 +24,16 @@ MOST_NAMED = 3
 def doubts(hardware: Hardware, look_s: float = LOOK_S) -> list[str]:
     """Return what would disturb a measurement now, as sentences for the user."""
     return [*_cpu_doubts(hardware, look_s), *_gpu_doubts(hardware)]
+
+
+def fence(options: FenceOptions) -> tuple[str, tuple[str, ...]]:
+    """Return what would keep trials from changing files here, and what it would not cover."""
+    with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
+        try:
+            with raise_fence(options, Path(folder)) as raised:
+                return raised.sentence, raised.doubts
+        except FenceError as error:
+            return "Nothing keeps trials from changing your files.", (str(error),)
 
 
 def _cpu_doubts(hardware: Hardware, look_s: float) -> Iterator[str]:

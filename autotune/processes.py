@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -26,11 +27,12 @@ def start(plan: LaunchPlan, log: Path) -> subprocess.Popen[bytes]:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=plan.pass_fds,
         )
 
 
 def end_tree(
-    process: subprocess.Popen[bytes], grace_s: float = 2.0, mark: tuple[str, str] | None = None
+    process: subprocess.Popen[bytes], grace_s: float = 1.0, mark: tuple[str, str] | None = None
 ) -> None:
     """End a process that ``start()`` started, its descendants, and what is left of its session.
 
@@ -51,7 +53,8 @@ def end_tree(
             process.wait(grace_s)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
+            with suppress(subprocess.TimeoutExpired):  # the kernel may hold it for longer
+                process.wait(REAP_S)
     _kill([*tree, *_session_members(process.pid), *_marked(mark)])
 
 

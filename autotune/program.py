@@ -84,6 +84,7 @@ class LaunchPlan:
         args: The program's arguments.
         keywords: Keyword arguments of the program's function.
         ranks: How many ranks of it torchrun starts on this machine; None starts one process alone.
+        pass_fds: Open descriptors that the process inherits.
     """
 
     argv: tuple[str, ...]
@@ -92,6 +93,7 @@ class LaunchPlan:
     args: tuple[str, ...] = ()
     keywords: Mapping[str, KnobValue] = field(default_factory=dict)
     ranks: int | None = None
+    pass_fds: tuple[int, ...] = ()
 
     @property
     def command(self) -> str:

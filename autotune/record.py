@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from autotune.config import Config
+from autotune.fence import FenceOptions
 from autotune.hardware import Hardware
 from autotune.lr import LrRule
 from autotune.measurement import Anatomy, Interval, Measurement, Turn
@@ -25,11 +26,13 @@ class SearchOptions:
         budget_s: Wall time for the whole search, confirmation included.
         lr_rule: The rule that the user chose, None to follow the optimizer's family.
         seed: Seeds the sampler.
+        fence: What keeps trials from changing the user's files.
     """
 
     budget_s: float
     lr_rule: LrRule | None = None
     seed: int = 0
+    fence: FenceOptions = field(default_factory=FenceOptions)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class SearchResult:
 
     Attributes:
         finding: Faster, no significant gain (the program's own config stays best), or stopped
-            before the claim was confirmed.
+            before a claim was confirmed or anything but the baseline measured.
         best: The config to use; the baseline unless a faster one was confirmed.
         baseline: The program's own config.
         candidate: The config that the confirmation was about, None when nothing looked faster.
@@ -308,7 +308,8 @@ def conclude(session: Session, baseline: Baseline, verdict: Verdict) -> SearchRe
 
 def _finding(verdict: Verdict) -> Finding:
     if verdict.confirmation is None:
-        return Finding.NO_GAIN if verdict.candidate is None else Finding.UNCONFIRMED
+        has_reason = bool(verdict.candidate or verdict.reason)
+        return Finding.UNCONFIRMED if has_reason else Finding.NO_GAIN
     return Finding.FASTER if verdict.confirmation.is_faster else Finding.NO_GAIN
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,9 +12,10 @@ from time import monotonic
 from typing import Self, assert_never
 
 from autotune import failures, processes
-from autotune.errors import RigError
+from autotune.errors import FenceError, RigError
+from autotune.fence import Fence, View
 from autotune.knobs import launched
-from autotune.launcher import by_torchrun
+from autotune.launcher import with_ranks
 from autotune.measurement import Anatomy, Measurement
 from autotune.outcome import Ending, Outcome
 from autotune.probes.nvml import NvmlMemory
@@ -28,6 +27,7 @@ from autotune.wire import (
     Close,
     Dissect,
     Dissected,
+    Doubted,
     Ended,
     Link,
     LinkClosed,
@@ -44,6 +44,7 @@ from autotune.wire import (
 MARK = "AUTOTUNE_RIG"  # in the environment of all that a rig starts
 LAUNCHER_S = 5.0  # it looks after its ranks ten times a second, and ends the others of a failed one
 POLL_S = 0.1
+OVERFLOW_EVERY_S = 0.5
 LOG_TAIL_BYTES = 4000
 
 GiveUp = Callable[[], Ending | None]
@@ -69,11 +70,11 @@ class Rig:
 
     Args:
         program: The program.
-        directory: Where the log and the shadow files of this rig go.
+        directory: Where the log of this rig goes.
         cache_dir: Where torch.compile keeps its cache between the rigs of a run.
+        fence: What keeps the program from changing the user's files.
         gpu_uuids: The GPUs whose memory use is sampled.
         reports: Where this rig tells what happens.
-        tmp_dir: Where the program's temporary files go; by default they end with this rig.
     """
 
     def __init__(
@@ -81,17 +82,18 @@ class Rig:
         program: Program,
         directory: Path,
         cache_dir: Path,
+        fence: Fence,
         gpu_uuids: Sequence[str] = (),
         reports: Reports = Reports(),
-        tmp_dir: Path | None = None,
     ) -> None:
         self._program = program
         self._directory = directory
         self._cache_dir = cache_dir
+        self._fence = fence
+        self._view: View | None = None
+        self._polled_at = 0.0
         self._gpu_uuids = tuple(gpu_uuids)
         self._reports = reports
-        self._scratch = Path(tempfile.mkdtemp(prefix="autotune-"))
-        self._tmp_dir = tmp_dir or self._scratch
         self._process: subprocess.Popen[bytes] | None = None
         self._link: Link | None = None
         self._watch: Watch | None = None
@@ -113,19 +115,32 @@ class Rig:
         """Start the program, untouched or under a setting, and wait until it trains."""
         self._directory.mkdir(parents=True, exist_ok=True)
         used_before = NvmlMemory(self._gpu_uuids).used_bytes()
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            listener.bind(str(self._scratch / "wire"))
-            listener.listen(1)
-            plan = self._launch_plan(setting)
+        self._cache_dir.mkdir(parents=True, exist_ok=True)
+        self._view = view = self._fence.view()
+        ours, theirs = socket.socketpair()
+        with theirs:  # the process inherits it: no name, no listener, nobody else
+            plan = self._launch_plan(setting, theirs.fileno())
             self._has_ranks = plan.ranks is not None
-            self._process = processes.start(plan, self.log)
-            connection = self._accept(listener, give_up)
-        if isinstance(connection, Ending):
-            return connection
-        self._link = Link(connection)
+            own = [self._cache_dir]
+            self._process = processes.start(view.fenced(plan, own), self.log)
+        self._link = Link(ours)
         self._watch = Watch(self._process.pid, self._gpu_uuids, used_before)
-        self._link.send(Start(plan.of(self._program), setting, str(self._directory / "files")))
+        start = Start(
+            plan.of(self._program),
+            setting,
+            str(view.shadow_dir),
+            self._fence.kind,
+            open_places=tuple(map(str, (*self._fence.open_places, view.own_dir, *own))),
+            devices=self._fence.devices,
+            max_scratch_bytes=self._fence.max_scratch_bytes,
+        )
+        try:
+            self._link.send(start)
+        except LinkClosed:
+            return self._post_mortem()
         answer = self._await(give_up, silence_s)
+        if isinstance(answer, Ready):
+            view.prepared([Path(root) for root in answer.downloaded_to])
         if isinstance(answer, Ready | Ending):
             return answer
         raise RigError(f"the rig answered {answer.kind} before it was ready")
@@ -189,7 +204,7 @@ class Rig:
             except (LinkClosed, subprocess.TimeoutExpired):
                 pass  # end_tree() ends it in any case
         if self._process is not None:
-            processes.end_tree(self._process, mark=(MARK, self._scratch.name))
+            processes.end_tree(self._process, mark=(MARK, self._mark))
         if self._watch is not None and (held := self._watch.held_bytes()):
             self._reports.doubt(
                 f"{held / 2**20:,.0f} MiB of GPU memory did not come back after a process ended; "
@@ -199,8 +214,9 @@ class Rig:
         if self._link is not None:
             self._link.close()
             self._link = None
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        shutil.rmtree(self._directory / "files", ignore_errors=True)
+        if self._view is not None:
+            self._view.close()
+            self._view = None
 
     def log_tail(self) -> str:
         """Return the end of what the program printed."""
@@ -209,38 +225,39 @@ class Rig:
         except OSError:
             return ""
 
-    def _launch_plan(self, setting: Setting | None) -> LaunchPlan:
-        plan = python_plan("autotune.inside", str(self._scratch / "wire"), cwd=self._program.cwd)
+    def _launch_plan(self, setting: Setting | None, wire: int) -> LaunchPlan:
+        tmp_dir = self._own_dir / "tmp"
+        tmp_dir.mkdir()
+        plan = python_plan("autotune.inside", str(wire), str(self._own_dir), cwd=self._program.cwd)
         plan = plan.with_env(
-            **{MARK: self._scratch.name},
-            TMPDIR=str(self._tmp_dir),
+            **{MARK: self._mark},
+            TMPDIR=str(tmp_dir),
             **self._defaults(),
             **TRACKERS_OFF,
         )
         program = self._program
         plan = replace(plan, args=program.args, keywords=program.keywords, ranks=program.ranks)
         plan = launched(setting, plan) if setting is not None else plan
-        return by_torchrun(plan, runner=("autotune.inside.torchrun", str(self._codes)))
+        return with_ranks(replace(plan, pass_fds=(wire,)), codes=self._codes, pass_fds=(wire,))
+
+    @property
+    def _own_dir(self) -> Path:
+        assert self._view is not None, "a started rig has a view"
+        return self._view.own_dir
+
+    @property
+    def _mark(self) -> str:
+        """A value that nothing else has: the folder's name is drawn."""
+        return "/".join(self._own_dir.parts[-2:])
 
     @property
     def _codes(self) -> Path:
         """Where the launcher notes how its ranks ended."""
-        return self._scratch / "codes"
+        return self._own_dir / "codes"
 
     def _defaults(self) -> dict[str, str]:
         wanted = {"TORCHINDUCTOR_CACHE_DIR": str(self._cache_dir)}
         return {name: value for name, value in wanted.items() if name not in os.environ}
-
-    def _accept(self, listener: socket.socket, give_up: GiveUp) -> socket.socket | Ending:
-        listener.settimeout(POLL_S)
-        while True:
-            try:
-                return listener.accept()[0]
-            except TimeoutError:
-                if self._has_died():
-                    return self._post_mortem()
-                if ending := give_up():
-                    return ending
 
     def _await(  # noqa: C901 - one branch per message
         self, give_up: GiveUp, silence_s: float
@@ -258,6 +275,8 @@ class Rig:
                 case Progress():
                     heard = now
                     self._reports.progress(message)
+                case Doubted(sentence):
+                    self._reports.doubt(sentence)
                 case Ready() | Measured() | Dissected() | NotFinite():
                     return message
                 case Ended():
@@ -271,8 +290,16 @@ class Rig:
                     raise RigError(f"unexpected message {message!r}")
             if self._watch is not None:
                 self._watch.sample()
-            if ending := give_up():
+            if ending := self._overflow(now) or give_up():
                 return ending
+
+    def _overflow(self, now: float) -> Ending | None:
+        """End a program that writes more than the scratch folders may hold; looks now and then."""
+        if self._view is None or now - self._polled_at < OVERFLOW_EVERY_S:
+            return None
+        self._polled_at = now
+        reason = self._view.overflow()
+        return None if reason is None else Ending(Outcome.SCRATCH_FULL, reason, self.log_tail())
 
     def _hung(self, silence_s: float) -> Ending:
         return Ending(Outcome.HUNG, f"no step for {silence_s:.0f} s", self.log_tail())
@@ -291,7 +318,7 @@ class Rig:
                 codes = failures.exit_codes(self._codes)
             except subprocess.TimeoutExpired:
                 pass  # its ranks are ended with it; what they have said counts
-            paths = [p for p in self._scratch.glob("ended-*") if p.suffix != ".part"]
+            paths = [p for p in self._own_dir.glob("ended-*") if p.suffix != ".part"]
             words += [e for path in paths if isinstance(e := decode(path.read_bytes()), Ended)]
         return failures.from_ranks(words, codes, self._exit_code(), self.log_tail())
 
@@ -313,5 +340,14 @@ class Rig:
         return None
 
     def _post_mortem(self) -> Ending:
-        """Say how the process died; a last word that it sent counts more than its exit code."""
+        """Say how the process died; a last word that it sent counts more than its exit code.
+
+        Raises:
+            FenceError: when it could not be fenced, so that it never began.
+        """
+        if self._view is not None and (error := self._view.error()):
+            raise FenceError(
+                f"The {self._fence.kind} fence worked when it was tried and fails now: {error}. "
+                "Try again, or use the next one: --fence landlock"
+            )
         return self._ended(self._last_word())

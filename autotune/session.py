@@ -2,31 +2,59 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autotune import preflight
-from autotune.budget import Budget
+from autotune.budget import Budget, Until, since_command_s
 from autotune.console import Console
 from autotune.objective import Objective
 from autotune.outcome import Ending, Outcome
+from autotune.record import BaselineFacts
 from autotune.rig import Reports
 from autotune.rigs import Rigs
 from autotune.rundir import RunDir
+from autotune.startup import StartUp
 from autotune.stop import Stop
 from autotune.study import Study
+from autotune.wire import SLOW_STEP_S, Progress
 
-ROUND_WINDOWS_S = 24.0  # a warm-up and eight windows as planned in confirm.py, with switching
-ROUND_STEPS = (
-    80  # a warm-up and eight windows take at least this many steps, however long these are
-)
 MOST_FOR_CONFIRMATION = 0.5  # of the budget
 APART_S = 9.0  # besides its start: what one process of confirm.py's pairs takes
 PAIRS_WORTH = (3, 5)  # pairs of such processes are worth keeping time for, at least and at most
+PAIRS_NEEDED = 2  # fewer say nothing
+TRIALS_WORTH_S = 10.0  # a search that could not measure this long would not search
+LEAST_TRIAL_S = 1.0  # a switch and the shortest window
+LEAST_TRIAL_STEPS = 2.5  # however long these are: one is left out
 RESTART_WORTH_S = 6.0  # besides two starts: the windows of a config and of the baseline, in turn
+RESTART_WORTH_STEPS = 8  # however long these are
 COMPILING_WORTH_S = 25.0  # besides two starts: compiling a small model took 15-40 s on 2 cores
-OVERDRAFT = 0.15  # of the budget, to let a running confirmation end
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a process of the confirmation takes besides its start, with switching.
+
+    Attributes:
+        seconds: A warm-up and the windows as planned in confirm.py.
+        steps: They take at least so many, however long these are.
+        slow_steps: They take so many where steps are slow: windows are two steps then.
+    """
+
+    seconds: float
+    steps: int
+    slow_steps: int
+
+    def cost_s(self, facts: BaselineFacts) -> float:
+        """Return what it takes at least."""
+        steps = self.slow_steps if facts.step_s > SLOW_STEP_S else self.steps
+        return facts.startup_s + max(self.seconds, steps * facts.step_s)
+
+
+FULL_ROUND = Round(24.0, 80, 30)  # eight windows
+SHORT_ROUND = Round(14.0, 48, 18)  # four, the least that say anything
 
 
 @dataclass
@@ -34,11 +62,12 @@ class Session:
     """What the steps of a search share.
 
     Attributes:
+        startup: What the program was seen to do before it was ready.
         best_apart_s: Where the best config so far is confirmed in processes of its own: what its
             trial in one took.
+        divided_s: What trials and confirmation share: the rest of the budget after the baseline.
 
-    The methods that return an Ending are asked many times a second while a rig is at work; an
-    Ending ends that work.
+    Each Until ends the work of a rig.
     """
 
     run: RunDir
@@ -48,49 +77,93 @@ class Session:
     console: Console
     rigs: Rigs
     objective: Objective
+    startup: StartUp = field(default_factory=StartUp)
     best_apart_s: float | None = None
+    divided_s: float = math.inf
 
     @property
-    def round_s(self) -> float:
-        """What a round of the confirmation takes at least: a start, then windows in turn."""
+    def until_over(self) -> Until:
+        """Go on until the budget is used up, or the user stops it."""
+        return Until(self._stopped, lambda: self.budget.wait_s, "the budget is used up")
+
+    @property
+    def until_confirmation(self) -> Until:
+        """Go on until only the time for the confirmation is left."""
+        reserve_s = self.reserve_s
+        what = "the rest of the budget is for the confirmation"
+        return Until(
+            self._stopped,
+            lambda: min(self.budget.left_s - reserve_s, self.budget.wait_s),
+            what if reserve_s else "the budget is used up",
+        )
+
+    def until_last_trial(self) -> Ending | None:
+        """Return why no further trial is worth beginning, None where one is."""
+        until = self.until_confirmation
+        step_s = self.study.facts.step_s if self.study.facts is not None else 0.0
+        if until.left_s() < max(LEAST_TRIAL_S, LEAST_TRIAL_STEPS * step_s):
+            return until() or Ending(Outcome.OUT_OF_TIME, until.reason)
+        return until()
+
+    @property
+    def until_overdrawn(self) -> Until:
+        """Go on until the budget is clearly used up, or the user wants no confirmation either."""
+        return Until(
+            lambda: self._stopped() if self.stop.requests > 1 else None,
+            lambda: self.budget.overdraft_s,
+            "the budget ended before the first round did",
+        )
+
+    def divide(self) -> None:
+        """Share out what is left after the baseline; what does not fit in is said."""
+        self.divided_s = self.budget.left_s
         facts = self.study.facts
-        if facts is None:
-            return 0.0
-        return facts.startup_s + max(ROUND_WINDOWS_S, ROUND_STEPS * facts.step_s)
+        assert facts is not None, "the baseline was measured"
+        needed_s = SHORT_ROUND.cost_s(facts)
+        if not self.reserve_s:
+            self.console.warn(
+                f"A confirmation in fresh processes takes {needed_s:.0f} s, for which this budget "
+                "is too short: what is found will be measured live only. "
+                f"'autotune resume {self.run.name} --budget {self.worth_s:.0f}s' confirms it."
+            )
+
+    @property
+    def worth_s(self) -> float:
+        """A budget that would hold trials and a confirmation."""
+        facts = self.study.facts
+        round_s = FULL_ROUND.cost_s(facts) if facts is not None else FULL_ROUND.seconds
+        return self.budget.spent_s + 2 * round_s + TRIALS_WORTH_S
 
     @property
     def reserve_s(self) -> float:
-        """What is kept for the confirmation: two rounds, or one in a budget too small for that."""
-        if self.best_apart_s is not None and self.study.facts is not None:
-            process_s = self.study.facts.startup_s + APART_S
-            pair_s = process_s + max(process_s, self.best_apart_s)
+        """What is kept for the confirmation: what fits, and 0 where none does."""
+        facts = self.study.facts
+        if facts is None:
+            return 0.0
+        half_s = MOST_FOR_CONFIRMATION * self.budget.total_s
+        if self.best_apart_s is not None:
+            pair_s = self._pair_s(facts, self.best_apart_s)
             least, most = PAIRS_WORTH
-            worth_s = min(most * pair_s, MOST_FOR_CONFIRMATION * self.budget.total_s)
-            return max(least * pair_s, worth_s)
-        two = 2 * self.round_s
-        return two if two <= MOST_FOR_CONFIRMATION * self.budget.total_s else self.round_s
+            wanted = [max(least * pair_s, min(most * pair_s, half_s)), PAIRS_NEEDED * pair_s]
+        else:
+            round_s = FULL_ROUND.cost_s(facts)
+            two = [2 * round_s] if 2 * round_s <= half_s else []
+            wanted = [*two, round_s, SHORT_ROUND.cost_s(facts)]
+        return next((s for s in wanted if s + TRIALS_WORTH_S <= self.divided_s), 0.0)
 
-    def until_stopped(self) -> Ending | None:
-        """Go on until the user stops it."""
-        if self.stop.requests:
-            return Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C")
-        return None
+    def least_confirmation_s(self, apart_s: float | None) -> float:
+        """Return what a confirmation takes at least; *apart_s* as ``best_apart_s``."""
+        facts = self.study.facts
+        assert facts is not None, "the baseline was measured"
+        if apart_s is not None:
+            return PAIRS_NEEDED * self._pair_s(facts, apart_s)
+        return SHORT_ROUND.cost_s(facts)
 
-    def until_confirmation(self) -> Ending | None:
-        """Go on until only the time for the confirmation is left."""
-        if ending := self.until_stopped():
-            return ending
-        if self.budget.left_s < self.reserve_s:
-            return Ending(Outcome.OUT_OF_TIME, "the rest of the budget is for the confirmation")
-        return None
-
-    def until_overdrawn(self) -> Ending | None:
-        """Go on until the budget is clearly used up, or the user wants no confirmation either."""
-        if self.stop.requests > 1:
-            return Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C")
-        if self.budget.left_s < -OVERDRAFT * self.budget.total_s:
-            return Ending(Outcome.OUT_OF_TIME, "the budget ended before the first round did")
-        return None
+    @property
+    def has_time_for_full_rounds(self) -> bool:
+        """A round of the confirmation can be as long as planned."""
+        facts = self.study.facts
+        return facts is None or self.budget.overdraft_s >= FULL_ROUND.cost_s(facts)
 
     def has_time_for(self, seconds: float) -> bool:
         """Tell whether the budget holds this much more, and the user is not in a hurry."""
@@ -99,26 +172,52 @@ class Session:
     def may_restart(self, knob: str) -> bool:
         """Tell whether a value of a knob that needs a fresh process is still worth starting."""
         facts = self.study.facts
+        if facts is None:
+            return True
         work_s = COMPILING_WORTH_S if knob == "compile" else RESTART_WORTH_S
-        worth_s = work_s + 2 * facts.startup_s if facts is not None else 0.0
+        worth_s = max(work_s, RESTART_WORTH_STEPS * facts.step_s) + 2 * facts.startup_s
         return self.budget.left_s - self.reserve_s > worth_s
+
+    def _stopped(self) -> Ending | None:
+        if self.stop.requests:
+            return Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C")
+        return None
+
+    @staticmethod
+    def _pair_s(facts: BaselineFacts, apart_s: float) -> float:
+        process_s = facts.startup_s + APART_S
+        return process_s + max(process_s, apart_s)
 
 
 @contextmanager
 def sitting(run: RunDir, study: Study, budget_s: float, console: Console) -> Iterator[Session]:
     """Work on a run whose lease was taken: listen for Ctrl-C, leave no rig and no lease behind."""
-    budget = Budget(budget_s, study.spent_s)
-    reports = Reports(console.progress, console.warn)
+    budget = Budget(budget_s, study.spent_s + since_command_s())
+    startup = StartUp()
+
+    def hear(progress: Progress) -> None:
+        startup.hear(progress)
+        console.progress(progress)
+
+    reports = Reports(hear, console.warn)
     try:
         with (
             Stop(console.stopping) as stop,
-            Rigs(study.head.program, run.path, study.head.hardware, reports) as rigs,
+            Rigs(
+                study.head.program,
+                run.path,
+                study.head.hardware,
+                reports,
+                study.head.options.fence,
+            ) as rigs,
             Objective(rigs) as objective,
         ):
             console.begin(study.head, run.name, budget)
+            console.fenced(rigs.fence)
+            study.fence = rigs.fence.sentence
             for doubt in preflight.doubts(study.head.hardware):
                 console.warn(doubt)
-            yield Session(run, study, budget, stop, console, rigs, objective)
+            yield Session(run, study, budget, stop, console, rigs, objective, startup)
     finally:
         study.spent_s = budget.spent_s
         study.release_lease()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from autotune import yamlfile
 from autotune.config import KnobValue
+from autotune.dangerous_variables import danger_of
 from autotune.errors import FileFormatError, UsageError, did_you_mean
 from autotune.knobs import registry
 from autotune.space import SearchSpace
@@ -103,3 +104,6 @@ def _check_name(name: str) -> None:
     if name not in registry():
         hint = did_you_mean(name, registry())
         raise ValueError(f"Unknown knob '{name}'.{hint} 'autotune knobs' lists them.")
+    variable = name.removeprefix("$")
+    if variable != name and (danger := danger_of(variable)):
+        raise ValueError(f"'{name}': {danger}. Name it yourself: --env {variable}=VALUE,VALUE.")

@@ -86,6 +86,15 @@ class Study:
         self._set("facts", facts)
 
     @property
+    def fence(self) -> str:
+        """What kept the trials from changing files in the last sitting, empty before the first."""
+        return str(self._study.user_attrs.get("fence", ""))
+
+    @fence.setter
+    def fence(self, sentence: str) -> None:
+        self._study.set_user_attr("fence", sentence)
+
+    @property
     def spent_s(self) -> float:
         """Wall time that searches on this run have used."""
         return float(self._study.user_attrs.get("spent_s", 0.0))

@@ -12,6 +12,7 @@ from autotune.console import Console
 from autotune.errors import ProgramError
 from autotune.facts import Facts
 from autotune.failures import program_error
+from autotune.fence import STRONGEST, FenceOptions
 from autotune.hardware import Hardware
 from autotune.measurement import Anatomy
 from autotune.objective import START_SILENCE_S
@@ -32,7 +33,12 @@ CEILING = WindowPlan(warmup_min_s=0.5, warmup_max_s=4.0, window_min_s=1.0, windo
 
 
 def survey(
-    program: Program, best: BestFile | None, hardware: Hardware, processes: int, console: Console
+    program: Program,
+    best: BestFile | None,
+    hardware: Hardware,
+    processes: int,
+    console: Console,
+    fence: FenceOptions = STRONGEST,
 ) -> Facts:
     """Measure a program as written, or under a best.yaml.
 
@@ -42,9 +48,11 @@ def survey(
         hardware: This machine.
         processes: How many fresh processes are measured, one after another.
         console: Where progress is shown.
+        fence: What the user says of the fence.
 
     Raises:
         ProgramError: when the program fails or trains too few steps.
+        FenceError: when nothing keeps the program from changing the user's files.
     """
     doubts = preflight.doubts(hardware)
     if best is not None:
@@ -52,11 +60,13 @@ def survey(
     for doubt in doubts:
         console.warn(doubt)
     found: list[Facts] = []
+    reports = Reports(console.progress, console.warn)
     with (
         tempfile.TemporaryDirectory(prefix="autotune-") as folder,
         Stop(console.stopping) as stop,
-        Rigs(program, Path(folder), hardware, Reports(console.progress, console.warn)) as rigs,
+        Rigs(program, Path(folder), hardware, reports, fence) as rigs,
     ):
+        console.fenced(rigs.fence)
         for number in range(1, processes + 1):
             console.phase(f"process {number} of {processes}")
             with rigs.new() as rig:

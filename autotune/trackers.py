@@ -1,12 +1,34 @@
-"""Experiment trackers, switched off where a run is none of the user's experiments."""
+"""Experiment trackers, switched off where a run is none of the user's experiments.
+
+Covered: what an environment variable switches off, in every process that inherits it. Not covered:
+what a program says in its own code, which overrides the environment (``wandb.init(mode="online")``,
+``mlflow.set_tracking_uri("http://...")``), and uploads; ``inside/seams/trackers.py`` has these.
+"""
 
 from __future__ import annotations
 
-# Each variable is from that tracker's documentation.
 TRACKERS_OFF = {
+    # docs.wandb.ai/models/track/environment-variables
     "WANDB_MODE": "disabled",
-    "COMET_MODE": "disabled",
+    # docs.coreweave.com/products/wandb/weave/guides/tracking/trace-disable
+    "WEAVE_DISABLED": "true",
+    # config_map.py and _online.py of comet_ml 3.58: `disabled`, which is no network communication
+    "COMET_AUTO_LOG_DISABLE": "true",
+    # clear.ml/docs: "Offline Mode"
     "CLEARML_OFFLINE_MODE": "1",
+    # docs.neptune.ai/logging/modes: neither stored nor sent; neptune-scale's word is the seam's
     "NEPTUNE_MODE": "debug",
+    # docs.swanlab.cn/en/api/cli-swanlab-offline
     "SWANLAB_MODE": "disabled",
+    # dvc.org/doc/user-guide/env: no live experiments even where a token is set
+    "DVC_STUDIO_OFFLINE": "true",
+    # github.com/polyaxon/traceml, README: "Offline usage"
+    "POLYAXON_OFFLINE": "true",
+    # core/config.py of codecarbon 3.3: its arguments, after CODECARBON_
+    "CODECARBON_SAVE_TO_API": "false",
+    # mlflow.org/docs: usage reports; file_store.py of mlflow 3.17: the seam's store is one of files
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ALLOW_FILE_STORE": "true",
+    # huggingface.co/docs/huggingface_hub/package_reference/environment_variables
+    "HF_HUB_DISABLE_TELEMETRY": "1",
 }

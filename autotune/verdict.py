@@ -11,6 +11,7 @@ from rich.table import Table
 
 from autotune.budget import format_duration
 from autotune.console import bounds, plain
+from autotune.dangerous_variables import dangerous
 from autotune.measurement import Interval, Memory
 from autotune.outcome import Outcome
 from autotune.program import ProgramKind
@@ -52,6 +53,12 @@ def _headline(result: SearchResult) -> Iterator[str]:
                 )
             else:
                 yield "  No config that was measured looked faster than the program as written."
+        case Finding.UNCONFIRMED if result.candidate is None:
+            yield (
+                f"[bold yellow]Only the baseline was measured[/] ({plain(result.reason)}): your "
+                "program's own config is kept."
+            )
+            yield _go_on(result)
         case Finding.UNCONFIRMED:
             yield (
                 f"[bold yellow]Not confirmed[/] ({plain(result.reason)}): your program's own "
@@ -63,10 +70,14 @@ def _headline(result: SearchResult) -> Iterator[str]:
                 speedup = result.candidate_speedup
                 gave = f"{speedup.estimate:.2f}x {bounds(speedup)}"
                 yield f"  Measured live, {plain(listed)} gave {gave}."
-            budget_s = round(result.seconds + MORE_S)
-            yield f"  Go on with: autotune resume {result.run_dir.name} --budget {budget_s}s"
+            yield _go_on(result)
         case _:
             assert_never(result.finding)
+
+
+def _go_on(result: SearchResult) -> str:
+    budget_s = round(result.seconds + MORE_S)
+    return f"  Go on with: autotune resume {result.run_dir.name} --budget {budget_s}s"
 
 
 def _winners_curse(result: SearchResult) -> Iterator[str]:
@@ -128,13 +139,20 @@ def _commands(result: SearchResult, output: Path) -> Iterator[str]:
     if not result.changes:
         return
     yield "Use it:"
+    variables = dangerous([k.removeprefix("$") for k in result.changes if k.startswith("$")])
     if result.head.program.kind is ProgramKind.PICKLED_FUNCTION:
-        yield f'  import autotune; autotune.apply("{plain(output)}")  # before calling the function'
+        yield f"  import autotune; {_apply(output, variables)}  # before calling the function"
         return
-    yield f"  autotune run {plain(output)} {plain(result.head.program)}"
+    allowed = f"--allow-env {','.join(variables)} " if variables else ""
+    yield f"  autotune run {allowed}{plain(output)} {plain(result.head.program)}"
     if result.has_ranks:
         return
-    yield f'  or as first line of the script: import autotune; autotune.apply("{plain(output)}")'
+    yield f"  or as first line of the script: import autotune; {_apply(output, variables)}"
+
+
+def _apply(output: Path, variables: list[str]) -> str:
+    allowed = f", allow_env={plain(variables)}" if variables else ""
+    return f'autotune.apply("{plain(output)}"{allowed})'
 
 
 def _rate(interval: Interval) -> str:

@@ -1,15 +1,16 @@
 """The messages between the parent and a rig: JSON lines over one Unix socket, versioned, validated.
 
-Covered: whole messages in order, the end of either side, a wrong protocol version.
-Not covered: trust. The socket lies in a directory that only its user may enter.
+Covered: whole messages in order, the end of either side, a wrong protocol version. Nobody else can
+speak here: the rig inherits one end of a pair of sockets that have no name.
 """
 
 from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Literal
 
@@ -17,12 +18,16 @@ from pydantic import Field, TypeAdapter
 
 from autotune.config import Config
 from autotune.errors import RigError
+from autotune.fence import FenceKind
 from autotune.measurement import Anatomy, Measurement
 from autotune.profile import Profile
 from autotune.program import Program
 from autotune.setting import Setting
 
-PROTOCOL = 3
+PROTOCOL = 4
+# Longer steps are too dear for evidence from many blocks: one is left out and two are taken. At 0.5
+# s per step the ordinary least, six blocks of warm-up and five that count, would take 6 s.
+SLOW_STEP_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,8 @@ class WindowPlan:
         window_max_s: The window ends here, however wide the interval.
         half_width: Relative half-width of the interval at which the window ends.
         give_up_below: Samples/s; a config that is clearly slower is not measured to the end.
+        most_s: The answer comes so long after the question, with what was seen until then; only
+            where that is less than one block, the question stays open. None: as long as it takes.
     """
 
     warmup_min_s: float
@@ -44,15 +51,28 @@ class WindowPlan:
     window_max_s: float
     half_width: float = 0.02
     give_up_below: float | None = None
+    most_s: float | None = None
 
 
 @dataclass(frozen=True)
 class Start:
-    """First message to a rig: run this program; without a setting, untouched."""
+    """First message to a rig: run this program; without a setting, untouched.
+
+    Attributes:
+        shadow_dir: Where what Python writes goes, under a fence that needs it.
+        fence: What keeps the program from changing the user's files.
+        open_places: Folders that the program may change under such a fence.
+        devices: Under overlays: the device numbers of what they cover, by path.
+        max_scratch_bytes: What the program may write.
+    """
 
     program: Program
     setting: Setting | None
     shadow_dir: str
+    fence: FenceKind
+    open_places: tuple[str, ...] = ()
+    devices: Mapping[str, int] = field(default_factory=dict)
+    max_scratch_bytes: int | None = None
     protocol: int = PROTOCOL
     kind: Literal["start"] = "start"
 
@@ -83,21 +103,44 @@ class Close:
 
 @dataclass(frozen=True)
 class Ready:
-    """The program trains; its first steps were observed and it waits at a step's border."""
+    """The program trains; its first steps were observed and it waits at a step's border.
+
+    Attributes:
+        downloaded_to: Folders to which the program downloaded data.
+    """
 
     profile: Profile
     startup_s: float
+    downloaded_to: tuple[str, ...] = ()
     protocol: int = PROTOCOL
     kind: Literal["ready"] = "ready"
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A sign of life after each block."""
+    """A sign of life: after each block, and before Ready after each step and while there is none.
 
-    phase: Literal["warm-up", "window"]
+    Attributes:
+        samples_per_s: Of the last block, 0 without one.
+        steps: Optimizer steps made before Ready.
+        elapsed_s: Seconds from the rig's start to the last of these, to now where there is none.
+        doing: What the program does instead of a step, empty where that is not known.
+    """
+
+    phase: Literal["start-up", "warm-up", "window"]
     samples_per_s: float
+    steps: int = 0
+    elapsed_s: float = 0.0
+    doing: str = ""
     kind: Literal["progress"] = "progress"
+
+
+@dataclass(frozen=True)
+class Doubted:
+    """Something about the program that the user should read."""
+
+    sentence: str
+    kind: Literal["doubted"] = "doubted"
 
 
 @dataclass(frozen=True)
@@ -146,7 +189,7 @@ class Ended:
 
 
 ToRig = Start | Measure | Dissect | Close
-FromRig = Ready | Progress | Measured | Dissected | NotFinite | Ended
+FromRig = Ready | Progress | Doubted | Measured | Dissected | NotFinite | Ended
 Message = Annotated[ToRig | FromRig, Field(discriminator="kind")]
 
 
@@ -190,6 +233,7 @@ class Link:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._buffer = b""
+        self._sending = threading.Lock()
 
     def send(self, message: ToRig | FromRig) -> None:
         """Send a message.
@@ -198,7 +242,8 @@ class Link:
             LinkClosed: when the other side has gone.
         """
         try:
-            self._socket.sendall(encode(message))
+            with self._sending:
+                self._socket.sendall(encode(message))
         except OSError as error:
             raise LinkClosed(str(error)) from error
 

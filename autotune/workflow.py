@@ -18,7 +18,7 @@ def search(run: RunDir, study: Study, budget_s: float, console: Console) -> Sear
 
     Raises:
         ProgramError: when the program fails by itself or trains no step.
-        BudgetError: when the budget cannot hold a baseline and a confirmation.
+        BudgetError: when the budget ends before the baseline is measured.
         UsageError: when a knob that the user named cannot act here.
     """
     with sitting(run, study, budget_s, console) as session:

@@ -19,6 +19,7 @@ from statistics import median
 from time import perf_counter
 
 from autotune.config import Config
+from autotune.fence import FenceKind
 from autotune.inside.driver import Driver
 from autotune.inside.seams import Seams
 from autotune.lr import LrRule
@@ -97,7 +98,7 @@ def _rig_inside() -> Seams:
     setting = Setting(CONFIG, CONFIG, None, LrRule.NONE, (), "cpu")
     for _ in range(10_000):
         commands.put(Measure(setting, WINDOW))
-    start = Start(parse_program(__file__, []), None, "")
+    start = Start(parse_program(__file__, []), None, "", FenceKind.OVERLAY)
     return Driver(Link(ours), commands, start, perf_counter(), lambda: None).seams
 
 

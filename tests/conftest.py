@@ -13,6 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import rigging
+
 # A scratch root of this run's own, so that another run beside it is not taken for a leak.
 os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="at-", dir="/tmp")
 tempfile.tempdir = None
@@ -26,8 +28,14 @@ VARIABLES_OF_LIBRARIES = {
 }
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _fence() -> Iterator[None]:
+    with rigging.fence():
+        yield
+
+
 @pytest.fixture(autouse=True)
-def _nothing_leaks() -> Iterator[None]:
+def _nothing_leaks(_fence: None) -> Iterator[None]:
     environment = dict(os.environ)
     threads = set(threading.enumerate())
     children = _children()

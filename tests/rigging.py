@@ -6,10 +6,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from autotune import bestfile, hardware
 from autotune.config import Config, KnobValue
+from autotune.fence import Fence, FenceKind, FenceOptions, raise_fence
 from autotune.lr import LrRule
 from autotune.measurement import Anatomy, Measurement, Memory
 from autotune.outcome import Ending
@@ -22,6 +24,12 @@ from autotune.wire import Ready, WindowPlan
 
 PROGRAMS = Path(__file__).parent / "programs"
 SHORT = WindowPlan(warmup_min_s=0.0, warmup_max_s=1.0, window_min_s=0.0, window_max_s=0.5)
+
+
+@cache
+def fence() -> Fence:
+    """Return the fence of this test process; conftest.py raises it first and takes it down."""
+    return raise_fence(FenceOptions(), Path(tempfile.gettempdir()))
 
 
 def never() -> Ending | None:
@@ -50,6 +58,12 @@ class OpenRig:
         assert isinstance(result, Measurement), result
         return result
 
+    def seen(self, path: Path) -> Path:
+        """Return where to read what the program wrote: only its own view has it."""
+        if fence().kind is FenceKind.OVERLAY:
+            return Path(f"/proc/{self.rig.pid}/root{path}")
+        return Path(f"{self.rig._view.shadow_dir}{path}")  # type: ignore[union-attr]
+
     def dissect(self, plan: WindowPlan = SHORT) -> Anatomy:
         """Take apart what was measured last."""
         anatomy = self.rig.dissect(plan, never, 60.0)
@@ -64,11 +78,12 @@ def open_rig(
     *args: str,
     setting: Setting | None = None,
     space: str = "default",
+    cwd: Path | None = None,
 ) -> Iterator[OpenRig]:
     """Open a rig on one of the tiny programs; *program* may name a function after a colon."""
-    subject = parse_program(str(PROGRAMS / program), args, directory)
-    cache = Path(tempfile.gettempdir()) / "compiled"  # headers are compiled once for all tests
-    with Rig(subject, directory / "rig", cache) as rig:
+    subject = parse_program(str(PROGRAMS / program), args, cwd or directory)
+    compiled = Path(tempfile.gettempdir()) / "compiled"  # headers are compiled once for all tests
+    with Rig(subject, directory / "rig", compiled, fence()) as rig:
         ready = rig.open(setting, never, 120.0)
         assert isinstance(ready, Ready), ready
         yield OpenRig(rig, ready.profile, base_setting(ready.profile, space=space))

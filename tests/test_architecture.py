@@ -26,7 +26,8 @@ VALUES = (
     "record",
     "interference",
 )
-LEAVES = ("errors", "hardware", "program", "space")  # what a record may hold besides values
+# What a record may hold besides values
+LEAVES = ("errors", "fence", "hardware", "program", "space")
 # What runs inside the program, and imports torch in its functions
 TORCH_IN_FUNCTIONS = {
     "torch_memory",

@@ -1,13 +1,24 @@
-"""Budgets: durations as people write them, and time that counts down."""
+"""Budgets: durations as people write them, time that counts down, and who waits for its end."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import pytest
 
-from autotune.budget import Budget, format_duration, parse_duration
+from autotune.budget import (
+    CLOSING_S,
+    OVERDRAFT,
+    Budget,
+    Until,
+    format_duration,
+    parse_duration,
+    seconds_left,
+    since_command_s,
+)
 from autotune.errors import UsageError
+from autotune.outcome import Ending, Outcome
 
 
 @dataclass
@@ -104,3 +115,47 @@ def test_an_overdrawn_budget_says_by_how_much() -> None:
     budget = Budget(60.0, clock=clock)
     clock.now_s += 75
     assert budget.left_s == pytest.approx(-15)
+
+
+@pytest.mark.parametrize("total_s", [5.0, 8.0, 20.0, 90.0, 3600.0])
+def test_waiting_ends_early_enough_to_close_a_program_that_is_deaf(total_s: float) -> None:
+    clock = Clock()
+    budget = Budget(total_s, clock=clock)
+    clock.now_s += budget.wait_s
+    assert budget.wait_s == pytest.approx(0)
+    assert budget.spent_s < total_s
+    assert budget.spent_s + CLOSING_S <= (1 + OVERDRAFT) * total_s + 1e-9
+
+
+def test_work_goes_on_until_time_is_up_or_the_user_wishes() -> None:
+    clock = Clock()
+    budget = Budget(60.0, clock=clock)
+    wish: list[Ending] = []
+    until = Until(lambda: wish[0] if wish else None, lambda: budget.left_s, "no time")
+    assert until() is None
+    assert seconds_left(until) == pytest.approx(60)
+    clock.now_s += 60
+    assert until() == Ending(Outcome.OUT_OF_TIME, "no time")
+    wish.append(Ending(Outcome.INTERRUPTED, "stopped"))
+    assert until() == wish[0]
+
+
+def test_a_wish_that_knows_no_time_has_all_of_it() -> None:
+    assert seconds_left(lambda: None) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("command", "counts"),
+    [
+        ("/home/me/.venv/bin/autotune", True),
+        ("/home/me/autotune/__main__.py", True),
+        ("/home/me/train.py", False),
+        ("/home/me/.venv/bin/pytest", False),
+        ("", False),
+    ],
+)
+def test_the_imports_of_the_command_count_and_the_past_of_a_notebook_does_not(
+    monkeypatch: pytest.MonkeyPatch, command: str, counts: bool
+) -> None:
+    monkeypatch.setattr("sys.argv", [command])
+    assert (since_command_s() > 0) is counts

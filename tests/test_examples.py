@@ -11,7 +11,7 @@ import pytest
 from autotune.program import parse_program
 from autotune.rig import Rig
 from autotune.wire import Ready
-from tests.rigging import never, write_best
+from tests.rigging import fence, never, write_best
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -26,7 +26,7 @@ def test_the_examples_are_understood_as_they_are(
 ) -> None:
     arguments = ["--data", str(tmp_path / "data")] if example == "photos_resnet" else []
     program = parse_program(str(EXAMPLES / example / "train.py"), arguments, tmp_path)
-    with Rig(program, tmp_path / "rig", tmp_path / "cache") as rig:
+    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
         ready = rig.open(None, never, 120.0)
         assert isinstance(ready, Ready), ready
     assert ready.profile.samples_per_step == samples

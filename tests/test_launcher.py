@@ -8,7 +8,7 @@ from autotune.errors import UsageError
 from autotune.hardware import cpu_quota
 from autotune.inside.communication import under_way_s
 from autotune.inside.group import hide_launcher, rank_of, take_device
-from autotune.launcher import Nodes, by_torchrun, first_host, nodes_of
+from autotune.launcher import Nodes, first_host, nodes_of, trust_note, with_ranks
 from autotune.program import LaunchPlan
 
 SLURM = {
@@ -23,22 +23,22 @@ SLURM = {
 
 def test_a_plan_without_ranks_is_started_as_it_is() -> None:
     plan = LaunchPlan(("python", "train.py"), ".")
-    assert by_torchrun(plan) is plan
+    assert with_ranks(plan) is plan
 
 
-def test_ranks_share_the_cores_and_meet_at_a_port_that_is_free(
+def test_ranks_of_one_machine_share_its_cores_and_are_started_without_torchrun(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    plan = by_torchrun(LaunchPlan(("python", "train.py"), ".", ranks=2))
-    assert plan.argv[-2:] == ("python", "train.py")
-    assert "--standalone" in plan.argv
+    plan = with_ranks(LaunchPlan(("python", "train.py"), ".", ranks=2))
+    assert plan.argv[-3:] == ("--", "python", "train.py")
+    assert plan.argv[2:6] == ("-m", "autotune.local_ranks", "--ranks", "2")
     assert plan.env["OMP_NUM_THREADS"] == str(max(1, cpu_quota() // 2))
 
 
 def test_fewer_threads_that_the_user_asks_for_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert by_torchrun(LaunchPlan((), ".", ranks=1)).env["OMP_NUM_THREADS"] == "1"
+    assert with_ranks(LaunchPlan((), ".", ranks=1)).env["OMP_NUM_THREADS"] == "1"
 
 
 def test_nodes_are_passed_on_to_torchrun() -> None:
@@ -47,6 +47,20 @@ def test_nodes_are_passed_on_to_torchrun() -> None:
         "--rdzv-backend static --rdzv-endpoint first:29400 --rdzv-id autotune --node-rank 1"
     )
     assert "c10d" in Nodes(2, None, "first:29400").options
+    plan = with_ranks(LaunchPlan(("python", "train.py"), ".", ranks=4), Nodes(2, 1, "first:29400"))
+    assert plan.argv[2:4] == ("-m", "torch.distributed.run")
+    assert plan.argv[-5:] == ("--nproc-per-node", "4", "--no-python", "python", "train.py")
+
+
+def test_who_can_reach_several_nodes_is_said() -> None:
+    assert trust_note(Nodes(), {}) is None
+    note = trust_note(Nodes(2, 0, "first:29400"), {})
+    assert note is not None
+    assert "Nodes meet at first:29400 over the network" in note
+    assert "set AUTOTUNE_RANKS_KEY to one secret on all nodes" in note
+    signed = trust_note(Nodes(2, 0, "first:29400"), {"AUTOTUNE_RANKS_KEY": "of all"})
+    assert signed is not None
+    assert "not signed" not in signed
 
 
 @pytest.mark.parametrize(
@@ -113,6 +127,7 @@ def test_a_rank_without_a_device_is_an_error(visible: str) -> None:
 def test_a_program_does_not_see_the_launcher() -> None:
     own = {"PATH": "/bin", "GROUP_NAME": "students"}
     environment = {"RANK": "1", "TORCHELASTIC_RUN_ID": "x", "MASTER_PORT": "1", **own}
+    environment["AUTOTUNE_RANKS_KEY"] = "secret"
     assert rank_of(environment) == 1
     hide_launcher(environment)
     assert environment == own

@@ -8,9 +8,10 @@ from typing import cast
 
 import pytest
 
+from autotune.budget import Until
 from autotune.config import Config
 from autotune.measurement import Measurement
-from autotune.objective import CLEARLY_WORSE, MOST_TURNS, Objective
+from autotune.objective import ANSWER_S, CLEARLY_WORSE, MOST_TURNS, Objective
 from autotune.outcome import Ending, Outcome
 from autotune.rigs import Rigs
 from autotune.setting import Setting
@@ -200,3 +201,71 @@ def test_the_baseline_is_its_own_reference() -> None:
     assert record.speedup is not None
     assert record.speedup.estimate == 1.0
     assert record.turns[0].config == record.turns[0].reference == make_interval(1000.0, 0.5)
+
+
+# --- time that runs out ---------------------------------------------------------------------------
+
+
+def until(left_s: Iterator[float]) -> Until:
+    """Return an Until that has these seconds left, one after the other."""
+    return Until(never, lambda: next(left_s), "no time")
+
+
+def test_every_window_ends_before_its_caller_gives_up() -> None:
+    rigs, objective = scripted(base=repeat(1000.0), other=repeat(1020.0))
+    objective(OTHER, "a test", until(repeat(30.0)), 1.0)
+    assert {plan.most_s for _, _, plan in rigs.asked} == {30.0 - ANSWER_S}
+    rigs.asked.clear()
+    objective(OTHER, "a test", never, 1.0)
+    assert {plan.most_s for _, _, plan in rigs.asked} == {None}
+
+
+@pytest.mark.parametrize(("left_s", "most_s"), [(100.0, 50.0), (20.0, 15.0), (8.0, 8.0)])
+def test_the_baseline_leaves_time_for_trials_where_there_is_any(
+    left_s: float, most_s: float
+) -> None:
+    rigs = ScriptedRigs({BASE: repeat(1000.0)})
+    objective = Objective(cast("Rigs", rigs))
+    objective.observe(never)
+    objective.set_up(SPACE, make_setting(BASE))
+    objective.baseline(until(repeat(left_s)))
+    ((_, _, plan),) = rigs.asked
+    assert plan.most_s == pytest.approx(most_s - ANSWER_S)
+
+
+def test_a_disturbed_window_is_kept_when_there_is_no_time_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rigs, objective = scripted(base=repeat(1000.0), other=repeat(800.0))
+    monkeypatch.setattr(Measurement, "disturbed_share", 1.0)
+    record = objective(OTHER, "a test", until(repeat(0.0)), 1.0)
+    assert rigs.configs == [OTHER]
+    assert record.measurement is not None
+
+
+def test_what_was_measured_survives_a_second_look_that_time_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    no_time = Ending(Outcome.OUT_OF_TIME, "no time")
+    rigs, objective = scripted(base=repeat(1000.0), other=iter([800.0, no_time]))
+    monkeypatch.setattr(Measurement, "disturbed_share", 1.0)
+    record = objective(OTHER, "a test", until(repeat(30.0)), 1.0)
+    assert rigs.configs == [OTHER, OTHER]
+    assert record.measurement is not None
+    assert record.speedup is not None
+
+
+def test_no_turn_follows_a_window_that_time_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    rigs, objective = scripted(base=repeat(1000.0), other=repeat(1020.0))
+    monkeypatch.setattr(
+        ScriptedRig,
+        "measure",
+        lambda self, setting, plan, *_: (
+            self.rigs.asked.append((self.number, setting.config, plan))
+            or make_measurement(
+                next(self.rigs.rates[setting.config]), stop_reason="out of time after 3.0 s"
+            )
+        ),
+    )
+    objective(OTHER, "a test", never, 1.0)
+    assert rigs.configs == [OTHER]

@@ -13,7 +13,8 @@ from autotune.outcome import Ending, Outcome
 from autotune.program import parse_program
 from autotune.rig import Rig
 from autotune.wire import WindowPlan
-from tests.rigging import PROGRAMS, SHORT, never, open_rig, setting_with
+from tests.pictures import picture
+from tests.rigging import PROGRAMS, SHORT, fence, never, open_rig, setting_with
 
 
 @pytest.mark.alone
@@ -160,7 +161,7 @@ def test_a_program_that_gives_no_baseline_says_why(
     tmp_path: Path, program: str, outcome: Outcome, said: str
 ) -> None:
     subject = parse_program(str(PROGRAMS / program), (), tmp_path)
-    with Rig(subject, tmp_path / "rig", tmp_path / "cache") as rig:
+    with Rig(subject, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
         ending = rig.open(None, never, 60.0)
     assert isinstance(ending, Ending)
     assert ending.outcome is outcome
@@ -204,23 +205,14 @@ def test_a_function_reads_its_config_and_the_seams_leave_that_knob_alone(tmp_pat
     assert {b.samples / b.steps for b in measurement.blocks} == {64}
 
 
-def test_a_trial_leaves_the_users_files_as_they_were(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = {"metrics.txt": "precious", "checkpoint.pt": "precious", "epochs.txt": "precious"}
-    for name, content in before.items():
-        (workplace / name).write_text(content)
-    (workplace / "train.log").write_text("precious")
-    with open_rig(workplace, "conv.py") as opened:
+def test_a_trial_leaves_the_users_files_as_they_were(workplace: Path) -> None:
+    for name in ("metrics.txt", "checkpoint.pt", "epochs.txt", "train.log"):
+        (workplace / name).write_text("precious")
+    before = picture(workplace)
+    with open_rig(workplace.parent, "conv.py", cwd=workplace) as opened:
         opened.measured()
         opened.measured(batch_size=32)
-        shadows = {p.name.partition("-")[2] for p in (workplace / "rig" / "files").iterdir()}
-    for name, content in before.items():
-        assert (workplace / name).read_text() == content
-    assert (workplace / "train.log").read_text() == "precious"
-    assert {"metrics.txt", "checkpoint.pt", "train.log"} <= shadows
-    assert not (workplace / "rig" / "files").exists()
-    assert "epochs.txt" not in shadows  # code at the end of an epoch does not run in a trial
+    assert picture(workplace) == before
 
 
 def test_closing_a_rig_leaves_no_process(tmp_path: Path) -> None:

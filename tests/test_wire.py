@@ -13,11 +13,13 @@ import pytest
 
 from autotune.config import Config
 from autotune.errors import RigError
+from autotune.fence import FenceKind
 from autotune.lr import LrRule
 from autotune.measurement import Memory
 from autotune.wire import (
     PROTOCOL,
     Close,
+    Doubted,
     Ended,
     FromRig,
     Link,
@@ -41,8 +43,17 @@ SETTING = make_setting(
     own_knobs=("hidden",),
 )
 MESSAGES: dict[str, ToRig | FromRig] = {
-    "start untouched": Start(PROGRAM, None, "/run/rigs/001/files"),
-    "start under a setting": Start(PROGRAM, SETTING, "/run/größe 'and' \"quotes\"/files"),
+    "start untouched": Start(PROGRAM, None, "/run/rigs/001/files", FenceKind.LANDLOCK),
+    "start under a setting": Start(
+        PROGRAM,
+        SETTING,
+        "/run/größe 'and' \"quotes\"/files",
+        FenceKind.OVERLAY,
+        open_places=("/home/me/.cache",),
+        devices={"/home": 2050},
+        max_scratch_bytes=1 << 33,
+    ),
+    "doubted": Doubted("data.bin is copied first."),
     "measure": Measure(SETTING, WindowPlan(0.5, 6.0, 0.6, 3.0, 0.015, give_up_below=812.5)),
     "measure without a loader": Measure(replace(SETTING, loader=None), WindowPlan(1, 2, 3, 4)),
     "close": Close(),
@@ -93,7 +104,7 @@ def test_every_message_is_one_line_and_is_read_back(message: ToRig | FromRig) ->
 
 def test_every_kind_of_message_is_tried() -> None:
     kinds = {type(message) for message in MESSAGES.values()}
-    assert kinds == {Start, Measure, Close, Ready, Progress, Measured, NotFinite, Ended}
+    assert kinds == {Start, Measure, Close, Ready, Progress, Doubted, Measured, NotFinite, Ended}
 
 
 def test_values_keep_their_types_so_that_true_is_not_one() -> None:

@@ -1,15 +1,19 @@
-"""``python -m autotune.inside SOCKET``: a rig. Connects to the parent, then runs the program."""
+"""``python -m autotune.inside WIRE SHARED``: a rig. Hears from the parent, then runs the program.
+
+WIRE is the number of a socket that this process inherits; SHARED is a folder that it shares with
+the parent and with the other ranks.
+"""
 
 from __future__ import annotations
 
 import os
 import queue
-import shutil
 import socket
 import sys
 import threading
 import traceback
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter, sleep, time
 from typing import TYPE_CHECKING
@@ -18,7 +22,7 @@ import psutil
 
 from autotune.inside import launch
 from autotune.inside.group import Group, hide_launcher, join, rank_of, take_device
-from autotune.wire import Ended, Link, LinkClosed, Start, ToRig, decode, encode
+from autotune.wire import Doubted, Ended, Link, LinkClosed, Start, ToRig, decode, encode
 
 if TYPE_CHECKING:
     from autotune.inside.borders import Borders
@@ -26,28 +30,22 @@ if TYPE_CHECKING:
 LAUNCHER_POLL_S = 0.5
 
 
-def main(socket_path: str) -> int:
+def main(wire: int, shared: Path) -> int:
     """Run one rig, or one of its ranks; return the exit code of the program."""
     started = perf_counter()
-    scratch = Path(socket_path).parent
     if rank_of(os.environ):
-        return _follow(scratch)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.connect(socket_path)
-    except OSError:  # the parent has gone already
-        _tidy_up(scratch)
-        return 1
-    link = Link(connection)
+        return _follow(shared)
+    os.set_inheritable(wire, False)  # noqa: FBT003 - the library's own
+    link = Link(socket.socket(fileno=wire))
     commands: queue.SimpleQueue[ToRig] = queue.SimpleQueue()
-    listener = threading.Thread(target=_listen, args=(link, commands, scratch), daemon=True)
+    listener = threading.Thread(target=_listen, args=(link, commands), daemon=True)
     listener.start()
     start = commands.get()
     assert isinstance(start, Start), "the parent speaks first, and says Start"
     try:
         return _lead(link, commands, start, started)
     except LinkClosed:
-        listener.join()  # it reads the same end, tidies up and ends the process
+        listener.join()  # it reads the same end, and ends the process
         return 1
 
 
@@ -59,7 +57,7 @@ def _lead(link: Link, commands: queue.SimpleQueue[ToRig], start: Start, started:
     from autotune.inside.driver import Driver  # imports torch: the parent's end is watched by now
 
     driver = Driver(link, commands, start, started, _quit, group)
-    driver.seams.redirect_files(Path(start.shadow_dir), is_first=start.setting is None)
+    driver.seams.guard_files(start, tell=lambda sentence: link.send(Doubted(sentence)))
     ended = _run(driver, start, group)
     driver.program_ended()
     link.send(ended)
@@ -67,7 +65,7 @@ def _lead(link: Link, commands: queue.SimpleQueue[ToRig], start: Start, started:
     return ended.exit_code
 
 
-def _follow(scratch: Path) -> int:
+def _follow(shared: Path) -> int:
     """Run the program as one of the other ranks; its last word is left in a file."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     group = join(os.environ)
@@ -79,11 +77,11 @@ def _follow(scratch: Path) -> int:
     follower = Follower(start.setting, group, _quit)
     if start.setting is None or start.setting.distributes_itself:  # it writes as it likes
         shadow_dir = Path(start.shadow_dir) / f"rank{group.rank}"
-        follower.seams.redirect_files(shadow_dir, is_first=start.setting is None)
+        follower.seams.guard_files(replace(start, shadow_dir=str(shadow_dir)))
     ended = _run(follower, start, group)
-    part = scratch / f"ended-{group.rank}.part"
+    part = shared / f"ended-{group.rank}.part"
     part.write_bytes(encode(ended))
-    part.rename(scratch / f"ended-{group.rank}")
+    part.rename(shared / f"ended-{group.rank}")
     _quit(ended.exit_code)
     return ended.exit_code
 
@@ -112,7 +110,8 @@ def _run(listener: Borders, start: Start, group: Group) -> Ended:
         seams.apply(start.setting)
         seams.install()
     if seams.distribution.has_ranks:
-        seams.silence(Path(start.shadow_dir) / f"rank{group.rank}")
+        open_places = [Path(place) for place in start.open_places]
+        seams.silence(Path(start.shadow_dir) / f"rank{group.rank}", open_places)
         seams.distribution.agree()
     exception, trace, exit_code = "", "", 0
     try:
@@ -140,19 +139,11 @@ def _end_with(launcher: int) -> None:
     _quit(1)
 
 
-def _listen(link: Link, commands: queue.SimpleQueue[ToRig], scratch: Path) -> None:
+def _listen(link: Link, commands: queue.SimpleQueue[ToRig]) -> None:
     """Read the parent's commands; when the parent has gone, whatever way, the rig goes too."""
     for message in link.messages():
         commands.put(message)  # type: ignore[arg-type]
-    _tidy_up(scratch)
     _quit(1)
-
-
-def _tidy_up(scratch: Path) -> None:
-    """Take away the folders for temporary files that the parent can take away no more."""
-    for leftover in (scratch, Path(os.environ.get("TMPDIR", scratch))):
-        if leftover.name.startswith("autotune-"):
-            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _quit(exit_code: int = 0) -> None:
@@ -168,4 +159,4 @@ def _quit(exit_code: int = 0) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(int(sys.argv[1]), Path(sys.argv[2])))

@@ -13,6 +13,7 @@ from torch import distributed
 
 from autotune.config import KnobValue
 from autotune.inside.feed import Feed, first_tensor
+from autotune.inside.forks import ForkGuard
 from autotune.inside.group import Group
 from autotune.inside.listener import Listener
 from autotune.inside.observe import Observer
@@ -82,6 +83,7 @@ class Borders(Listener):
         self._counts = _Counts()
         self._usual_calls = deque([0], maxlen=STEPS_ALIKE)
         self._stepped = False
+        self.forks = ForkGuard(self._forked)
 
     @abstractmethod
     def at_border(self, step: Step) -> None:
@@ -101,6 +103,10 @@ class Borders(Listener):
 
     def program_ended(self) -> None:
         """The program has come to its end."""
+
+    def _forked(self) -> None:
+        """In a process that was forked off: whoever measures hears nothing of it."""
+        self._stepped = False
 
     def before_batch(self, feed: Feed) -> None:
         """End the step that went before, if an optimizer has stepped since the last border."""
@@ -136,6 +142,8 @@ class Borders(Listener):
 
     def never_ends(self, feed: Feed) -> bool:
         """A training loader starts over: code at the end of an epoch does not run in a rig."""
+        if self.forks.is_child:
+            return False
         return feed is self.feed or self.observer.is_training(feed)
 
     def epoch_ended(self, feed: Feed) -> None:  # noqa: ARG002
@@ -161,6 +169,9 @@ class Borders(Listener):
 
     def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """Note the step; without a DataLoader this is the border."""
+        if self.forks.is_child:
+            self.forks.tell_step()
+            return
         if not self.observer.optimizer_stepped(optimizer):
             return
         self.steps += 1

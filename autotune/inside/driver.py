@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import os
 import queue
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from time import perf_counter
+from time import perf_counter, time
 
 import torch
 
@@ -17,10 +19,12 @@ from autotune.inside.compiled import CompileCounter, frames_compiled
 from autotune.inside.dissect import Dissection
 from autotune.inside.feed import steps_per_epoch
 from autotune.inside.follower import Tally
+from autotune.inside.forks import ForkTrainingError
 from autotune.inside.group import ALONE, Group
 from autotune.inside.meetings import Meetings, Order, Report
 from autotune.inside.meter import Flow, Instruments, Meter
 from autotune.inside.seams.parts import PartsClock
+from autotune.inside.standstill import doing, waits_for_processes
 from autotune.measurement import Anatomy, Measurement, Memory, RankLoad
 from autotune.probes.host_load import HostLoad
 from autotune.probes.torch_memory import TorchMemory
@@ -28,7 +32,9 @@ from autotune.wire import (
     Close,
     Dissect,
     Dissected,
+    Ended,
     Link,
+    LinkClosed,
     Measure,
     Measured,
     NotFinite,
@@ -36,12 +42,17 @@ from autotune.wire import (
     Ready,
     Start,
     ToRig,
+    WindowPlan,
 )
 
 SIGN_OF_LIFE_S = 5.0
 PROGRESS_S = 0.3  # a message costs some 0.1 ms, and nobody reads faster
 RECORDED_S = 0.2  # of steps whose communication is recorded
 MOST_RECORDED_STEPS = 20
+FIRST_WORD_S = 1.0  # without a step; later words come ever more rarely
+LATER_WORDS = 1.5
+LAST_WORD_S = 300.0  # one that stands still for longer has been described; silence then counts
+FIRST_STEPS = 8  # each is told of, so that the parent knows how long a step takes
 
 
 class Driver(Borders):
@@ -84,6 +95,12 @@ class Driver(Borders):
         self._compiled = CompileCounter()
         self._host_load = HostLoad(os.getppid())
         self._sent = started
+        self._turn = threading.RLock()  # the meter and the wire are one thread's at a time
+        self._is_answered = False
+        self._overtime = threading.Timer(0.0, lambda: None)
+        self._is_ready = threading.Event()
+        for work in (self._describe_start, self._watch_forks):
+            threading.Thread(target=work, daemon=True).start()
 
     @property
     def clock(self) -> PartsClock | None:
@@ -98,18 +115,65 @@ class Driver(Borders):
 
     def program_ended(self) -> None:
         """Report what was measured so far, when the program ends in the middle of a window."""
-        if self._measured is not None:
-            self._link.send(Measured(self._measured))
-        elif self._meter is not None and self._meter.finish("the program ended"):
-            self._link.send(Measured(self._measurement(self._meter)))
+        with self._turn:
+            if self._measured is not None:
+                self._link.send(Measured(self._measured))
+            elif self._meter is not None and not self._is_answered:
+                if self._meter.finish("the program ended"):
+                    self._link.send(Measured(self._measurement(self._meter)))
+            elif not self.steps and self.forks.trainer is not None:
+                self._refuse_forks()
+
+    def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """Tell the parent of the first steps: it cannot know how long they take."""
+        super().optimizer_stepped(optimizer)
+        if self._is_ready.is_set() or self.forks.is_child:
+            return
+        if self.steps <= FIRST_STEPS or perf_counter() - self._sent > PROGRESS_S:
+            self._tell_start()
 
     def observed(self) -> None:
         """Tell the parent what the first steps revealed."""
         self._memory = TorchMemory(self.observer.device())
         profile = self.observer.profile(self.config_reads)
         self._gather(self._tally.report())
-        self._link.send(Ready(profile, perf_counter() - self._started))
+        with self._turn:
+            self._is_ready.set()
+            downloaded_to = tuple(sorted(self.seams.downloads.places))
+            self._link.send(Ready(profile, perf_counter() - self._started, downloaded_to))
         self._obey()
+
+    def _forked(self) -> None:
+        super()._forked()
+        self._link.close()  # this process's copy; it would keep the wire open after the rig's end
+
+    def _tell_start(self, what: str = "") -> None:
+        with self._turn:
+            if not self._is_ready.is_set():
+                elapsed_s = perf_counter() - self._started
+                self._link.send(Progress("start-up", 0.0, self.steps, elapsed_s, what))
+                self._sent = perf_counter()
+
+    def _describe_start(self) -> None:
+        """Say now and then what the program does while it makes no step; a thread of its own."""
+        wait_s = FIRST_WORD_S
+        with suppress(LinkClosed):
+            while not self._is_ready.wait(wait_s) and wait_s < LAST_WORD_S:
+                if perf_counter() - self._sent > wait_s / 2:
+                    self._tell_start(doing())
+                wait_s *= LATER_WORDS
+
+    def _watch_forks(self) -> None:
+        """End a program that trains in processes it forks; a thread of its own."""
+        trainer = self.forks.wait_for_trainer(lambda: self.steps > 0, waits_for_processes)
+        if trainer is not None:
+            with suppress(LinkClosed):
+                self._refuse_forks()
+            self._quit()
+
+    def _refuse_forks(self) -> None:
+        with self._turn:
+            self._link.send(Ended(0, ForkTrainingError.__name__, "", 1, at_s=time()))
 
     def at_border(self, step: Step) -> None:
         """Go on with what the parent asked for."""
@@ -126,14 +190,20 @@ class Driver(Borders):
 
     def _measure(self, meter: Meter, step: Step, *, is_meeting: bool) -> None:
         samples = round(step.samples * self._samples_share)
-        closed_a_block = meter.step(samples, step.wait_s, round(step.tokens * self._samples_share))
+        tokens = round(step.tokens * self._samples_share)
+        with self._turn:
+            is_late = self._is_answered
+            closed_a_block = not is_late and meter.step(samples, step.wait_s, tokens)
+            has_failed = closed_a_block and not _is_finite(meter.losses)
+            self._is_answered |= has_failed or meter.is_done
         if perf_counter() - self._sent > (PROGRESS_S if closed_a_block else SIGN_OF_LIFE_S):
             self._progress(meter)
         if not is_meeting:
             return
         self._last_block = self._gather(self._tally.report())
-        loss = meter.losses[-1] if meter.losses else None
-        if closed_a_block and loss is not None and not math.isfinite(loss):
+        if is_late:
+            self._obey()
+        elif has_failed:
             assert self._setting is not None, "a window is measured under a setting"
             self._link.send(NotFinite(self._setting.config))
             self._obey()
@@ -143,6 +213,15 @@ class Driver(Borders):
             if closed_a_block:
                 meter.go_on()
             self._go_on(Order(meter.steps_to_go))
+
+    def _answer_in_overtime(self, meter: Meter) -> None:
+        """Answer with what the meter has: the program does not come to its next border in time."""
+        with self._turn:
+            if meter is not self._meter or self._is_answered or not meter.end_now():
+                return
+            self._is_answered = True
+            with suppress(LinkClosed):
+                self._link.send(Measured(self._measurement(meter)))
 
     def _finish(self, measurement: Measurement) -> None:
         """Send what was measured; of several ranks, record their communication first."""
@@ -186,8 +265,9 @@ class Driver(Borders):
 
     def _progress(self, meter: Meter) -> None:
         rate = meter.blocks[-1].samples_per_s if meter.blocks else 0.0
-        self._link.send(Progress(meter.phase, rate))
-        self._sent = perf_counter()
+        with self._turn:
+            self._link.send(Progress(meter.phase, rate))
+            self._sent = perf_counter()
 
     def _dissect(self, dissection: Dissection, step: Step) -> None:
         dissection.step(step.samples, step.wait_s)
@@ -204,6 +284,7 @@ class Driver(Borders):
 
     def _obey(self) -> None:
         """Wait for the parent's next command and carry it out."""
+        self._overtime.cancel()
         match self._commands.get():
             case Measure(setting, plan):
                 before = self._setting.config if self._setting else setting.baseline
@@ -215,8 +296,7 @@ class Driver(Borders):
                 self._setting = setting
                 self._memory.reset()
                 self.loss = None
-                self._meter = Meter(plan, self._instruments())
-                self._meter.disturb()  # the switch itself falls into the first step
+                self._begin_window(plan)
                 self._tally = Tally()
             case Dissect(plan) if self._group.world_size == 1:
                 self._meter = None
@@ -235,6 +315,16 @@ class Driver(Borders):
                 self._quit()
             case other:
                 raise AssertionError(f"unexpected command {other!r}")
+
+    def _begin_window(self, plan: WindowPlan) -> None:
+        meter = Meter(plan, self._instruments())
+        meter.disturb()  # the switch itself falls into the first step
+        with self._turn:
+            self._meter, self._is_answered = meter, False
+        if plan.most_s is not None:
+            self._overtime = threading.Timer(plan.most_s, self._answer_in_overtime, (meter,))
+            self._overtime.daemon = True
+            self._overtime.start()
 
     def _instruments(self) -> Instruments:
         return Instruments(
@@ -269,3 +359,9 @@ class Driver(Borders):
 
     def _read_loss(self) -> float | None:
         return None if self.loss is None else float(self.loss.item())
+
+
+def _is_finite(losses: Sequence[float | None]) -> bool:
+    """Tell whether the last loss is a number, as far as the program shows one."""
+    last = losses[-1] if losses else None
+    return last is None or math.isfinite(last)

@@ -1,24 +1,33 @@
 """Group: the processes that train together, as one of them sees it.
 
-torchrun's environment says who this process is. The ranks of a strategy that autotune applies share
-a key-value store, that of the launcher, before and beside any process group: there they agree on
-what comes next. The program itself is written for one process and must not see that environment.
+torchrun's environment says who this process is; on one machine autotune's own launcher sets it, and
+on several torchrun does. The ranks share a key-value store before and beside any process group:
+there they agree on what comes next. On one machine the first rank serves it, at a socket of the
+loopback interface that it inherits. A program that is written for one process must not see that
+environment.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
+import select
+import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from autotune.errors import UsageError
+from autotune.local_ranks import KEY, LISTENER, LOOPBACK, OTHERS, OURS
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
+    from autotune.inside.exchange import SignedStore
+
 PATIENCE = timedelta(days=7)  # a search may let its ranks wait; the parent's watchdog ends them
+LAST_S = 60.0  # for the others to end, where they may wait for a GPU collective of this rank
 # torch.distributed.elastic.agent.server.local_elastic_agent, worker_env
 SCOPES = ("", "LOCAL_", "GROUP_", "ROLE_")
 SET_BY_TORCHRUN = frozenset(
@@ -43,7 +52,7 @@ class Group:
     local_rank: int = 0
     world_size: int = 1
     local_world_size: int = 1
-    shared: Store | None = None
+    shared: SignedStore | None = None
 
     @property
     def is_launched(self) -> bool:
@@ -56,8 +65,8 @@ class Group:
         return self.rank == 0
 
     @property
-    def store(self) -> Store:
-        """The store of all."""
+    def store(self) -> SignedStore:
+        """The store of all, of which only what they have signed is read."""
         assert self.shared is not None, "a process alone shares nothing"
         return self.shared
 
@@ -68,7 +77,7 @@ class Group:
 
         if not distributed.is_initialized():
             distributed.init_process_group(
-                store=PrefixStore("collectives", self.store),
+                store=PrefixStore("collectives", self.store.plain),
                 rank=self.rank,
                 world_size=self.world_size,
             )
@@ -85,7 +94,7 @@ ALONE = Group()
 
 
 def is_rank(environment: Mapping[str, str]) -> bool:
-    """Tell whether torchrun started this process."""
+    """Tell whether torchrun, or our launcher in its place, started this process."""
     return "TORCHELASTIC_RUN_ID" in environment
 
 
@@ -94,28 +103,76 @@ def rank_of(environment: Mapping[str, str]) -> int:
     return int(environment["RANK"]) if is_rank(environment) else 0
 
 
-def join(environment: Mapping[str, str]) -> Group:
-    """Return the group that torchrun's environment speaks of, ALONE without it."""
+def join(environment: MutableMapping[str, str]) -> Group:
+    """Return the group that torchrun's environment speaks of, ALONE without it.
+
+    Our launcher's own variables are taken out: they serve once, and are nothing for the program.
+    """
     if not is_rank(environment):
         return ALONE
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-    world_size = int(environment["WORLD_SIZE"])
+    from autotune.inside.exchange import SignedStore
+
     address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
-    store = TCPStore(address, port, is_master=False, timeout=PATIENCE)
+    key = environment.pop(KEY, "")
+    if LISTENER in environment:
+        listener, others = int(environment.pop(LISTENER)), int(environment.pop(OTHERS))
+        store = _serve(port, listener, others)
+    else:
+        store = TCPStore(address, port, is_master=False, timeout=PATIENCE)
     return Group(
         rank=int(environment["RANK"]),
         local_rank=int(environment["LOCAL_RANK"]),
-        world_size=world_size,
+        world_size=int(environment["WORLD_SIZE"]),
         local_world_size=int(environment["LOCAL_WORLD_SIZE"]),
-        shared=PrefixStore("autotune", store),
+        shared=SignedStore(PrefixStore("autotune", store), key),
     )
+
+
+def _serve(port: int, listener: int, others: int) -> Store:
+    """Serve the store of all ranks from this process, to its end."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    for inherited in (listener, others):
+        os.set_inheritable(inherited, False)  # noqa: FBT003 - the library's own
+    store = TCPStore(
+        LOOPBACK,
+        port,
+        is_master=True,
+        master_listen_fd=listener,
+        wait_for_workers=False,
+        timeout=PATIENCE,
+    )
+    atexit.register(_stay, store, others, os.getpid())
+    return store
+
+
+def _stay(store: Store, others: int, owner: int) -> None:
+    """Keep the store until the other ranks have ended: they may still read what was told there.
+
+    A program that failed goes at once: the launcher then ends the others. So that none of them
+    waits for this rank in a collective, it leaves the process group first.
+    """
+    del store  # the caller holds it
+    has_failed = getattr(sys, "last_value", None) is not None
+    if has_failed or os.getpid() != owner:
+        return
+    from torch import cuda, distributed
+
+    patience_s = None
+    if distributed.is_initialized():
+        if cuda.is_initialized():
+            patience_s = LAST_S  # leaving a group of NCCL may itself wait for the others
+        else:
+            distributed.destroy_process_group()
+    select.select([others], [], [], patience_s)
 
 
 def hide_launcher(environment: MutableMapping[str, str]) -> None:
     """Take out what a launcher has set: many scripts distribute themselves when they find it."""
     for name in list(environment):
-        if name in SET_BY_TORCHRUN or name.startswith("TORCHELASTIC_"):
+        if name in SET_BY_TORCHRUN or name.startswith(("TORCHELASTIC_", OURS)):
             del environment[name]
 
 

@@ -2,22 +2,32 @@
 
 Warm-up ends by evidence, all of it over the same recent blocks: the loader's buffers neither fill
 nor drain, nothing compiles or takes memory from the device, and the rates show no trend. In the
-window a block that something else disturbed is measured again, within a bound.
+window a block that something else disturbed is measured again, within a bound. Steps longer than
+half a second are too dear for that: one is left out and two are taken. When the time of a plan is
+up, the window ends with what it has.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic, perf_counter
 from typing import Literal
 
 from autotune.interference import Interference
-from autotune.measurement import Block, Measurement, Memory
+from autotune.measurement import Block, Interval, Measurement, Memory
+from autotune.outcome import Outcome
 from autotune.probes.host_load import Counters
-from autotune.stats import STEADY_BLOCKS, EpochEdge, is_steady, relative_half_width, throughput
-from autotune.wire import WindowPlan
+from autotune.stats import (
+    STEADY_BLOCKS,
+    EpochEdge,
+    is_steady,
+    relative_half_width,
+    t_quantile,
+    throughput,
+)
+from autotune.wire import SLOW_STEP_S, WindowPlan
 
 BLOCK_S = (
     0.1  # shorter blocks are dominated by timer and scheduler noise (seen on a 2-core machine)
@@ -28,6 +38,11 @@ RECENT_BLOCKS = 2 * STEADY_BLOCKS
 LEAST_BLOCKS = 5
 LEAST_BLOCKS_TO_CUT = 3
 LEAST_EPOCHS_TO_CUT = 2
+LEAST_BLOCKS_OF_SLOW_STEPS = 2
+# What one block may be off by where there are too few to show it: short visits of one config were
+# seen to vary by 8-17 % on a busy 2-core machine (ENGINE.md), worth as much as five blocks.
+FEW_BLOCKS_SPREAD = 0.1
+FEW_BLOCKS_KNOWN = 4
 LEVEL_SHARE = 0.02  # of the steps: by so much buffers may fill or drain and still be level
 LEAST_STEPS_LEVEL = 100  # fewer steps cannot tell a change of two batches from the workers' beat
 MOST_DISCARDED = 10  # blocks of a window that may be measured again
@@ -143,18 +158,22 @@ class Meter:
 
     def __post_init__(self) -> None:
         self.read.sync()
-        self._began = perf_counter()
+        self._asked = self._began = perf_counter()
         self._steps = 0
         self._evidence: list[_Evidence] = []
         self._ready_at_opening: float | None = None
         self._discarded = 0
         self._counters = self.read.counters()
         self._block_steps = 1
+        self._fastest_s = math.inf
+        self._activity = self.read.activity()
         self._whole_epochs = False
         self._disturbed = False
         self._warmup_s = 0.0
         self._warmup_reason = ""
         self._stop_reason = ""
+        self._before_window: list[Block] = []
+        self._warmup_losses: list[float | None] = []
         self._run = self._new_block()
 
     @property
@@ -178,7 +197,10 @@ class Meter:
         if self._disturbed:
             self._disturbed = False
             self.read.sync()
-            run.skip(perf_counter(), self.read.flow().starts)
+            now = perf_counter()
+            self._fastest_s = min(self._fastest_s, now - run.mark)
+            self._activity = self.read.activity()
+            run.skip(now, self.read.flow().starts)
             return False
         run.samples += samples
         run.tokens += tokens
@@ -201,6 +223,32 @@ class Meter:
             self._stop_reason = self._stop_reason or reason
         return self.is_done
 
+    def end_now(self) -> bool:
+        """End the window with what it has, in time of need with the later half of the warm-up.
+
+        Returns:
+            Whether it ended by this call: not where it had ended before, nor without any block.
+        """
+        if self.is_done or not (self.blocks or self._before_window):
+            return False
+        now = perf_counter()
+        if self.phase == "warm-up":
+            self._take_from_warmup(self.blocks, now)
+        elif not self.blocks:
+            self._take_from_warmup(self._before_window, now)
+        self._stop_reason = f"{Outcome.OUT_OF_TIME} after {now - self._asked:.1f} s"
+        return True
+
+    def _take_from_warmup(self, blocks: list[Block], now: float) -> None:
+        """Let the later half of a warm-up count: that there is a number is worth its doubts."""
+        half = len(blocks) // 2
+        evidence = self._evidence[max(0, half - 1)]
+        self._ready_at_opening = evidence.flow.ready_steps
+        self.phase = "window"
+        self._warmup_s = self._warmup_s or now - self._began
+        self._warmup_reason = f"cut after {self._warmup_s:.0f} s: {Outcome.OUT_OF_TIME}"
+        self.blocks, self.losses = blocks[half:], self._warmup_losses[half:]
+
     def measurement(self, memory: Memory) -> Measurement:
         """Return the window as measured."""
         flow = self.read.flow()
@@ -212,7 +260,7 @@ class Meter:
         )
         rate = throughput(self.blocks, edge, drained_share=self._drained_share)
         return Measurement(
-            throughput=rate.interval,
+            throughput=_with_few_blocks(rate.interval, self.blocks),
             blocks=tuple(self.blocks),
             warmup_s=self._warmup_s,
             warmup_reason=self._warmup_reason,
@@ -226,7 +274,14 @@ class Meter:
         )
 
     @property
+    def _is_slow(self) -> bool:
+        """No step was short so far."""
+        return SLOW_STEP_S < self._fastest_s < math.inf
+
+    @property
     def _least_to_cut(self) -> int:
+        if self._is_slow:
+            return LEAST_BLOCKS_OF_SLOW_STEPS
         return LEAST_EPOCHS_TO_CUT if self._whole_epochs else LEAST_BLOCKS_TO_CUT
 
     @property
@@ -264,20 +319,36 @@ class Meter:
             self._discarded += 1
             self._began += block.seconds
             return
+        was_slow = self._is_slow
+        self._fastest_s = min(self._fastest_s, block.seconds / run.steps)
+        if self.phase == "window" and was_slow and not self._is_slow:
+            self._close_window()
         self.blocks.append(block)
         self.losses.append(self.read.read_loss())
         if self.phase == "warm-up":
+            self._warmup_losses.append(self.losses[-1])
             self._evidence.append(_Evidence(self._steps, flow, self.read.activity()))
             self._block_steps = self._steps_for(block.seconds / run.steps)
             self._end_warmup_if_steady(now)
-        else:
+            self._activity = self._evidence[-1].activity
+        if self.phase == "window":
             self._end_window_if_decided(now)
+        if not self.is_done and self._has_no_time_for(block):
+            self.end_now()
 
     def _interference(self, run: _Running) -> Interference | None:
         self._counters = self.read.counters()  # reading takes 0.2 ms: once for two blocks
         if self._counters is None or run.counters is None:
             return None
         return self._counters.since(run.counters)
+
+    def _has_no_time_for(self, block: Block) -> bool:
+        """Another block like this would end after the plan's time; until then there are enough."""
+        if self.plan.most_s is None:
+            return False
+        left_s = self._asked + self.plan.most_s - perf_counter()
+        has_enough = self.phase == "window" and len(self.blocks) >= self._least_to_cut
+        return left_s <= 0 or (has_enough and left_s < block.seconds)
 
     def _may_discard(self, block: Block) -> bool:
         """A disturbed block is measured again as long as that takes no longer than the window."""
@@ -310,12 +381,15 @@ class Meter:
             for what, is_over in (
                 ("buffers still filling or draining", self._is_level()),
                 ("still compiling or taking memory", self._is_quiet()),
-                ("still drifting", is_steady(rates, tolerance=STEADY)),
+                ("still drifting", self._is_slow or is_steady(rates, tolerance=STEADY)),
             )
             if not is_over
         ]
         if elapsed_s >= self.plan.warmup_min_s and not unsettled:
+            before_last_s = elapsed_s - self.blocks[-1].seconds
             self._open_window(elapsed_s, "steady")
+            if self._is_slow and before_last_s >= self.plan.warmup_min_s:
+                self._count_the_last()
         elif elapsed_s >= self.plan.warmup_max_s and len(self.blocks) >= self._least_to_cut:
             reason = ", ".join(unsettled) or "hardly settled"
             self._open_window(elapsed_s, f"cut after {elapsed_s:.0f} s: {reason}")
@@ -333,19 +407,34 @@ class Meter:
 
     def _is_quiet(self) -> bool:
         recent = self._recent_evidence
-        return recent[0].activity == recent[-1].activity
+        before = self._activity if self._is_slow else recent[0].activity
+        return before == recent[-1].activity
 
     @property
     def _recent_evidence(self) -> list[_Evidence]:
-        return self._evidence[-STEADY_BLOCKS:]
+        return self._evidence[-(LEAST_BLOCKS_OF_SLOW_STEPS if self._is_slow else STEADY_BLOCKS) :]
 
     def _open_window(self, warmup_s: float, reason: str) -> None:
         self.phase = "window"
         self._warmup_s, self._warmup_reason = warmup_s, reason
         self._began = perf_counter()
         self._ready_at_opening = self.read.flow().ready_steps
-        self.blocks.clear()
-        self.losses.clear()
+        self._before_window, self.blocks, self.losses = self.blocks, [], []
+
+    def _count_the_last(self) -> None:
+        """Let the window begin with the block that showed that it may begin: steps are dear."""
+        last = self._before_window[-1]
+        self.blocks, self.losses = [last], self._warmup_losses[-1:]
+        self._began -= last.seconds
+        if len(self._evidence) > 1:
+            self._ready_at_opening = self._evidence[-2].flow.ready_steps
+
+    def _close_window(self) -> None:
+        """Go back to the warm-up: steps were taken for slow that are not."""
+        self.phase = "warm-up"
+        self._began = self._asked
+        self.blocks, self._before_window = self._before_window, []
+        self.losses = self._warmup_losses[:]
 
     def _end_window_if_decided(self, now: float) -> None:
         elapsed_s = now - self._began
@@ -361,3 +450,20 @@ class Meter:
             self._stop_reason = f"interval within {self.plan.half_width:.0%}"
         elif elapsed_s >= self.plan.window_max_s and len(rates) >= self._least_to_cut:
             self._stop_reason = f"cut after {elapsed_s:.1f} s"
+
+
+def _with_few_blocks(interval: Interval, blocks: list[Block]) -> Interval:
+    """Widen the interval of one or two blocks, which cannot show how far blocks differ.
+
+    Student's t on the spread of the blocks and of those seen elsewhere, pooled.
+    """
+    count = len(blocks)
+    if count >= LEAST_BLOCKS_TO_CUT:
+        return interval
+    rates = [b.samples_per_s for b in blocks]
+    apart = sum((r / (sum(rates) / count) - 1) ** 2 for r in rates)
+    degrees = FEW_BLOCKS_KNOWN + count - 1
+    spread = math.sqrt((FEW_BLOCKS_KNOWN * FEW_BLOCKS_SPREAD**2 + apart) / degrees)
+    half = t_quantile(degrees) * spread / math.sqrt(count)
+    low, high = interval.estimate / (1 + half), interval.estimate * (1 + half)
+    return replace(interval, low=min(interval.low, low), high=max(interval.high, high))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Iterable, Mapping
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -23,8 +24,10 @@ from autotune.inside.seams.optimizer import implementation_of, implementations_o
 from autotune.inside.seams.process import profiles
 from autotune.profile import OptimizerFacts, Profile
 from autotune.strategies.base import ACCELERATE, DDP, FABRIC, LIGHTNING, TRANSFORMERS
+from autotune.wire import SLOW_STEP_S
 
 OBSERVED_STEPS = 4
+OBSERVED_SLOW_STEPS = 1  # after the three that tell which loaders train
 TRAINERS = {"lightning": LIGHTNING, "transformers": TRANSFORMERS}
 WRAPPERS = {  # the outermost first
     "_FabricModule": FABRIC,
@@ -55,12 +58,22 @@ class Observer:
         self._feed: Feed | None = None
         self._batches = 0
         self._batches_by_step: list[int] = []
+        self._stepped_at: list[float] = []
         self.loaders: tuple[DataLoader[Any], ...] | None = None
 
     @property
     def is_complete(self) -> bool:
         """Enough steps were seen."""
-        return self.loaders is not None and len(self._samples) >= OBSERVED_STEPS
+        wanted = OBSERVED_SLOW_STEPS if self._is_slow else OBSERVED_STEPS
+        return self.loaders is not None and len(self._samples) >= wanted
+
+    @property
+    def _is_slow(self) -> bool:
+        """Every step is long; ranks, which must agree when they meet, do not ask."""
+        if self._world_size > 1 or len(self._stepped_at) < 3:
+            return False
+        first, second, third = self._stepped_at[:3]
+        return min(second - first, third - second) > SLOW_STEP_S
 
     def batch_handed_out(self, feed: Feed) -> None:
         """Note a batch."""
@@ -81,6 +94,8 @@ class Observer:
         if optimizer is not self._lead:
             return False
         self._lead_steps += 1
+        if self._lead_steps <= 3:
+            self._stepped_at.append(perf_counter())
         self._batches_by_step.append(self._batches)
         if self._lead_steps == 3:
             both = [own for own in self._since_step if own in self._before]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
 from autotune import bestfile
+from autotune.config import Config
 from autotune.errors import UsageError
 from autotune.flags import KEYWORD
 from autotune.inside import launch
@@ -31,15 +33,16 @@ def install(setting: Setting, group: Group = ALONE) -> Seams:
     return seams
 
 
-def apply(path: Path) -> None:
+def apply(path: Path, allow_env: Collection[str] = ()) -> None:
     """Apply a best.yaml to this process; does nothing where autotune already steers the program."""
     if IN_RIG in os.environ or IN_RUN in os.environ:
         return
     from autotune import hardware
 
     best = bestfile.read(path)
-    for doubt in best.doubts(hardware.detect(), fingerprint=None):
-        sys.stderr.write(f"autotune: {doubt}\n")
+    said = best.use(path, allow_env)
+    for line in (*said, *best.doubts(hardware.detect(), fingerprint=None)):
+        sys.stderr.write(f"autotune: {line}\n")
     setting = best.setting
     plan = launched(setting, LaunchPlan((), ".", args=tuple(sys.argv[1:])))
     sys.argv[1:] = plan.args
@@ -53,8 +56,9 @@ def apply(path: Path) -> None:
         sys.stderr.write(
             f"autotune: {knob} acts only where a process starts: use 'autotune run {path} ...'.\n"
         )
-    config = setting.config.replace(**{knob: setting.baseline[knob] for knob in late})
-    install(replace(setting, config=config))
+    written = {knob: setting.baseline[knob] for knob in late if knob in setting.baseline}
+    kept = {knob: value for knob, value in setting.config.items() if knob not in late}
+    install(replace(setting, config=Config({**kept, **written})))
 
 
 def _comes_too_late(knob: str, setting: Setting) -> bool:

@@ -8,7 +8,6 @@ DistributedSampler does: a global batch holds the samples that it would hold on 
 
 from __future__ import annotations
 
-import pickle
 import random
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -45,10 +44,10 @@ class Order:
     def _send(self, items: Iterable[Any], epoch: int) -> Iterator[Any]:
         source, number = iter(items), 0
         while chunk := list(islice(source, CHUNK)):
-            self._group.store.set(self._key(epoch, number), _packed(chunk))
+            self._group.store.set(self._key(epoch, number), chunk)
             number += 1
             yield from chunk
-        self._group.store.set(self._key(epoch, number), _packed([]))
+        self._group.store.set(self._key(epoch, number), [])
 
     def _read(self, epoch: int) -> Iterator[Any]:
         number = 0
@@ -58,7 +57,7 @@ class Order:
 
     def _take(self, key: str) -> list[Any]:
         """Wait for an entry; the last rank to read it takes it away."""
-        chunk: list[Any] = pickle.loads(self._group.store.get(key))  # noqa: S301 - our own rank's
+        chunk: list[Any] = self._group.store.get(key)
         if self._group.store.add(f"{key}/read", 1) == self._group.world_size - 1:
             self._group.store.delete_key(key)
             self._group.store.delete_key(f"{key}/read")
@@ -66,10 +65,6 @@ class Order:
 
     def _key(self, epoch: int, number: int) -> str:
         return f"order/{self._name}/{epoch}/{number}"
-
-
-def _packed(chunk: list[Any]) -> str:
-    return pickle.dumps(chunk, protocol=0).decode("ascii")  # the store takes text
 
 
 class ShardedSampler(Sampler[Any]):
@@ -132,8 +127,8 @@ class ShardedIterable(IterableDataset[Any]):
 
     def __init__(self, whole: IterableDataset[Any], group: Group, name: str) -> None:
         if group.is_first:
-            group.store.set(f"stream/{name}", str(torch.initial_seed()))
-        seed = int(group.store.get(f"stream/{name}"))
+            group.store.set(f"stream/{name}", torch.initial_seed())
+        seed: int = group.store.get(f"stream/{name}")
         size = group.world_size
         vars(self).update(whole=whole, _rank=group.rank, _size=size, _seed=seed, _epoch=0)
 

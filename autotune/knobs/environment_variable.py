@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from autotune import flags
 from autotune.config import KnobValue
@@ -13,9 +14,14 @@ from autotune.knobs.base import Knob, Scope
 from autotune.profile import Profile
 from autotune.program import LaunchPlan
 
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # POSIX, and small letters
+
 
 class EnvironmentVariable(Knob):
-    """An environment variable, such as ``$KMP_BLOCKTIME``; its values come from ``--env``."""
+    """An environment variable, such as ``$KMP_BLOCKTIME``; its values come from ``--env``.
+
+    Which variables a best.yaml may set is the matter of ``dangerous_variables``.
+    """
 
     scope = Scope.RESTART
     value_type = str
@@ -39,7 +45,12 @@ class EnvironmentVariable(Knob):
         """Return the value as text."""
         if not isinstance(raw, KnobValue):
             raise ValueError(f"takes a number, true, false or text, not {raw!r}")  # noqa: TRY004
-        return flags.as_text(raw)
+        if NAME.fullmatch(self._variable) is None:
+            raise ValueError(f"is no environment variable: '{self._variable}' is no name")
+        text = flags.as_text(raw)
+        if "\0" in text:
+            raise ValueError(f"takes text without NUL characters, not {text!r}")
+        return text
 
     @property
     def _variable(self) -> str:

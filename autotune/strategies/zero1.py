@@ -10,6 +10,9 @@ Models", section 5.1.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autotune.hardware import Hardware
@@ -17,6 +20,7 @@ from autotune.profile import Profile
 from autotune.strategies.base import Site, Strategy, ranks_refusal, wrapped_by_ddp
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
     from torch.optim import Optimizer
 
@@ -51,6 +55,7 @@ class _Part:
 
     def __init__(self, optimizer: Optimizer, site: Site) -> None:
         self._rank = site.rank
+        self._world_size = site.world_size
         loads = [0] * site.world_size
         self._owners: dict[Any, int] = {}
         every = [p for group in optimizer.param_groups for p in group["params"]]
@@ -106,16 +111,15 @@ class _Part:
 
     def _gather(self) -> None:
         """Put together the state of all ranks, which all save, as the program does."""
-        from torch import distributed
-
         every = [p for group in self._optimizer.param_groups for p in group["params"]]
         own = {
             n: self._optimizer.state[p] for n, p in enumerate(every) if p in self._optimizer.state
         }
-        parts: list[Any] = [None] * distributed.get_world_size()
-        distributed.all_gather_object(parts, own)
-        for part in parts:
-            for number, state in part.items():
+        for rank in range(self._world_size):
+            if rank == self._rank:
+                _tell(own, rank)
+                continue
+            for number, state in _told(rank, lambda n: every[n].device).items():
                 self._optimizer.state[every[number]] = _on_device(state, every[number])
 
     def _forget_others(self) -> None:
@@ -132,3 +136,87 @@ def _on_device(state: dict[str, Any], parameter: Any) -> dict[str, Any]:
         else value
         for key, value in state.items()
     }
+
+
+def _tell(states: dict[int, dict[str, Any]], rank: int) -> None:
+    """Send a rank's states to all others: their make as JSON, then tensor by tensor."""
+    import torch
+    from torch import distributed
+
+    tensors: list[torch.Tensor] = []
+    made = {number: _made(state, tensors) for number, state in states.items()}
+    text = torch.frombuffer(bytearray(json.dumps(made).encode()), dtype=torch.uint8)
+    distributed.broadcast(torch.tensor([len(text)]), rank)
+    distributed.broadcast(text, rank)
+    for tensor in tensors:
+        _send(tensor, rank)
+
+
+def _told(rank: int, device_of: Callable[[int], torch.device]) -> dict[int, dict[str, Any]]:
+    """Return the states that another rank sends.
+
+    Args:
+        rank: It.
+        device_of: Gives the device of a parameter, by its number.
+    """
+    import torch
+    from torch import distributed
+
+    length = torch.zeros(1, dtype=torch.int64)
+    distributed.broadcast(length, rank)
+    text = torch.empty(int(length), dtype=torch.uint8)
+    distributed.broadcast(text, rank)
+
+    def received(number: int, dtype: str, shape: list[int], kind: str) -> torch.Tensor:
+        device = torch.device("cpu") if kind == "cpu" else device_of(number)
+        tensor = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+        _send(tensor, rank)
+        return tensor
+
+    made = {int(number): state for number, state in json.loads(text.numpy().tobytes()).items()}
+    return {n: _remade(state, partial(received, n)) for n, state in made.items()}
+
+
+def _made(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """Return JSON that says how a state is made; its tensors are listed in their order."""
+    import torch
+
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if type(value) is torch.Tensor and value.layout is torch.strided:
+        tensors.append(value)
+        dtype = str(value.dtype).removeprefix("torch.")
+        return {"tensor": [dtype, list(value.shape), value.device.type]}
+    if type(value) in {list, tuple}:
+        return {type(value).__name__: [_made(item, tensors) for item in value]}
+    if type(value) is dict:
+        return {"dict": [[_made(k, tensors), _made(v, tensors)] for k, v in value.items()]}
+    raise TypeError(
+        f"the optimizer keeps a state of type '{type(value).__qualname__}', which zero1 cannot put "
+        "together. Leave strategy and world_size out of the search."
+    )
+
+
+def _remade(made: Any, received: Callable[..., torch.Tensor]) -> Any:
+    """Return the value that was made so; tensors are received in their order."""
+    if not isinstance(made, dict):
+        return made
+    (kind, parts), *_ = made.items()
+    match kind:
+        case "tensor":
+            return received(*parts)
+        case "dict":
+            return {_remade(k, received): _remade(v, received) for k, v in parts}
+        case _:
+            items = [_remade(item, received) for item in parts]
+            return tuple(items) if kind == "tuple" else items
+
+
+def _send(tensor: torch.Tensor, rank: int) -> None:
+    """Give all ranks the numbers of one, as bytes: not every backend sends every type."""
+    import torch
+    from torch import distributed
+
+    if tensor.numel():
+        flat = tensor.detach().contiguous().view(-1)
+        distributed.broadcast(flat.view(torch.uint8), rank)

@@ -5,7 +5,7 @@ import copy
 import gc
 import inspect
 import io
-import logging
+import os
 import pickle
 import weakref
 from collections.abc import Callable, Iterator
@@ -21,13 +21,14 @@ from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.config import Config, KnobValue
+from autotune.fence import FenceKind
 from autotune.flags import Flag
 from autotune.inside.listener import Listener
 from autotune.inside.seams import STEPS_UNTIL_ROOTS_ARE_KNOWN, Seams
-from autotune.inside.seams.saving import SavingSeam
 from autotune.lr import LrRule
 from autotune.setting import Setting
-from tests.made import make_loader
+from autotune.wire import Start
+from tests.made import PROGRAM, make_loader
 
 PATCHED = (
     (nn.Module, "__call__"),
@@ -39,7 +40,8 @@ PATCHED = (
     (torch, "save"),
     (builtins, "open"),
     (io, "open"),
-    (logging.FileHandler, "__init__"),
+    (os, "rename"),
+    (os, "scandir"),
 )
 FACTS = make_loader(dataset_len=100, batch_size=10)
 BASELINE: dict[str, KnobValue] = {
@@ -93,7 +95,7 @@ def test_installed_seams_are_removed_without_a_trace(tmp_path: Path) -> None:
     seams = Seams(Listener(), None)
     seams.install()
     seams.watch()
-    seams.redirect_files(tmp_path, is_first=False)
+    seams.guard_files(Start(PROGRAM, None, str(tmp_path / "files"), FenceKind.GUARD))
     during = [vars(owner).get(name) for owner, name in PATCHED]
     assert all(a is not b for a, b in zip(before, during, strict=True))
     model = conv_net()
@@ -372,41 +374,6 @@ def test_threads_that_the_program_sets_itself_are_set_again_once_it_trains() -> 
             assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(threads)
-
-
-def test_files_that_exist_are_shadowed_and_new_ones_are_made(tmp_path: Path) -> None:
-    home, shadows = tmp_path / "home", tmp_path / "shadows"
-    home.mkdir()
-    for name in ("log", "best.pt", "precious", "kept"):
-        (home / name).write_text("old\n")
-    (home / "folder").mkdir()
-    seam = SavingSeam(shadows, [], is_first=False)
-    seam.install()
-    try:
-        with (home / "log").open("a") as log:
-            log.write("new\n")
-        assert (home / "log").read_text() == "old\nnew\n"  # the program sees what it wrote
-        (home / "cache").write_text("made")
-        torch.save({"a": 1}, home / "model.pt")
-        assert torch.load(home / "model.pt") == {"a": 1}
-        handler = logging.FileHandler(home / "events.log")
-        handler.close()
-        torch.save({"a": 2}, home / "last.tmp")
-        (home / "last.tmp").replace(home / "best.pt")
-        (home / "new.tmp").write_text("aside")
-        (home / "new.tmp").replace(home / "precious")
-        assert (home / "precious").read_text() == "aside"
-        (home / "log").unlink()
-        (home / "kept").unlink()
-        (home / "folder").mkdir()
-    finally:
-        seam.remove()
-    for name in ("log", "best.pt", "precious", "kept"):
-        assert (home / name).read_text() == "old\n"
-    assert (home / "cache").read_text() == "made"
-    assert {p.name for p in home.iterdir()} == {
-        "log", "best.pt", "precious", "kept", "folder", "cache",
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize("prefetch", [2, 5])

@@ -43,7 +43,7 @@ def test_losses_are_bit_identical_under_the_seams_at_the_baseline_config(
 ) -> None:
     with open_rig(tmp_path, "plain.py", str(tmp_path / "rig.losses"), EPOCHS) as opened:
         opened.measured()
-    under_seams = (tmp_path / "rig.losses").read_text().splitlines()
+        under_seams = opened.seen(tmp_path / "rig.losses").read_text().splitlines()
     assert len(under_seams) > STEPS
     assert under_seams[:STEPS] == plain[:STEPS]
 

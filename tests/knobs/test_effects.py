@@ -37,7 +37,7 @@ class Mirrored:
         return self.lines()[before + 1 :]
 
     def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.mirror.read_text().splitlines()]
+        return [json.loads(line) for line in self.open.seen(self.mirror).read_text().splitlines()]
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import pytest
 import torch
 from filelock import FileLock
 
-from autotune.launcher import by_torchrun
+from autotune.launcher import with_ranks
 from autotune.program import LaunchPlan
 from tests.strategies.together import Case, alone
 
@@ -61,7 +61,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Results:
 def _start_ranks(out: Path) -> None:
     names = [str(case) for case in (*CASES, *WITH_BATCHNORM)]
     argv = (sys.executable, "-m", "tests.strategies.together", str(out), *names)
-    plan = by_torchrun(LaunchPlan(argv, str(ROOT), ranks=2))
+    plan = with_ranks(LaunchPlan(argv, str(ROOT), ranks=2))
     subprocess.run(plan.argv, cwd=plan.cwd, env={**os.environ, **plan.env}, check=True, timeout=300)
 
 

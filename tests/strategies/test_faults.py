@@ -17,7 +17,7 @@ from autotune.rig import MARK, Rig
 from autotune.setting import Setting
 from autotune.wire import Ready, WindowPlan
 from tests.made import make_loader
-from tests.rigging import PROGRAMS, SHORT, never
+from tests.rigging import PROGRAMS, SHORT, fence, never
 
 BASELINE = Config({"strategy": "single", "world_size": 1, "num_threads": 1, "batch_size": 32})
 LONG = WindowPlan(warmup_min_s=0.0, warmup_max_s=30.0, window_min_s=20.0, window_max_s=30.0)
@@ -41,11 +41,11 @@ def trial(
     """Run the program on two ranks until it is measured or has failed; then nothing is left."""
     program = parse_program(str(PROGRAMS / "rank_fails.py"), (way, str(directory)), directory)
     setting = setting_of(strategy)
-    with Rig(program, directory / way, directory / "cache") as rig:
+    with Rig(program, directory / way, directory / "cache", fence()) as rig:
         opened = rig.open(setting, never, 120.0)
         assert isinstance(opened, Ready), opened
         found = rig.measure(setting, LONG if way else SHORT, never, silence_s)
-        mark = rig._scratch.name
+        mark = rig._mark
     assert not _marked(mark), "ranks were left behind, and with them their ports"
     return found
 
@@ -96,7 +96,7 @@ def test_a_rank_that_starts_late_is_waited_for_and_all_ranks_switch_and_are_meas
         str(PROGRAMS / "rank_fails.py"), ("starts late", str(tmp_path)), tmp_path
     )
     setting = setting_of("zero1")
-    with Rig(program, tmp_path / "rig", tmp_path / "cache") as rig:
+    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
         assert isinstance(rig.open(setting, never, 120.0), Ready)
         found = rig.measure(setting, SHORT, never, 60.0)
         smaller = replace(setting, config=setting.config.replace(batch_size=8))

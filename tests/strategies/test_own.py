@@ -18,7 +18,7 @@ from autotune.rig import Rig
 from autotune.setting import Setting
 from autotune.spacefile import load
 from autotune.wire import Ready
-from tests.rigging import PROGRAMS, SHORT, never, open_rig, setting_with
+from tests.rigging import PROGRAMS, SHORT, fence, never, open_rig, setting_with
 
 # Script, by what it distributes itself, samples in a batch of each rank
 CASES = {
@@ -42,7 +42,7 @@ def test_a_program_that_distributes_itself_is_tuned_in_its_ranks_and_ddp(
     )
     changed = baseline.replace(world_size=2, ddp_bucket_cap_mb=5)
     setting = replace(_plain_setting(), config=changed, baseline=baseline, distributes_itself=means)
-    with Rig(program, tmp_path / "rig", tmp_path / "cache") as rig:
+    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
         opened = rig.open(setting, never, 120.0)
         assert isinstance(opened, Ready), opened
         found = rig.measure(setting, SHORT, never, 60.0)
@@ -74,7 +74,7 @@ def test_ranks_that_train_each_for_itself_are_no_gain(tmp_path: Path) -> None:
     own = replace(_plain_setting(), distributes_itself="torch.distributed")
     baseline = own.baseline.replace(strategy="own")
     setting = replace(own, baseline=baseline, config=baseline.replace(world_size=2))
-    with Rig(program, tmp_path / "rig", tmp_path / "cache") as rig:
+    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
         ending = rig.open(setting, never, 120.0)
     assert isinstance(ending, Ending)
     assert "the program trains in groups of 1 where 2 ranks were started" in ending.reason
@@ -89,7 +89,7 @@ def test_ranks_without_a_loader_draw_numbers_of_their_own_or_are_refused(
     program = parse_program(str(PROGRAMS / "draws.py"), (source,), tmp_path)
     base = replace(_plain_setting(), loader=None)
     setting = setting_with(base, strategy="ddp", world_size=2)
-    with Rig(program, tmp_path / "rig", tmp_path / "cache") as rig:
+    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
         opened = rig.open(setting, never, 120.0)
     if is_refused:
         assert isinstance(opened, Ending)
@@ -106,7 +106,7 @@ def _plain_setting() -> Setting:
 
 def test_a_program_that_wants_a_launcher_is_told_how_to_get_one(tmp_path: Path) -> None:
     program = parse_program(str(PROGRAMS / "own_ddp.py"), (), tmp_path)
-    with Rig(program, tmp_path / "rig", tmp_path / "cache") as rig:
+    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
         ending = rig.open(None, never, 120.0)
     assert isinstance(ending, Ending)
     assert ending.outcome is Outcome.CRASHED

@@ -82,7 +82,7 @@ def test_the_command_can_be_printed_and_typed(tmp_path: Path) -> None:
     done = run("--print-command", best, str(PROGRAMS / "saves.py"), "out")
     assert done.returncode == 0, done.stderr
     command = done.stdout.strip()
-    assert "torch.distributed.run --standalone --nproc-per-node 2" in command
+    assert "-P -m autotune.local_ranks --ranks 2 -- " in command
     assert command.endswith(f"-m autotune.inside.run {best} {PROGRAMS / 'saves.py'} out")
     typed = subprocess.run(
         ["sh", "-c", command], capture_output=True, text=True, cwd=tmp_path, check=False
@@ -102,6 +102,7 @@ def test_two_launchers_train_as_two_nodes(tmp_path: Path, by: str) -> None:
         if by == "options":
             options = ["--nnodes", "2", "--node-rank", str(number)]
             options += ["--rdzv-endpoint", f"localhost:{port}"]
+            environment["AUTOTUNE_RANKS_KEY"] = "one secret of all nodes"
         else:
             environment |= _slurm(number, port)
         command = [*AUTOTUNE, "run", *options, best, str(PROGRAMS / "saves.py"), str(out)]
@@ -115,6 +116,8 @@ def test_two_launchers_train_as_two_nodes(tmp_path: Path, by: str) -> None:
     assert "7 batches" in said[0][0]
     assert not said[1][0], "the first rank of the first node alone prints"
     assert "A step has 2 times the samples that were searched for" in said[0][1]
+    assert "whoever can reach that port can run code in this training" in said[0][1]
+    assert ("is not signed: set AUTOTUNE_RANKS_KEY" in said[0][1]) is (by == "slurm")
     assert (out / "best.pt").exists()
 
 

@@ -8,12 +8,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
+from autotune.inside.exchange import SignedStore
 from autotune.inside.group import Group
 from autotune.inside.seams import silence
 from autotune.inside.seams.silence import SilenceSeam, TellSavesSeam
@@ -23,7 +23,7 @@ class Ranks:
     """Two ranks of one process, of which one after the other runs the program."""
 
     def __init__(self, directory: Path) -> None:
-        store: Any = HashStore()
+        store = SignedStore(HashStore(), "the run's key")
         self.temporary = directory / "temporary"
         self.temporary.mkdir()
         self._first = TellSavesSeam(Group(0, 0, 2, 2, store), str)

@@ -12,13 +12,14 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
+from autotune.inside.exchange import SignedStore
 from autotune.inside.group import Group
 from autotune.inside.shards import ShardedIterable, ShardedSampler
 
 
 def ranks(count: int) -> list[Group]:
     """Return the ranks of a group."""
-    store = HashStore()
+    store = SignedStore(HashStore(), "the run's key")
     return [Group(rank, rank, count, count, store) for rank in range(count)]
 
 
@@ -80,7 +81,7 @@ def test_a_sampler_of_the_programs_own_goes_on_being_asked() -> None:
 
 def test_a_long_order_is_sent_in_parts_and_taken_away_when_it_was_read() -> None:
     store = HashStore()
-    groups = [Group(rank, rank, 2, 2, store) for rank in range(2)]
+    groups = [Group(rank, rank, 2, 2, SignedStore(store, "key")) for rank in range(2)]
     samplers = [ShardedSampler(range(50_000), g, "long", drop_last=False) for g in groups]
     first, second = (list(sampler) for sampler in samplers)
     assert first == list(range(0, 50_000, 2))

@@ -1,6 +1,6 @@
-"""Runs cases of training on the ranks that torchrun starts; the first rank writes what came out.
+"""Runs cases of training on the ranks that are started; the first rank writes what came out.
 
-``python -m tests.strategies.together OUT CASE...``, once on each rank; without torchrun, alone.
+``python -m tests.strategies.together OUT CASE...``, once on each rank; without a launcher, alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, TensorDataset
@@ -273,7 +272,7 @@ def main(out: str, *names: str) -> None:
     results = {}
     for name in names:
         case = case_of(name)
-        apart = replace(group, shared=PrefixStore(name, group.store))
+        apart = replace(group, shared=group.store.within(name))
         results[name] = run(case, apart)
     if group.is_first:
         torch.save(results, out)

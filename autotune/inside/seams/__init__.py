@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from torch.optim import Optimizer
 
+from autotune.fence import FenceKind
 from autotune.inside.group import ALONE, Group
 from autotune.inside.listener import Listener
 from autotune.inside.seams.accumulation import AccumulationSeam
@@ -17,15 +18,18 @@ from autotune.inside.seams.autocast import AutocastSeam
 from autotune.inside.seams.backward import BackwardSeam
 from autotune.inside.seams.checkpoint import CheckpointSeam
 from autotune.inside.seams.distribution import DistributionSeam
+from autotune.inside.seams.downloads import DownloadsSeam
 from autotune.inside.seams.flags import FlagsSeam
 from autotune.inside.seams.forward import ForwardSeam
+from autotune.inside.seams.guard import GuardSeam
 from autotune.inside.seams.loader import LoaderSeam
 from autotune.inside.seams.optimizer import OptimizerSeam
+from autotune.inside.seams.overlay import OverlaySeam
 from autotune.inside.seams.process import ProcessSeam
-from autotune.inside.seams.saving import SavingSeam
 from autotune.inside.seams.scaling import ScalingSeam
 from autotune.inside.seams.scheduler import SchedulerSeam
 from autotune.inside.seams.silence import SilenceSeam, TellSavesSeam, hush
+from autotune.inside.seams.trackers import TrackersSeam
 from autotune.inside.seams.trainers import TrainersSeam
 from autotune.inside.seams.transfer import TransferSeam
 from autotune.inside.seams.uses import UsesSeam
@@ -34,6 +38,7 @@ from autotune.lr import LrRule, batch_growth, batch_parts
 from autotune.profile import LoaderFacts
 from autotune.setting import Setting
 from autotune.strategies.base import FABRIC, LIGHTNING
+from autotune.wire import Start
 
 logger = logging.getLogger("autotune")
 STEPS_UNTIL_ROOTS_ARE_KNOWN = 3
@@ -109,7 +114,9 @@ class Seams:
         self.uses = UsesSeam()
         self.flags = FlagsSeam()
         self._backward = BackwardSeam(listener) if listener is not None else None
-        self._saving: SavingSeam | None = None
+        self.downloads = DownloadsSeam()
+        self._trackers: TrackersSeam | None = None
+        self._files: OverlaySeam | GuardSeam | SilenceSeam | None = None
         self._telling: TellSavesSeam | None = None
 
     def install(self) -> None:
@@ -147,21 +154,41 @@ class Seams:
         self.uses.install()
         self.flags.install()
 
-    def redirect_files(self, shadow_dir: Path, *, is_first: bool) -> None:
-        """Keep a trial from changing the user's files; *is_first* tells that none ran before."""
-        self._saving = SavingSeam(shadow_dir, _unguarded(), is_first=is_first)
-        self._saving.install()
+    def guard_files(self, start: Start, tell: Callable[[str], None] = lambda _: None) -> None:
+        """Keep a trial from changing the user's files, and from reporting to experiment trackers.
 
-    def silence(self, shadow_dir: Path) -> None:
-        """Let the first of several ranks alone print and write files."""
+        Args:
+            start: Says which fence is around this process.
+            tell: Told what the user should know of the program's files.
+        """
+        shadow_dir = Path(start.shadow_dir)
+        self._trackers = TrackersSeam(shadow_dir)
+        self._trackers.install()
+        self.downloads.install()
+        if start.fence is FenceKind.OVERLAY:
+            self._files = OverlaySeam(start.devices, start.max_scratch_bytes, tell)
+        else:
+            self._files = GuardSeam(shadow_dir, [*map(Path, start.open_places)])
+        self._files.install()
+
+    def silence(self, shadow_dir: Path, open_places: Sequence[Path] = ()) -> None:
+        """Let the first of several ranks alone print and write files.
+
+        Args:
+            shadow_dir: Where another rank's files go.
+            open_places: Folders in which every rank writes, besides those for temporary files.
+        """
         if self._group.is_first:
-            place_of = self._saving.place_of if self._saving is not None else str
+            place_of = self._files.place_of if isinstance(self._files, GuardSeam) else str
             self._telling = TellSavesSeam(self._group, place_of)
             self._telling.install()
         else:
             hush()
-            self._saving = SilenceSeam(shadow_dir, _unguarded(), self._group)
-            self._saving.install()
+            if self._trackers is None:
+                self._trackers = TrackersSeam(shadow_dir)
+                self._trackers.install()
+            self._files = SilenceSeam(shadow_dir, [*_unguarded(), *open_places], self._group)
+            self._files.install()
 
     def set_precision(self, dtype_name: str | None) -> None:
         """Compute in this dtype where the program computes in autocast, or all through its model.
@@ -186,7 +213,8 @@ class Seams:
     def remove(self) -> None:
         """Put PyTorch back as it was."""
         seams = (self.transfer, self.autocast, self.uses, self.flags, self.checkpoint, self.forward)
-        for seam in (self._telling, self._saving, self._backward, *seams, self.process):
+        files = (self._telling, self._files, self._trackers, self.downloads)
+        for seam in (*files, self._backward, *seams, self.process):
             if seam is not None:
                 seam.remove()
         self.trainers.remove()

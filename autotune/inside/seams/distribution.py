@@ -216,8 +216,8 @@ class DistributionSeam:
                 "train together. Leave strategy and world_size out of the search."
             )
         state = [*self._gradients, sum(_sum(p) for p in _parameters(self._optimizers()))]
-        every: list[Any] = [None] * self._group.world_size
-        distributed.all_gather_object(every, (state, self._inputs))
+        size = self._group.world_size
+        every = self._group.store.gather("check", (state, self._inputs), self._group.rank, size)
         if not all(_are_equal(theirs, state) for theirs, _ in every):
             raise RuntimeError(
                 "the ranks' models drifted apart: the program changes its weights or gradients in "
@@ -323,9 +323,10 @@ class DistributionSeam:
 
         def step(scheduler: ReduceLROnPlateau, metrics: Any, *args: Any, **kwargs: Any) -> None:
             if distributed.is_initialized():
-                every: list[Any] = [None] * group.world_size
-                distributed.all_gather_object(every, float(metrics))
-                metrics = sum(every) / len(every)
+                own = torch.tensor([float(metrics)], dtype=torch.float64)
+                every = [torch.empty_like(own) for _ in range(group.world_size)]
+                distributed.all_gather(every, own)
+                metrics = sum(float(metric) for metric in every) / len(every)
             original(scheduler, metrics, *args, **kwargs)
 
         self._patches.replace(ReduceLROnPlateau, "step", step)

@@ -27,8 +27,8 @@ class RandomnessSeam:
     def agree(self) -> None:
         """Start with one seed on all ranks."""
         if self._group.is_first:
-            self._group.store.set("seed", str(random.SystemRandom().randrange(1 << 32)))
-        seed = int(self._group.store.get("seed"))
+            self._group.store.set("seed", random.SystemRandom().randrange(1 << 32))
+        seed: int = self._group.store.get("seed")
         random.seed(seed)
         numpy.random.seed(seed)  # noqa: NPY002 - what programs draw from
         torch.manual_seed(seed)

@@ -1,55 +1,49 @@
-"""The seam at files: what a trial writes goes to a shadow directory, the user's files stay.
+"""The base of the seam that keeps the ranks beside the first from writing where it writes.
 
 Covered: ``torch.save`` anywhere; ``open`` (and so ``Path.write_text``, numpy, json, pickle) for
-writing files that exist already, wherever they are; renaming over them and removing them;
-``logging.FileHandler``; TensorBoard's ``SummaryWriter``; making a directory that an earlier trial
-made. Not covered: removing whole directories, changing files over ``MOST_COPIED_BYTES`` in place,
-and what other libraries write by their own C code. New files are made where the program makes them,
-as in any run of it.
+writing; renaming and removing files; making folders; ``logging.FileHandler``; TensorBoard's
+``SummaryWriter``. What is written goes to a folder that ends with the rank. Not covered: what other
+libraries write by their own C code.
 """
 
 from __future__ import annotations
 
 import builtins
 import hashlib
-import importlib.abc
 import io
 import logging
 import os
 import shutil
-import sys
 from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from autotune.inside.seams.after_import import AfterImport
 from autotune.inside.seams.base import Patches
 
 MOST_COPIED_BYTES = 256 * 2**20  # memory-mapped data sets are opened for change and only read
 TENSORBOARD = "torch.utils.tensorboard.writer"
 
 
-class SavingSeam:
-    """Redirects what a trial writes.
+class RankFilesSeam:
+    """Redirects what a rank writes.
 
     Args:
         shadow_dir: Where redirected files go.
         unguarded: Directories in which the program may do as it likes: caches and its temporary
             files.
-        is_first: No trial has made a directory yet.
     """
 
-    def __init__(self, shadow_dir: Path, unguarded: Sequence[Path], *, is_first: bool) -> None:
-        self._is_first = is_first
+    def __init__(self, shadow_dir: Path, unguarded: Sequence[Path]) -> None:
         self._shadow_dir = shadow_dir
         places = (*unguarded, shadow_dir, Path("/dev"), Path("/proc"), Path("/sys"))
         self._unguarded = tuple(os.path.realpath(place) + os.sep for place in places)
         self._shadows: dict[str, Path] = {}
         self._made: set[str] = set()
+        self._tensorboard = AfterImport()
         self._patches = Patches()
 
     def install(self) -> None:
@@ -57,21 +51,15 @@ class SavingSeam:
         self._redirect_open()
         self._redirect_renames()
         self._redirect_removals()
-        if not self._is_first:
-            self._redirect_mkdir()
+        self._redirect_mkdir()
         self._redirect_torch()
         self._redirect_file_handler()
-        finder = _AfterImport(TENSORBOARD, self._redirect_summary_writer)
-        sys.meta_path.insert(0, finder)
+        self._tensorboard.wait_for(TENSORBOARD, self._redirect_summary_writer)
 
     def remove(self) -> None:
         """Put everything back as it was."""
-        sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, _AfterImport)]
+        self._tensorboard.remove()
         self._patches.undo()
-
-    def place_of(self, real: str) -> str:
-        """Return where a file lies that the program knows by this path."""
-        return str(self._shadows.get(real, real))
 
     def _redirect_open(self) -> None:
         original = builtins.open
@@ -98,7 +86,7 @@ class SavingSeam:
             self._made.add(real)
             return path
         keeps_content = "w" not in mode
-        if keeps_content and os.path.getsize(real) > MOST_COPIED_BYTES:  # noqa: PTH202
+        if keeps_content and os.path.getsize(real) > MOST_COPIED_BYTES:
             return path
         shadow = self._shadow_of(real)
         if keeps_content:
@@ -109,12 +97,12 @@ class SavingSeam:
     def _is_guarded(self, real: str) -> bool:
         """Tell whether a path is a file of the user's: it was there before this trial."""
         is_own = real in self._made or real.startswith(self._unguarded)
-        return not is_own and os.path.isfile(real)  # noqa: PTH113
+        return not is_own and os.path.isfile(real)
 
     def _shadow_of(self, real: str) -> Path:
         self._shadow_dir.mkdir(parents=True, exist_ok=True)
-        digest = hashlib.sha256(os.path.dirname(real).encode()).hexdigest()[:8]  # noqa: PTH120
-        return self._shadow_dir / f"{digest}-{os.path.basename(real)}"  # noqa: PTH119
+        digest = hashlib.sha256(os.path.dirname(real).encode()).hexdigest()[:8]
+        return self._shadow_dir / f"{digest}-{os.path.basename(real)}"
 
     def _redirect_renames(self) -> None:
         for name in ("replace", "rename"):
@@ -132,7 +120,7 @@ class SavingSeam:
             shadow = seam._shadows.pop(source, None)
             if shadow is not None:
                 seam._shadows[target] = shadow
-            elif seam._is_guarded(target) and os.path.isfile(source):  # noqa: PTH113
+            elif seam._is_guarded(target) and os.path.isfile(source):
                 seam._shadows[target] = seam._shadow_of(target)
                 shutil.move(source, seam._shadows[target])
             else:
@@ -163,7 +151,7 @@ class SavingSeam:
             try:
                 original(path, *args, **kwargs)
             except FileExistsError:
-                if not os.path.isdir(path):  # noqa: PTH112 - an earlier trial may have made it
+                if not os.path.isdir(path):
                     raise
 
         self._patches.replace(os, "mkdir", mkdir)
@@ -195,41 +183,7 @@ class SavingSeam:
         seam = self
 
         def init(writer: Any, log_dir: Any = None, *args: Any, **kwargs: Any) -> None:
-            name = os.path.basename(os.fspath(log_dir)) if log_dir else "runs"  # noqa: PTH119
+            name = os.path.basename(os.fspath(log_dir)) if log_dir else "runs"
             original(writer, str(seam._shadow_dir / "tensorboard" / name), *args, **kwargs)
 
         self._patches.replace(module.SummaryWriter, "__init__", init)
-
-
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Calls back once a module has been imported; importing it ourselves would cost seconds."""
-
-    def __init__(self, name: str, then: Any) -> None:
-        self._name = name
-        self._then = then
-        self._busy = False
-
-    def find_spec(
-        self,
-        fullname: str,
-        path: Any = None,  # noqa: ARG002
-        target: ModuleType | None = None,  # noqa: ARG002
-    ) -> ModuleSpec | None:
-        """Wrap the loader of the one module waited for; leave all others to the next finder."""
-        if fullname != self._name or self._busy:
-            return None
-        self._busy = True
-        try:
-            spec = find_spec(fullname)
-        finally:
-            self._busy = False
-        if spec is None or spec.loader is None:
-            return None
-        execute, then = spec.loader.exec_module, self._then
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            then(module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec

@@ -10,7 +10,6 @@ other libraries write by their own C code.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -25,7 +24,7 @@ import torch
 
 from autotune.inside.group import Group
 from autotune.inside.seams.base import Patches
-from autotune.inside.seams.saving import SavingSeam
+from autotune.inside.seams.rank_files import RankFilesSeam
 from autotune.trackers import TRACKERS_OFF
 
 PATIENCE_S = 300.0  # for the first rank to write a checkpoint
@@ -34,18 +33,18 @@ POLL_S = 0.02
 
 def hush() -> None:
     """Print nothing from here on but the error that ends the process."""
-    nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - open to the end
+    nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open to the end
     os.dup2(nowhere.fileno(), 1)
     sys.stdout = sys.stderr = nowhere
     sys.excepthook = partial(traceback.print_exception, file=sys.__stderr__)
     os.environ.update(TRACKERS_OFF, TQDM_DISABLE="1")
 
 
-class SilenceSeam(SavingSeam):
+class SilenceSeam(RankFilesSeam):
     """Keeps a rank from writing where the first rank writes."""
 
     def __init__(self, shadow_dir: Path, unguarded: Sequence[Path], group: Group) -> None:
-        super().__init__(shadow_dir, unguarded, is_first=False)
+        super().__init__(shadow_dir, unguarded)
         self._group = group
         self._turns = 0  # of saving checkpoints
         self._turn_of: dict[str, int] = {}  # by where this rank would have the checkpoint
@@ -70,7 +69,7 @@ class SilenceSeam(SavingSeam):
 
     def _path_for(self, path: Any, mode: str) -> Any:
         if isinstance(path, str):
-            if set(mode) & set("ax+") and not os.path.exists(path):  # noqa: PTH110
+            if set(mode) & set("ax+") and not os.path.exists(path):
                 mode = "w"
             if "r" in mode:
                 path = self._place_of(path)
@@ -234,7 +233,7 @@ class TellSavesSeam:
     def _tell(self, real: str, turn: int) -> None:
         self._turn_of[real] = turn
         self._places.setdefault(turn, []).append(self._place_of(real))
-        self._group.store.set(_turn_key(turn), json.dumps(self._places[turn]))
+        self._group.store.set(_turn_key(turn), self._places[turn])
 
     def remove(self) -> None:
         """Put PyTorch back as it was."""
@@ -243,21 +242,19 @@ class TellSavesSeam:
 
 def told_place(group: Group, turn: int) -> str | None:
     """Return where the first rank has the checkpoint of a turn by now, None until it has."""
-    if not group.store.check([_turn_key(turn)]):
-        return None
-    places = json.loads(group.store.get(_turn_key(turn)))
-    return next((place for place in reversed(places) if os.path.exists(place)), None)  # noqa: PTH110
+    places: list[str] = group.store.look(_turn_key(turn)) or []
+    return next((place for place in reversed(places) if os.path.exists(place)), None)
 
 
 def _place(path: str | os.PathLike[str]) -> str:
     """Where a file lies that is renamed: of a link, the link itself."""
     folder, name = os.path.split(path)
-    return os.path.join(os.path.realpath(folder), name)  # noqa: PTH118
+    return os.path.join(os.path.realpath(folder), name)
 
 
 def _linked(path: str | os.PathLike[str], link: str | os.PathLike[str]) -> str:
     """Where a file lies that a link is made to, by a path from the link's folder."""
-    return os.path.realpath(os.path.join(os.path.dirname(link), path))  # noqa: PTH118, PTH120
+    return os.path.realpath(os.path.join(os.path.dirname(link), path))
 
 
 def _turn_key(turn: int) -> str:

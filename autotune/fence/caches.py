@@ -1,0 +1,103 @@
+"""Caches: what a program downloads before its first step is kept for later rigs of the run.
+
+Without this each rig would download a data set, a pretrained model or compiled kernels again. Only
+files below the roots of known caches are kept, and of these only what was complete before the first
+step and did not change after it: outputs and checkpoints never.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# Each variable is from the documentation of the library that reads it.
+VARIABLES = (
+    "HF_DATASETS_CACHE",
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "KERAS_HOME",
+    "NLTK_DATA",
+    "SCIKIT_LEARN_DATA",
+    "TORCH_EXTENSIONS_DIR",
+    "TORCH_HOME",
+    "TRITON_CACHE_DIR",
+    "XDG_CACHE_HOME",
+)
+FOLDERS = (".cache", ".keras", ".nv", ".triton", "nltk_data", "scikit_learn_data")  # of the home
+BYTECODE = "__pycache__"  # Python checks it against the source before it uses it
+
+Fingerprint = tuple[int, int]  # bytes, time of change in ns
+
+
+def cache_roots(environment: Mapping[str, str], home: Path) -> tuple[Path, ...]:
+    """Return the folders in which libraries keep what they download and compile."""
+    named = [Path(environment[name]) for name in VARIABLES if environment.get(name)]
+    places = [*named, *(home / name for name in FOLDERS)]
+    return tuple(dict.fromkeys(Path(os.path.realpath(place)) for place in places))
+
+
+@dataclass
+class Prepared:
+    """What one view holds of caches when its program makes its first step.
+
+    Attributes:
+        covered: The folder that the overlay covers.
+        upper: Its upper layer.
+        files: What lies in it, by paths relative to it.
+    """
+
+    covered: Path
+    upper: Path
+    files: dict[str, Fingerprint] = field(default_factory=dict)
+
+    def note(self, roots: Iterable[Path]) -> None:
+        """Note what is there now below the roots of caches."""
+        self.files = dict(_below(self.upper, self.covered, tuple(roots)))
+
+    def keep(self, layer: Path) -> bool:
+        """Move what has not changed since into a layer for later views; tell whether any has."""
+        kept = False
+        for relative, before in self.files.items():
+            source = self.upper / relative
+            if _fingerprint(source) != before:
+                continue
+            target = layer / relative
+            _make_folders(target.parent, layer, self.upper)
+            os.rename(source, target)  # noqa: PTH104 - both lie in the scratch folder
+            kept = True
+        return kept
+
+
+def _below(
+    upper: Path, covered: Path, roots: tuple[Path, ...]
+) -> Iterator[tuple[str, Fingerprint]]:
+    for path, _, names in os.walk(upper):
+        folder = covered / os.path.relpath(path, upper)
+        for real in (folder / name for name in names):
+            if folder.name == BYTECODE or any(real.is_relative_to(root) for root in roots):
+                fingerprint = _fingerprint(upper / real.relative_to(covered))
+                if fingerprint is not None:
+                    yield str(real.relative_to(covered)), fingerprint
+
+
+def _fingerprint(path: Path) -> Fingerprint | None:
+    """None for what is no file or link: the kernel marks deletions by devices."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    is_kept = path.is_symlink() or path.is_file()
+    return (status.st_size, status.st_mtime_ns) if is_kept else None
+
+
+def _make_folders(folder: Path, layer: Path, upper: Path) -> None:
+    """Make a folder of a layer, and those above it, with the modes of the real ones."""
+    if folder.is_dir():
+        return
+    if folder != layer:
+        _make_folders(folder.parent, layer, upper)
+    folder.mkdir()
+    shutil.copystat(upper / folder.relative_to(layer), folder)

@@ -1,0 +1,133 @@
+"""The Linux system calls of the fence: namespaces, mounts, Landlock; each raises OSError.
+
+Python wraps none of them before 3.12. Numbers and structures are from the kernel's own headers:
+linux/sched.h, linux/mount.h, linux/landlock.h, asm-generic/unistd.h (one table for x86_64 and
+aarch64 from number 424 on).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterable
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUSER = 0x10000000
+
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REMOUNT = 32
+MS_NOATIME = 1024
+MS_NODIRATIME = 2048
+MS_BIND = 4096
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
+MS_RELATIME = 1 << 21
+MAY_BE_LOCKED = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_NOATIME | MS_NODIRATIME
+
+PR_SET_NO_NEW_PRIVS = 38
+CAP_SYS_ADMIN = 21
+
+SYS_LANDLOCK_CREATE_RULESET = 444
+SYS_LANDLOCK_ADD_RULE = 445
+SYS_LANDLOCK_RESTRICT_SELF = 446
+LANDLOCK_CREATE_RULESET_VERSION = 1
+LANDLOCK_RULE_PATH_BENEATH = 1
+# Rights by the version of Landlock's interface that brought them; reading is never restricted.
+WRITING = 0b1_1111_1111_0010  # WRITE_FILE, REMOVE_DIR, REMOVE_FILE, MAKE_CHAR … MAKE_SYM
+REFER = 1 << 13  # version 2: rename and link between directories
+TRUNCATE = 1 << 14  # version 3
+OF_A_FILE = 0b10 | TRUNCATE  # the rights that a rule on a single file may grant
+
+
+class _RulesetAttr(ctypes.Structure):
+    _fields_ = (("handled_access_fs", ctypes.c_uint64),)
+
+
+class _PathBeneathAttr(ctypes.Structure):
+    _pack_ = 1
+    _layout_ = "ms"
+    _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
+
+
+def unshare(flags: int) -> None:
+    """Give this process namespaces of its own."""
+    _check(_libc().unshare(flags), "unshare")
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
+    """Mount, bind or remount, by the arguments of the system call."""
+    done = _libc().mount(
+        os.fsencode(source),
+        os.fsencode(target),
+        kind.encode() or None,
+        ctypes.c_ulong(flags),
+        os.fsencode(data) or None,
+    )
+    _check(done, f"mount of {kind or 'a bind'} at {target}", target)
+
+
+def has_capability(number: int, status: str) -> bool:
+    """Tell whether a process is effectively capable, from the text of its /proc/PID/status."""
+    for line in status.splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> number & 1)
+    return False
+
+
+def landlock_version() -> int:
+    """Return the version of Landlock's interface here; 0 where it is missing or switched off."""
+    version = _syscall(SYS_LANDLOCK_CREATE_RULESET, None, 0, LANDLOCK_CREATE_RULESET_VERSION)
+    return max(0, version)
+
+
+def forbid_writing_but_below(writable: Iterable[str]) -> None:
+    """Let this process, and all that it starts, change files below these paths alone.
+
+    Paths that do not exist are left out. The rule cannot be lifted again. A process without
+    CAP_SYS_ADMIN must give up set-user-ID programs for it, so this does.
+    """
+    version = landlock_version()
+    handled = WRITING | (REFER if version >= 2 else 0) | (TRUNCATE if version >= 3 else 0)
+    attribute = _RulesetAttr(handled)
+    ruleset = _syscall(
+        SYS_LANDLOCK_CREATE_RULESET, ctypes.byref(attribute), ctypes.sizeof(attribute), 0
+    )
+    _check(ruleset, "landlock_create_ruleset")
+    for path in writable:
+        _allow(ruleset, path, handled)
+    _check(_libc().prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
+    _check(_syscall(SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")
+    os.close(ruleset)
+
+
+def _allow(ruleset: int, path: str, handled: int) -> None:
+    try:
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        rights = handled if os.path.isdir(path) else handled & OF_A_FILE  # noqa: PTH112
+        rule = _PathBeneathAttr(rights, place)
+        added = _syscall(
+            SYS_LANDLOCK_ADD_RULE, ruleset, LANDLOCK_RULE_PATH_BENEATH, ctypes.byref(rule), 0
+        )
+        _check(added, f"landlock_add_rule for {path}")
+    finally:
+        os.close(place)
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _syscall(number: int, *arguments: object) -> int:
+    return int(_libc().syscall(ctypes.c_long(number), *arguments))
+
+
+def _check(result: int, what: str, path: str | None = None) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}", path)

@@ -1,0 +1,311 @@
+"""The overlay fence: each rig sees the real files through overlays, whose upper layers go.
+
+Reads come from the real files at their own speed. Writes, renames, links and deletions, whoever
+makes them, go to a private upper layer. Needs Linux 5.11, or root.
+
+Not covered, and said where it is noticed: a folder that cannot be an overlay's lower layer becomes
+read-only; the rename of an existing folder ends with EXDEV (mended inside for Python's own calls);
+of two hard links the one that was not written to stays as it was; files are copied whole when they
+are opened for writing; locks and inotify do not reach the real files.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autotune.fence import kernel, scratch
+from autotune.fence.base import Fence, FenceKind, FenceOptions, View, entering
+from autotune.fence.caches import Prepared, cache_roots
+from autotune.fence.mounts import is_below, read_mounts
+from autotune.fence.plan import Cover, RealFolders, Step, plan
+from autotune.fence.scratch import Room, Scratch
+from autotune.fence.spec import EXERCISE, Covering, FenceSpec
+from autotune.fence.trial import Refused, read_answer, refused_covers
+from autotune.program import LaunchPlan
+
+WHOLE_RANGE = ["0", "0", "4294967295"]  # /proc/self/uid_map in the first user namespace
+
+
+@dataclass(frozen=True)
+class Rights:
+    """What this process may do by itself.
+
+    Attributes:
+        may_mount: It needs no user namespace for it.
+        is_root: It is root of the whole system, not of a container's namespace.
+    """
+
+    may_mount: bool
+    is_root: bool
+
+    @property
+    def options(self) -> str:
+        """Of an overlay: root's keeps track of renamed folders, others must use ``user.*``."""
+        return ",index=off,metacopy=off" + (",redirect_dir=on" if self.is_root else ",userxattr")
+
+
+def rights() -> Rights:
+    """Return what this process may do."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    uid_map = Path("/proc/self/uid_map").read_text(encoding="utf-8").split()
+    may_mount = kernel.has_capability(kernel.CAP_SYS_ADMIN, status)
+    return Rights(may_mount, is_root=may_mount and uid_map == WHOLE_RANGE)
+
+
+class OverlayFence(Fence):
+    """Overlays over all that this user may write.
+
+    Args:
+        options: What the user says of it.
+        run_dir: The run directory, one of the places for upper layers.
+
+    Raises:
+        Refused: when the system makes no overlays here, with the reason.
+    """
+
+    kind = FenceKind.OVERLAY
+
+    def __init__(self, options: FenceOptions, run_dir: Path) -> None:
+        self._rights = rights()
+        if not self._rights.may_mount and os.geteuid() == 0:
+            raise Refused("root without CAP_SYS_ADMIN, as in most containers, may not mount")
+        super().__init__()
+        self._scratches: list[Scratch] = []
+        self._layers: dict[str, tuple[str, ...]] = {}
+        try:
+            self._scratches = _that_hold_upper_layers(options, run_dir, self._rights)
+            self._steps, self.doubts = self._tried()
+            self._give_back_unused()
+        except BaseException:
+            self.close()
+            raise
+        self.rooms = scratch.rooms([s.path for s in self._scratches], options.max_scratch_bytes)
+        self.max_scratch_bytes = min(room.max_bytes for room in self.rooms)
+        self.devices = {s.path: Path(s.path).stat().st_dev for s in self._steps if _needs_place(s)}
+        self.roots = (*cache_roots(os.environ, Path.home()), *map(_real, options.caches))
+
+    @property
+    def sentence(self) -> str:
+        """What the user is told before the first trial."""
+        places = " or ".join(str(s.path.parent) for s in self._scratches)
+        return (
+            "Trials see your files through overlays: what they write, rename or delete goes to "
+            f"{places} and is thrown away."
+        )
+
+    def view(self) -> View:
+        """Return a view in which nothing has been written yet."""
+        return OverlayView(self)
+
+    def close(self) -> None:
+        """Remove the scratch folders."""
+        _close_all(self._scratches)
+        super().close()
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The scratch folders, that of the rigs' own files first."""
+        return (self._own.path, *(s.path for s in self._scratches))
+
+    def spec(self, name: str) -> FenceSpec:
+        """Return what a process is told, with new folders below each scratch folder."""
+        coverings = []
+        for number, step in enumerate(self._steps):
+            if not _needs_place(step):
+                coverings.append(Covering(step))
+                continue
+            place = self._scratch_for(step.path) / name / str(number)
+            coverings.append(Covering(step, str(place), self._layers.get(step.path, ())))
+            _make_folders(step, place)
+        return FenceSpec(
+            coverings=tuple(coverings),
+            in_user_namespace=not self._rights.may_mount,
+            overlay_options=self._rights.options,
+        )
+
+    def keep(self, prepared: Prepared, name: str) -> None:
+        """Let later views find what a program prepared before its first step."""
+        path = str(prepared.covered)
+        layer = self._scratch_for(path) / "layers" / f"{name}-{prepared.upper.parent.name}"
+        layer.mkdir(parents=True)
+        if prepared.keep(layer):
+            _make_like(layer, prepared.covered)
+            self._layers[path] = (str(layer), *self._layers.get(path, ()))
+
+    def _scratch_for(self, path: str) -> Path:
+        """Return the first scratch folder outside of what an overlay covers."""
+        outside = [s.path for s in self._scratches if not is_below(str(s.path), path)]
+        return outside[0]
+
+    def _tried(self) -> tuple[tuple[Step, ...], tuple[str, ...]]:
+        """Plan, try the plan out, and make read-only what cannot be covered."""
+        text = Path("/proc/self/mountinfo").read_text("utf-8", errors="surrogateescape")
+        mounts = read_mounts(text)
+        near = [str(_real(place)) for place in (Path.cwd(), Path.home(), *self.folders)]
+        steps = plan(mounts, RealFolders(), is_root=self._rights.is_root, towards=near)
+        lost = {s.path: "no place for its upper layer" for s in steps if not self._has_place(s)}
+        self._steps = tuple(s for s in steps if s.path not in lost)
+        lost |= refused_covers(self.spec("tried"))
+        for folder in self.folders:
+            scratch.remove(folder / "tried")
+        self._insist_on_working(lost)
+        kinds = {mount.path: mount.file_system for mount in mounts}
+        doubts = tuple(
+            f"Trials can read but not write {path}"
+            f"{f' ({kinds[path]})' if path in kinds else ''}: {reason}."
+            for path, reason in lost.items()
+        )
+        kept = tuple(s for s in self._steps if s.path not in lost)
+        return (*kept, *(Step(Cover.READ_ONLY, path) for path in lost)), doubts
+
+    def _give_back_unused(self) -> None:
+        used = {self._scratch_for(s.path) for s in self._steps if _needs_place(s)}
+        for each in self._scratches:
+            if each.path not in used:
+                each.close()
+        self._scratches = [s for s in self._scratches if s.path in used]
+
+    def _has_place(self, step: Step) -> bool:
+        return not _needs_place(step) or any(
+            not is_below(str(s.path), step.path) for s in self._scratches
+        )
+
+    def _insist_on_working(self, lost: Mapping[str, str]) -> None:
+        """A program that cannot write where it stands is not helped by a fence that is strong."""
+        here = os.path.realpath(Path.cwd())
+        for path, reason in lost.items():
+            if here == path or is_below(here, path):
+                raise Refused(f"{path} cannot be covered: {reason}")
+
+
+class OverlayView(View):
+    """One rig's upper layers.
+
+    Args:
+        fence: Whose.
+    """
+
+    def __init__(self, fence: OverlayFence) -> None:
+        self.own_dir = fence.new_own_dir()
+        self.shadow_dir = self.own_dir / "files"
+        self._fence = fence
+        self._spec = fence.spec(self._name)
+        self._rooms = tuple(_narrowed(room, self._name) for room in fence.rooms)
+        self._prepared: list[Prepared] = []
+
+    @property
+    def _name(self) -> str:
+        """Of its folders in the scratch folders."""
+        return self.own_dir.name
+
+    def fenced(self, plan: LaunchPlan, own: Sequence[Path]) -> LaunchPlan:
+        """Return the plan that starts a process inside."""
+        passed = tuple(map(str, (self.own_dir, *own)))
+        spec = replace(self._spec, passed_through=passed, answer_file=str(self.own_dir / "answer"))
+        spec.write(self.own_dir / "spec")
+        return entering(self.own_dir / "spec", plan)
+
+    def overflow(self) -> str | None:
+        """Say what wrote more than the scratch folders may hold; None while all is well."""
+        return next(filter(None, (room.overflow() for room in self._rooms)), None)
+
+    def prepared(self, roots: Sequence[Path]) -> None:
+        """Note what the caches hold now."""
+        every = (*self._fence.roots, *map(_real, roots))
+        for covering in self._spec.coverings:
+            if covering.step.cover is Cover.OVERLAY:
+                upper = Path(covering.scratch, "upper")
+                found = Prepared(Path(covering.step.path), upper)
+                found.note(every)
+                self._prepared.append(found)
+
+    def error(self) -> str | None:
+        """Return why a started process could not enter, None if it could."""
+        error: str | None = read_answer(self.own_dir / "answer").get("error")
+        return error
+
+    def close(self) -> None:
+        """Throw the writes away, but for prepared caches."""
+        for prepared in self._prepared:
+            if prepared.files:
+                self._fence.keep(prepared, self._name)
+        for folder in self._fence.folders:
+            scratch.remove(folder / self._name)
+
+
+def _that_hold_upper_layers(options: FenceOptions, run_dir: Path, own: Rights) -> list[Scratch]:
+    """Return the scratch folders, first choice first, on which overlays were seen to work."""
+    found: list[Scratch] = []
+    reasons: list[str] = []
+    for place in scratch.candidates(options.scratch_dir, run_dir):
+        made = Scratch(place)
+        try:
+            reason = _tries_overlay(made.path, own)
+        except Refused as refusal:
+            made.close()
+            _close_all(found)
+            raise Refused(str(refusal)) from refusal
+        if reason is None:
+            found.append(made)
+        else:
+            made.close()
+            reasons.append(f"{place}: {reason}")
+    if not found:
+        raise Refused(f"no folder holds an overlay's upper layer ({'; '.join(reasons)})")
+    return found
+
+
+def _tries_overlay(place: Path, own: Rights) -> str | None:
+    """Try an overlay with upper layer and lower layer in a folder; return why it fails."""
+    lower = place / "probe" / "lower"
+    lower.mkdir(parents=True)
+    (lower / EXERCISE).write_text("some", encoding="utf-8")
+    step = Step(Cover.OVERLAY, str(lower))
+    _make_folders(step, place / "probe")
+    spec = FenceSpec(
+        coverings=(Covering(step, str(place / "probe")),),
+        in_user_namespace=not own.may_mount,
+        overlay_options=own.options,
+    )
+    failures = refused_covers(spec)
+    is_whole = (lower / EXERCISE).read_text(encoding="utf-8") == "some"
+    scratch.remove(place / "probe")
+    return failures.get(str(lower)) or (None if is_whole else "writes went to the real file")
+
+
+def _needs_place(step: Step) -> bool:
+    return step.cover in {Cover.OVERLAY, Cover.REBUILT}
+
+
+def _make_folders(step: Step, place: Path) -> None:
+    is_overlay = step.cover is Cover.OVERLAY
+    for name in ("upper", "work") if is_overlay else ("rebuilt", "original"):
+        (place / name).mkdir(parents=True)
+    if is_overlay:
+        _make_like(place / "upper", Path(step.path))
+
+
+def _make_like(folder: Path, real: Path) -> None:
+    """Give a layer the mode, times and, as far as allowed, the owner of the folder it covers."""
+    status = real.stat()
+    if os.geteuid() == 0:
+        os.chown(folder, status.st_uid, status.st_gid)
+    shutil.copystat(real, folder)
+
+
+def _narrowed(room: Room, name: str) -> Room:
+    """The room of one view's folders alone: others hold what later views need."""
+    return replace(room, folders=tuple(folder / name for folder in room.folders))
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _close_all(scratches: Sequence[Scratch]) -> None:
+    for each in scratches:
+        each.close()

@@ -1,0 +1,82 @@
+"""The seam at downloads: where a program puts data that it fetches, so that it is fetched once.
+
+Covered: torchvision's data sets, torch.hub, ``urllib.request.urlretrieve``. Libraries that keep
+caches of their own have known places (``autotune/fence/caches.py``).
+"""
+
+from __future__ import annotations
+
+import os
+import urllib.request
+from collections.abc import Callable
+from functools import partial
+from inspect import signature
+from types import ModuleType
+from typing import Any
+
+from autotune.inside.seams.after_import import AfterImport
+from autotune.inside.seams.base import Patches
+
+# By module: functions that download or unpack, with the parameters that say where to.
+FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "torchvision.datasets.utils": {
+        "download_url": ("root",),
+        "download_file_from_google_drive": ("root",),
+        "extract_archive": ("to_path",),
+        "download_and_extract_archive": ("download_root", "extract_root"),
+    },
+    "torch.hub": {"download_url_to_file": ("dst",)},
+}
+
+
+class DownloadsSeam:
+    """Notes where to the program downloads.
+
+    Attributes:
+        places: Folders and files; never the working directory or one above it, in which the
+            program's outputs lie too.
+    """
+
+    def __init__(self) -> None:
+        self.places: set[str] = set()
+        self._patches = Patches()
+        self._imports = AfterImport()
+
+    def install(self) -> None:
+        """Begin to watch."""
+        for name, functions in FUNCTIONS.items():
+            self._imports.wait_for(name, partial(self._watch_module, functions))
+        self._watch(urllib.request, "urlretrieve", ("filename",))
+
+    def remove(self) -> None:
+        """Put the functions back."""
+        self._imports.remove()
+        self._patches.undo()
+
+    def _watch_module(self, functions: dict[str, tuple[str, ...]], module: ModuleType) -> None:
+        for name, parameters in functions.items():
+            if hasattr(module, name):
+                self._watch(module, name, parameters)
+
+    def _watch(self, module: Any, name: str, parameters: tuple[str, ...]) -> None:
+        original: Callable[..., Any] = getattr(module, name)
+        takes = signature(original)
+        seam = self
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                given = takes.bind(*args, **kwargs).arguments
+            except TypeError:  # the original says what is wrong
+                return original(*args, **kwargs)
+            seam._note(given.get(parameter) for parameter in parameters)
+            return original(*args, **kwargs)
+
+        self._patches.replace(module, name, call)
+
+    def _note(self, places: Any) -> None:
+        here = os.path.realpath(os.curdir)
+        for place in places:
+            if isinstance(place, (str, os.PathLike)):
+                real = os.path.realpath(os.fspath(place))
+                if not f"{here}{os.sep}".startswith(f"{real.rstrip(os.sep)}{os.sep}"):
+                    self.places.add(real)

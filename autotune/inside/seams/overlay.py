@@ -1,0 +1,149 @@
+"""The seam at what an overlay does otherwise than a plain file system.
+
+Covered: renaming a folder, or a file to a place that another overlay covers, ends with EXDEV where
+the real files would only change their names: here it copies, inside the view. A file that is opened
+for change is copied whole first: one that is larger than what trials may write is refused before
+that. A file with several hard links is told of: a trial changes one, and the others stay as they
+were. Covered for Python's own calls; C libraries and subprocesses get EXDEV, which mv(1) knows.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import io
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from autotune.inside.seams.base import Patches
+
+LARGE_BYTES = 1 << 30  # copying takes seconds: said, so that a slow start has a reason
+WRITING = os.O_WRONLY | os.O_RDWR
+
+
+class OverlaySeam:
+    """Mends renames, and looks at what is opened for change.
+
+    Args:
+        devices: Device numbers of the real files, by the folders that overlays cover.
+        max_bytes: What the program may write; None for no limit.
+        tell: Told what the user should know, in the process in which the seam was made.
+    """
+
+    def __init__(
+        self, devices: Mapping[str, int], max_bytes: int | None, tell: Callable[[str], None]
+    ) -> None:
+        # the innermost folder that covers a path decides
+        self._devices = sorted(devices.items(), key=lambda item: len(item[0]), reverse=True)
+        self._max_bytes = max_bytes
+        self._tell = tell
+        self._process = os.getpid()
+        self._told: set[str] = set()
+        self._patches = Patches()
+
+    def install(self) -> None:
+        """Begin to mend."""
+        for name in ("rename", "replace"):
+            self._patches.replace(os, name, self._renaming(getattr(os, name)))
+        original = builtins.open
+        seam = self
+
+        def checked_open(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            if mode != "r" and mode != "rb" and ("a" in mode or "+" in mode):  # noqa: PLR1714
+                seam._opened(file)
+            return original(file, mode, *args, **kwargs)
+
+        for module in (builtins, io):  # pathlib opens by io.open
+            self._patches.replace(module, "open", checked_open)
+        original_os_open = os.open
+
+        def checked_os_open(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+            if flags & WRITING and not flags & os.O_TRUNC and not kwargs:
+                seam._opened(path)
+            return original_os_open(path, flags, *args, **kwargs)
+
+        self._patches.replace(os, "open", checked_os_open)
+
+    def remove(self) -> None:
+        """Put everything back as it was."""
+        self._patches.undo()
+
+    def _renaming(self, original: Callable[..., None]) -> Callable[..., None]:
+        seam = self
+
+        def rename(src: Any, dst: Any, **kwargs: Any) -> None:
+            try:
+                original(src, dst, **kwargs)
+            except OSError as error:
+                if error.errno != errno.EXDEV or kwargs or not seam._was_one_device(src, dst):
+                    raise
+                _move(src, dst, original)
+
+        return rename
+
+    def _was_one_device(self, src: Any, dst: Any) -> bool:
+        """Tell whether the real files lie on one file system, where renaming works."""
+        ours, theirs = self._device(src), self._device(dst)
+        return ours is not None and ours == theirs
+
+    def _device(self, path: Any) -> int | None:
+        parent = os.path.realpath(os.path.dirname(os.path.abspath(os.fsdecode(path))))
+        for covered, device in self._devices:
+            if parent == covered or parent.startswith(f"{covered.rstrip('/')}/"):
+                return device
+        return None
+
+    def _opened(self, file: Any) -> None:
+        """Look at a file that is opened for change, and is copied whole for that."""
+        if not isinstance(file, (str, bytes, os.PathLike)):
+            return
+        try:
+            status = os.stat(file)
+        except OSError:
+            return
+        name = os.fsdecode(file)
+        if self._max_bytes is not None and status.st_size > self._max_bytes:
+            raise OSError(
+                errno.ENOSPC,
+                f"autotune: a trial that changes this file works on a copy of "
+                f"{status.st_size / 2**20:,.0f} MiB, and {self._max_bytes / 2**20:,.0f} MiB may be "
+                "written. Open it read-only (mode 'r'), or search with a larger --max-scratch",
+                name,
+            )
+        if status.st_size > LARGE_BYTES:
+            self._say(
+                f"{name} is opened for change: each process of the search copies its "
+                f"{status.st_size / 2**20:,.0f} MiB first. Opened read-only it would not."
+            )
+        if status.st_nlink > 1:
+            self._say(
+                f"{name} has {status.st_nlink} hard links and is opened for change: in a trial "
+                "the other links do not see what is written."
+            )
+
+    def _say(self, sentence: str) -> None:
+        if os.getpid() == self._process and sentence not in self._told:
+            self._told.add(sentence)
+            self._tell(sentence)
+
+
+def _move(src: Any, dst: Any, rename: Callable[..., None]) -> None:
+    """Do what rename(2) does between two folders of one file system, by copying.
+
+    The copy is made beside the target and takes its place at once, so that no half is seen.
+    """
+    is_folder = os.path.isdir(src) and not os.path.islink(src)
+    parent, name = os.path.split(os.path.abspath(os.fsdecode(dst)))
+    part = os.path.join(parent, f".{name}.autotune-{os.getpid()}")
+    if not is_folder:
+        shutil.copy2(src, part, follow_symlinks=False)
+        rename(part, dst)
+        os.unlink(src)
+        return
+    if os.path.lexists(dst):
+        os.rmdir(dst)
+    shutil.copytree(src, part, symlinks=True)
+    rename(part, dst)
+    shutil.rmtree(src)

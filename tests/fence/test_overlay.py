@@ -1,0 +1,196 @@
+"""Overlays as rigs use them, and what they do otherwise than plain files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.errors import FenceError
+from autotune.fence import FenceKind, FenceOptions, raise_fence
+from autotune.fence.overlay import OverlayFence
+from autotune.inside.seams.overlay import OverlaySeam
+from autotune.outcome import Ending, Outcome
+from autotune.program import LaunchPlan, parse_program
+from autotune.rig import Rig
+from autotune.wire import Ready
+from tests import rigging
+from tests.pictures import picture
+from tests.rigging import never
+
+
+@pytest.fixture
+def fence() -> OverlayFence:
+    found = rigging.fence()
+    if not isinstance(found, OverlayFence):
+        pytest.skip(f"no overlays here: {found.doubts}")
+    return found
+
+
+def run_in(view: Any, cwd: Path, code: str) -> str:
+    plan = view.fenced(LaunchPlan((sys.executable, "-c", code), str(cwd)), [])
+    done = subprocess.run(plan.argv, cwd=cwd, capture_output=True, text=True, check=False)
+    assert view.error() is None
+    return done.stdout + done.stderr
+
+
+def test_what_one_rig_writes_no_other_rig_sees(fence: OverlayFence, tmp_path: Path) -> None:
+    first, second = fence.view(), fence.view()
+    write = "open('state', 'w').write('1'); import os; print(os.listdir())"
+    assert run_in(first, tmp_path, write) == "['state']\n"
+    assert run_in(second, tmp_path, "import os; print(os.listdir())") == "[]\n"
+    first.close()
+    second.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_was_downloaded_before_the_first_step_is_there_in_the_next_rig(
+    fence: OverlayFence, tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    first = fence.view()
+    run_in(first, tmp_path, "open('data/digits', 'w').write('all'); open('out', 'w').write('x')")
+    first.prepared([tmp_path / "data"])
+    first.close()
+    second = fence.view()
+    seen = run_in(second, tmp_path, "import os; print(os.listdir(), open('data/digits').read())")
+    second.close()
+    assert seen == "['data'] all\n"
+    assert not list((tmp_path / "data").iterdir())
+
+
+def test_the_root_folder_is_read_only_and_shared_memory_is_new(
+    fence: OverlayFence, tmp_path: Path
+) -> None:
+    view = fence.view()
+    said = run_in(view, tmp_path, "import os; print(os.listdir('/dev/shm')); open('/x.pt', 'w')")
+    view.close()
+    assert said.startswith("[]\n")
+    assert "/x.pt" in said.splitlines()[-1]
+
+
+def test_a_trial_that_writes_too_much_ends_and_the_file_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, time\n"
+        "with open('huge.bin', 'wb') as f:\n"
+        "    for _ in range(40):\n        f.write(os.urandom(1 << 20)); f.flush()\n"
+        "        time.sleep(0.1)\n"
+        "time.sleep(60)\n"
+    )
+    before = picture(script)
+    options = FenceOptions(max_scratch_bytes=5 << 20)
+    with raise_fence(options, tmp_path) as small:
+        program = parse_program(str(script), [], tmp_path)
+        with Rig(program, tmp_path / "rig", tmp_path / "cache", small) as rig:
+            ending = rig.open(None, never, 60.0)
+    assert not isinstance(ending, Ready)
+    assert isinstance(ending, Ending)
+    assert ending.outcome is Outcome.SCRATCH_FULL
+    assert "huge.bin" in ending.reason
+    assert picture(script) == before
+
+
+@pytest.mark.parametrize("kind", ["landlock", "overlay"])
+def test_a_fence_that_is_denied_is_refused_with_the_reason_and_the_mend(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.fence.kernel.landlock_version", lambda: 0)
+    monkeypatch.setattr("autotune.fence.kernel.has_capability", lambda *_: False)
+    monkeypatch.setattr("os.geteuid", lambda: 0)  # a container's root
+    with pytest.raises(FenceError, match="--allow-side-effects") as refused:
+        raise_fence(FenceOptions(kind=FenceKind(kind)), tmp_path)
+    assert f"  {kind}: " in str(refused.value)
+    with raise_fence(FenceOptions(allow_side_effects=True), tmp_path) as fence:
+        assert fence.kind is FenceKind.GUARD
+        assert "C libraries and subprocesses" in fence.sentence
+
+
+@contextmanager
+def mended(max_bytes: int | None = None, **devices: int) -> Iterator[list[str]]:
+    told: list[str] = []
+    seam = OverlaySeam(
+        {f"/{name}": number for name, number in devices.items()}, max_bytes, told.append
+    )
+    seam.install()
+    try:
+        yield told
+    finally:
+        seam.remove()
+
+
+def crossing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let renames fail as they do on overlays, but for those beside the target."""
+    original = os.rename
+
+    def rename(src: Any, dst: Any) -> None:
+        if Path(src).parent != Path(dst).parent:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(src), None, str(dst))
+        original(src, dst)
+
+    for name in ("rename", "replace"):
+        monkeypatch.setattr(os, name, rename)
+
+
+def test_a_rename_that_real_files_allow_is_made_by_copying(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crossing(monkeypatch)
+    for name in ("runs/1/model", "runs/1/deep/log", "old/x", "empty/.keep", "best"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "runs/1/latest").symlink_to("model")
+    (tmp_path / "empty/.keep").unlink()
+    top = tmp_path.parts[1]
+    with mended(**{top: 7}):
+        (tmp_path / "runs/1").rename(tmp_path / "empty")
+        os.replace(tmp_path / "empty/model", tmp_path / "best")
+        with pytest.raises(OSError, match="not empty"):
+            (tmp_path / "empty/deep").rename(tmp_path / "old")
+    assert not (tmp_path / "runs/1").exists()
+    assert (tmp_path / "empty/deep/log").read_text() == "runs/1/deep/log"
+    assert (tmp_path / "empty/latest").is_symlink()
+    assert (tmp_path / "best").read_text() == "runs/1/model"
+    assert (tmp_path / "old/x").exists()
+
+
+def test_a_rename_between_real_file_systems_fails_as_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crossing(monkeypatch)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/x").write_text("x")
+    with mended(), pytest.raises(OSError, match="cross-device"):
+        (tmp_path / "a/x").rename(tmp_path / "x")
+    assert (tmp_path / "a/x").exists()
+
+
+def test_a_file_too_large_to_be_copied_is_refused_before_it_is_copied(tmp_path: Path) -> None:
+    data = tmp_path / "data.bin"
+    data.write_bytes(bytes(3 << 20))
+    with mended(max_bytes=1 << 20):
+        assert data.read_bytes()
+        with pytest.raises(OSError, match="--max-scratch") as refused:
+            data.open("r+b")
+        with pytest.raises(OSError, match="--max-scratch"):
+            os.open(data, os.O_RDWR)
+        data.open("wb").close()  # what it held is not wanted, so nothing is copied
+    assert refused.value.filename == str(data)
+
+
+def test_a_file_with_hard_links_that_is_opened_for_change_is_told_of_once(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("x")
+    (tmp_path / "same").hardlink_to(tmp_path / "log")
+    with mended() as told:
+        for _ in range(2):
+            (tmp_path / "log").open("a").close()
+        (tmp_path / "log").open().close()
+    assert len(told) == 1
+    assert "2 hard links" in told[0]

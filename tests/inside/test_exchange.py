@@ -1,0 +1,129 @@
+"""Only what this run's ranks have signed is read, and nothing that is read can be code."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
+
+from autotune.inside import exchange
+from autotune.inside.exchange import SignedStore
+from autotune.inside.group import Group
+from autotune.inside.meetings import Meetings
+from autotune.inside.meetings import Order as MeetingOrder
+from autotune.inside.shards import Order
+
+KEY = "of this run"
+
+
+class Bomb:
+    """Writes a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (self.path,))
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store that anybody writes to; nobody waits long for what is right."""
+    monkeypatch.setattr(exchange, "PATIENCE_S", 0.1)
+    return HashStore()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 7, -1.5, "naïve \udcff", [1, (2, "x", (None, [3]))], (), 2**70, float("inf")],
+)
+def test_a_signed_value_comes_back_as_it_was(plain: Store, value: Any) -> None:
+    SignedStore(plain, KEY).set("name", value)
+    found = SignedStore(plain, KEY).get("name")
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    "value", [torch.tensor(7), numpy.int64(7), numpy.float32(7.0), torch.tensor([1, 7])[1]]
+)
+def test_single_numbers_of_torch_and_numpy_become_pythons(plain: Store, value: Any) -> None:
+    SignedStore(plain, KEY).set("name", [value])
+    assert SignedStore(plain, KEY).get("name") == [7]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [({"a": 1}, "builtins.dict"), (b"x", "builtins.bytes"), (Path(), "pathlib.PosixPath")],
+)
+def test_anything_else_is_refused_by_its_type_with_the_mend(
+    plain: Store, value: Any, kind: str
+) -> None:
+    with pytest.raises(TypeError, match=f"of type '{kind}'") as refused:
+        SignedStore(plain, KEY).set("name", [value])
+    assert "Leave strategy and world_size out of the search." in str(refused.value)
+
+
+def test_what_is_not_signed_for_this_name_by_this_key_is_never_read(plain: Store) -> None:
+    ours, theirs = SignedStore(plain, KEY), SignedStore(plain, "of another run")
+    theirs.set("replayed", 1)
+    ours.set("one name", 2)
+    ours.within("part").set("name", 3)
+    plain.set("unsigned", "4")
+    plain.set("cut", "5")
+    plain.set("wrongly signed", f"{'0' * 64}6")
+    plain.set("another name", plain.get("one name").decode())
+    plain.set("name", plain.get("part/name").decode())
+    names = ("replayed", "unsigned", "cut", "wrongly signed", "another name", "name")
+    for name in names:
+        assert ours.look(name) is None
+        with pytest.raises(RuntimeError, match=f"under '{name}' .* is signed by none of them"):
+            ours.get(name)
+    assert ours.look("nothing") is None
+    assert ours.get("one name") == 2
+    assert ours.within("part").get("name") == 3
+
+
+def test_a_signed_value_that_comes_after_an_unsigned_one_is_read(plain: Store) -> None:
+    plain.set("name", "0" * 80)
+    ours = SignedStore(plain, KEY)
+    writer = threading.Timer(0.05, lambda: ours.set("name", "right"))
+    writer.start()
+    assert ours.get("name") == "right"
+    writer.join()
+
+
+def test_a_pickle_in_the_place_of_the_ranks_data_and_orders_is_never_run(
+    plain: Store, tmp_path: Path
+) -> None:
+    bomb = pickle.dumps(Bomb(tmp_path / "ran"), protocol=0).decode("ascii")
+    signed_by_others = SignedStore(plain, "of a stranger")
+    for name in ("order/data/1/0", "meeting/0/order/0"):
+        plain.set(name, bomb)
+        signed_by_others.set(f"{name}/", bomb)
+        group = Group(1, 1, 2, 2, SignedStore(plain, KEY))
+        with pytest.raises(RuntimeError, match="is signed by none of them"):
+            next(Order(group, "data").of([])) if "data" in name else _attend(group)
+    assert not (tmp_path / "ran").exists()
+    pickle.loads(bomb.encode())
+    assert (tmp_path / "ran").exists(), "it would have run"
+
+
+def _attend(group: Group) -> MeetingOrder:
+    from autotune.inside.meetings import Report
+
+    return Meetings(group).attend(Report(1, 1, 1.0, 0.0))
+
+
+def test_orders_keep_tuples_and_numbers_of_a_programs_sampler(plain: Store) -> None:
+    groups = [Group(rank, rank, 2, 2, SignedStore(plain, KEY)) for rank in (0, 1)]
+    items = [(1, "a"), [torch.tensor(2), 3], numpy.int64(4)]
+    first, second = (list(Order(group, "data").of(items)) for group in groups)
+    assert first is not items
+    assert second == [(1, "a"), [2, 3], 4]

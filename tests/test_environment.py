@@ -1,0 +1,204 @@
+"""Variables of a best.yaml: those that load code are refused unless named, the others are shown."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from autotune import bestfile
+from autotune.bestfile import BestFile
+from autotune.config import KnobValue
+from autotune.dangerous_variables import DANGERS, danger_of
+from autotune.errors import FileFormatError, UsageError
+from autotune.flags import AS_WRITTEN, Flag
+from autotune.knobs import launched
+from autotune.program import LaunchPlan
+from tests.test_bestfile import BASELINE, edit, faults_of, make_best
+
+EVIL = "/tmp/evil.so"
+TUNES = """
+KMP_BLOCKTIME KMP_AFFINITY OMP_NUM_THREADS OMP_PROC_BIND MKL_NUM_THREADS MALLOC_CONF
+MALLOC_ARENA_MAX PYTORCH_CUDA_ALLOC_CONF PYTORCH_NO_CUDA_MEMORY_CACHING CUDA_LAUNCH_BLOCKING
+CUDA_DEVICE_MAX_CONNECTIONS CUDA_MODULE_LOADING CUDA_VISIBLE_DEVICES NVIDIA_TF32_OVERRIDE
+NCCL_ALGO NCCL_NTHREADS NCCL_P2P_DISABLE TORCH_CUDNN_V8_API_ENABLED PYTHONHASHSEED
+CUBLAS_WORKSPACE_CONFIG TORCHINDUCTOR_MAX_AUTOTUNE TORCHINDUCTOR_FX_GRAPH_CACHE PYTHON_GIL
+TOKENIZERS_PARALLELISM HF_HUB_OFFLINE TRANSFORMERS_OFFLINE ONEDNN_MAX_CPU_ISA FLAVOUR
+"""
+LOADS_CODE = """
+LD_PRELOAD LD_AUDIT LD_LIBRARY_PATH DYLD_INSERT_LIBRARIES GCONV_PATH GLIBC_TUNABLES PATH
+PYTHONPATH PYTHONSTARTUP PYTHONWARNINGS PYTHONBREAKPOINT BASH_ENV ENV PERL5OPT HOME NODE_OPTIONS
+GIT_SSH_COMMAND SSH_ASKPASS CUDA_INJECTION64_PATH NVBIT_TOOL CC CXX CFLAGS
+TORCHINDUCTOR_CACHE_DIR TRITON_CACHE_DIR TORCH_EXTENSIONS_DIR TRITON_PTXAS_PATH
+PYTORCH_KERNEL_CACHE_PATH OMP_TOOL_LIBRARIES HF_MODULES_CACHE HF_HOME HF_ENDPOINT TORCH_HOME
+NCCL_NET_PLUGIN NCCL_TUNER_PLUGIN CUDA_CACHE_PATH MASTER_ADDR PET_RDZV_ENDPOINT https_proxy
+OPENSSL_CONF AUTOTUNE_RIG XDG_CACHE_HOME TMPDIR
+"""
+
+
+def with_values(flags: dict[str, Flag] | None = None, **values: KnobValue) -> BestFile:
+    """A best.yaml whose baseline has nothing of these; names get their dollar by ``env_``."""
+    config = {name.replace("env_", "$"): value for name, value in values.items()}
+    best = make_best(config={**BASELINE, **config})
+    return best.model_copy(
+        update={"program": best.program.model_copy(update={"flags": flags or {}, "own_knobs": ()})}
+    )
+
+
+def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, **(env or {})},
+    )
+
+
+@pytest.mark.parametrize("name", LOADS_CODE.split())
+def test_a_variable_that_loads_code_is_dangerous(name: str) -> None:
+    assert danger_of(name)
+
+
+@pytest.mark.parametrize("name", TUNES.split())
+def test_a_variable_that_tunes_is_not(name: str) -> None:
+    assert danger_of(name) is None
+
+
+def test_each_kind_of_danger_has_a_reason_and_patterns_in_capitals() -> None:
+    for danger in DANGERS:
+        assert danger.reason
+        assert not danger.reason.endswith(".")
+        assert all(pattern == pattern.upper() for pattern in (*danger.patterns, *danger.harmless))
+        assert all(danger_of(name) is None for name in danger.harmless)
+
+
+def test_all_dangers_of_a_file_are_told_at_once_with_value_and_mend(tmp_path: Path) -> None:
+    best = with_values(env_LD_PRELOAD=EVIL, env_PYTHONPATH="/tmp/evil", env_KMP_BLOCKTIME="0")
+    with pytest.raises(UsageError) as refusal:
+        best.use(tmp_path / "best.yaml")
+    first, second, mend = str(refusal.value).splitlines()
+    assert first == (
+        f"{tmp_path}/best.yaml sets LD_PRELOAD='{EVIL}': "
+        "the dynamic linker loads or finds libraries by it."
+    )
+    assert "PYTHONPATH='/tmp/evil'" in second
+    assert "--allow-env LD_PRELOAD,PYTHONPATH" in mend
+    with pytest.raises(UsageError, match="PYTHONPATH"):
+        best.use(tmp_path / "best.yaml", ["LD_PRELOAD"])
+
+
+def test_what_is_allowed_or_harmless_is_shown(tmp_path: Path) -> None:
+    best = with_values(env_LD_PRELOAD=EVIL, env_KMP_BLOCKTIME="0", env_A="two\x1b[2J")
+    assert best.use(tmp_path / "best.yaml", ["$LD_PRELOAD"]) == [
+        f"best.yaml sets environment variables: LD_PRELOAD={EVIL} KMP_BLOCKTIME=0 A='two\\x1b[2J'"
+    ]
+
+
+def test_a_variable_that_is_left_as_it_is_is_neither_refused_nor_shown(tmp_path: Path) -> None:
+    best = with_values(env_LD_PRELOAD=AS_WRITTEN)
+    best = best.model_copy(update={"baseline": {**BASELINE, "$PATH": "/bin"}})
+    best = best.model_copy(update={"config": {**best.config, "$PATH": "/bin"}})
+    assert best.use(tmp_path / "best.yaml") == []
+
+
+def test_what_a_file_passes_to_the_program_is_shown_as_the_program_gets_it(tmp_path: Path) -> None:
+    flags = {
+        "--hidden": Flag("--hidden", value="64"),
+        "batch_size": Flag("--bs", value=64, takes="int"),
+        "keyword.deep": Flag("keyword.deep", value=False, takes="bool"),
+    }
+    config: dict[str, KnobValue] = {"--hidden": "128", "batch_size": 96, "keyword.deep": True}
+    best = with_values(flags, **config)
+    assert best.use(tmp_path / "best.yaml") == [
+        "best.yaml passes to the program: --bs=96 --hidden=128 deep=true"
+    ]
+    assert launched(best.setting, LaunchPlan((), ".")).args == ("--bs=96", "--hidden=128")
+
+
+@pytest.fixture
+def path(workplace: Path) -> Path:
+    """A stranger's best.yaml beside a program."""
+    best = make_best(config={**BASELINE, "$LD_PRELOAD": EVIL, "$FLAVOUR": "sweet"})
+    best.write(workplace / "best.yaml")
+    (workplace / "train.py").write_text("import os\nprint('ran', os.environ.get('FLAVOUR'))\n")
+    return workplace / "best.yaml"
+
+
+@pytest.mark.parametrize("command", [["run", "best.yaml"], ["measure", "--config", "best.yaml"]])
+def test_the_commands_refuse_a_file_that_loads_code(path: Path, command: list[str]) -> None:
+    done = run("-m", "autotune", *command, "train.py")
+    assert done.returncode == 2
+    assert f"best.yaml sets LD_PRELOAD='{EVIL}'" in done.stderr
+    assert "--allow-env LD_PRELOAD" in done.stderr.replace("\n", " ")
+    assert "ran" not in done.stdout
+
+
+def test_run_uses_a_variable_that_is_allowed_and_shows_it(path: Path) -> None:
+    options = ["--allow-env", "PATH", "--allow-env", "X,LD_PRELOAD", "--print-command"]
+    done = run("-m", "autotune", "run", *options, "best.yaml", "train.py")
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stderr.split())
+    assert f"best.yaml sets environment variables: LD_PRELOAD={EVIL} FLAVOUR=sweet" in said
+    assert f"LD_PRELOAD={EVIL}" in done.stdout
+
+
+def test_apply_refuses_and_allows_as_run_does(path: Path) -> None:
+    text = "import autotune, os\n{}\nprint(os.environ['FLAVOUR'])"
+    refused = run("-c", text.format("autotune.apply('best.yaml')"), env={"FLAVOUR": "sour"})
+    assert "UsageError: best.yaml sets LD_PRELOAD" in refused.stderr
+    assert "apply(..., allow_env=['LD_PRELOAD'])" in refused.stderr
+    assert refused.stdout == ""
+    allowed = run("-c", text.format("autotune.apply('best.yaml', allow_env=['LD_PRELOAD'])"))
+    assert allowed.stdout == "sweet\n", allowed.stderr
+    assert "autotune: best.yaml sets environment variables: LD_PRELOAD" in allowed.stderr
+
+
+# --- other ways in --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("knob", "value"),
+    [("malloc", EVIL), ("malloc", "libjemalloc.so.2"), ("cuda_allocator", "backend:evil")],
+)
+def test_knobs_that_set_variables_take_names_of_a_list_alone(
+    tmp_path: Path, knob: str, value: str
+) -> None:
+    path = tmp_path / "best.yaml"
+    make_best().write(path)
+    edit(path, "  compile: 'off'\n", f"  compile: 'off'\n  {knob}: {value}\n")
+    (fault,) = faults_of(path)
+    assert f"knob '{knob}' takes default or " in fault
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("$A=B: c", "is no environment variable: 'A=B' is no name"),
+        ("$A B: c", "is no environment variable: 'A B' is no name"),
+        ('$A: "b\\0c"', "takes text without NUL characters"),
+    ],
+)
+def test_a_name_or_value_that_no_process_can_have_is_a_fault(
+    tmp_path: Path, line: str, said: str
+) -> None:
+    path = tmp_path / "best.yaml"
+    make_best().write(path)
+    edit(path, "  compile: 'off'\n", f"  compile: 'off'\n  {line}\n")
+    (fault,) = faults_of(path)
+    assert said in fault
+
+
+def test_tags_that_make_python_objects_are_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "best.yaml"
+    path.write_text(f"program: !!python/object/apply:os.mkdir ['{tmp_path}/made']\n")
+    with pytest.raises(FileFormatError, match="this is not YAML"):
+        bestfile.read(path)
+    assert not (tmp_path / "made").exists()
+    with pytest.raises(yaml.YAMLError):
+        yaml.safe_load(path.read_text())

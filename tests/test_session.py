@@ -1,0 +1,217 @@
+"""How a session divides its budget, and what it leaves out where that is too small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from autotune.baseline import Baseline
+from autotune.budget import Budget
+from autotune.confirm import SHORT_TURNS, Contest, confirm, confirm_best
+from autotune.console import Console
+from autotune.measurement import Anatomy, Measurement
+from autotune.objective import Objective
+from autotune.outcome import Ending, Outcome
+from autotune.record import BaselineFacts, Side, TrialRecord
+from autotune.rigs import Rigs
+from autotune.rundir import RunDir
+from autotune.session import FULL_ROUND, SHORT_ROUND, TRIALS_WORTH_S, Session
+from autotune.setting import Setting
+from autotune.stop import Stop
+from autotune.study import Study
+from tests.made import (
+    make_hardware,
+    make_measurement,
+    make_profile,
+    make_record,
+    make_setting,
+    make_space,
+    make_study,
+)
+
+SPACE = make_space(["num_workers", "compile"])
+RESOLVED = SPACE.resolve(make_hardware(), make_profile())
+BASE = RESOLVED.baseline
+OTHER = RESOLVED.canonical(BASE.replace(num_workers=1))
+
+
+@dataclass
+class Clock:
+    """A clock that goes only when it is told to."""
+
+    now_s: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class ScriptedRig:
+    """A rig whose windows take two seconds each, of the clock that it is given."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def open(self, *_: object) -> None:
+        """Start in six seconds."""
+        self.clock.now_s += 6.0
+
+    def close(self) -> None:
+        """End at once."""
+
+    def measure(
+        self, setting: Setting, _plan: object, give_up: Callable[[], Ending | None], *_: object
+    ) -> Measurement | Ending:
+        self.clock.now_s += 2.0
+        rate = 1000.0 if setting.config == BASE else 1500.0
+        return give_up() or make_measurement(rate, spread_pct=0.5)
+
+
+class ScriptedRigs:
+    """Makes them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.started = 0
+
+    def new(self) -> ScriptedRig:
+        self.started += 1
+        return ScriptedRig(self.clock)
+
+
+@dataclass
+class Made:
+    """A session after its baseline, and what it is made of."""
+
+    session: Session
+    study: Study
+    clock: Clock
+    rigs: ScriptedRigs
+
+    def confirm(self) -> Any:
+        return confirm_best(self.session, baseline())
+
+
+def made(
+    folder: Path, total_s: float, spent_s: float, startup_s: float = 6.0, step_s: float = 0.01
+) -> Made:
+    clock = Clock()
+    study = make_study(folder, SPACE)
+    study.facts = BaselineFacts(make_profile(), startup_s, step_s)
+    rigs = ScriptedRigs(clock)
+    session = Session(
+        RunDir(folder / "train"),
+        study,
+        Budget(total_s, clock=clock),
+        Stop(),
+        Console(quiet=True),
+        cast("Rigs", rigs),
+        Objective(cast("Rigs", rigs)),
+    )
+    clock.now_s += spent_s
+    session.divide()
+    return Made(session, study, clock, rigs)
+
+
+def tell(study: Study, record: TrialRecord) -> None:
+    study.tell(study.ask_for(record.config, RESOLVED), record)
+
+
+def baseline() -> Baseline:
+    setting = replace(make_setting(BASE), baseline=BASE)
+    return Baseline(make_profile(), make_measurement(), Anatomy(), RESOLVED, setting)
+
+
+@pytest.mark.parametrize(
+    ("total_s", "reserve_s"),
+    [
+        (180.0, 2 * (6.0 + FULL_ROUND.seconds)),
+        (90.0, 6.0 + FULL_ROUND.seconds),
+        (50.0, 6.0 + SHORT_ROUND.seconds),
+        (40.0, 0.0),
+    ],
+)
+def test_small_budgets_keep_less_for_the_confirmation_until_they_keep_nothing(
+    tmp_path: Path, total_s: float, reserve_s: float
+) -> None:
+    session = made(tmp_path, total_s, spent_s=18.0).session
+    assert session.reserve_s == pytest.approx(reserve_s)
+    assert session.until_confirmation.left_s() == pytest.approx(
+        min(total_s - 18.0 - reserve_s, session.budget.wait_s)
+    )
+    assert session.until_confirmation() is None
+
+
+def test_rounds_of_slow_steps_are_planned_by_their_steps(tmp_path: Path) -> None:
+    session = made(tmp_path, 600.0, spent_s=60.0, step_s=3.0).session
+    assert session.reserve_s == pytest.approx(2 * (6.0 + 3.0 * FULL_ROUND.slow_steps))
+
+
+def test_no_trial_begins_that_could_not_end(tmp_path: Path) -> None:
+    session = made(tmp_path, 40.0, spent_s=36.0, step_s=3.0).session
+    ending = session.until_last_trial()
+    assert session.until_confirmation() is None
+    assert ending == Ending(Outcome.OUT_OF_TIME, "the budget is used up")
+
+
+def test_after_a_baseline_that_took_all_it_is_said_that_nothing_was_compared(
+    tmp_path: Path,
+) -> None:
+    given = made(tmp_path, 40.0, spent_s=39.5)
+    tell(given.study, make_record(BASE))
+    verdict = given.confirm()
+    assert verdict.candidate is None
+    assert verdict.reason == "the budget is used up"
+    assert not given.rigs.started
+
+
+def test_without_time_for_fresh_processes_none_is_started_and_it_is_said(tmp_path: Path) -> None:
+    given = made(tmp_path, 40.0, spent_s=36.0)
+    tell(given.study, make_record(BASE))
+    tell(given.study, make_record(OTHER, 1.5))
+    verdict = given.confirm()
+    assert verdict.candidate.config == OTHER
+    assert verdict.confirmation is None
+    assert "fresh processes take about 20 s" in verdict.reason
+    assert not given.rigs.started
+
+
+def test_a_round_that_the_budget_cannot_hold_is_a_short_one(tmp_path: Path) -> None:
+    given = made(tmp_path, 60.0, spent_s=40.0)
+    tell(given.study, make_record(BASE))
+    tell(given.study, make_record(OTHER, 1.5))
+    verdict = given.confirm()
+    assert [len(windows) for windows in given.study.confirmation] == [SHORT_TURNS]
+    assert verdict.confirmation.speedup.estimate == pytest.approx(1.5)
+
+
+def contest(clock: Clock, until_s: float) -> Contest:
+    def give_up() -> Ending | None:
+        is_over = clock.now_s > 1000.0 + until_s
+        return Ending(Outcome.OUT_OF_TIME, "over") if is_over else None
+
+    rigs = cast("Rigs", ScriptedRigs(clock))
+    return Contest(rigs, RESOLVED, baseline().setting, OTHER, give_up)
+
+
+def test_pairs_of_windows_of_a_round_that_time_ends_count() -> None:
+    kept: list[Any] = []
+    clock = Clock()  # six seconds to start, two to warm up, two for each window: five of eight
+    confirm(contest(clock, 19.0), [], kept.append, lambda _: False)
+    (windows,) = kept
+    assert [w.side for w in windows] == [Side.BASELINE, Side.WINNER, Side.WINNER, Side.BASELINE]
+
+
+def test_one_pair_of_windows_says_nothing() -> None:
+    kept: list[Any] = []
+    outcome = confirm(contest(Clock(), 13.0), [], kept.append, lambda _: False)
+    assert outcome == Ending(Outcome.OUT_OF_TIME, "over")
+    assert not kept
+
+
+def test_the_least_of_a_search_is_kept_for_trials(tmp_path: Path) -> None:
+    least_s = 6.0 + SHORT_ROUND.seconds + TRIALS_WORTH_S
+    assert made(tmp_path, 18.0 + least_s + 0.1, 18.0).session.reserve_s > 0
