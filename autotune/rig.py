@@ -140,7 +140,10 @@ class Rig:
             return self._post_mortem()
         answer = self._await(give_up, silence_s)
         if isinstance(answer, Ready):
-            view.prepared([Path(root) for root in answer.downloaded_to])
+            roots = [Path(root) for root in answer.downloaded_to]
+            if doubt := view.prepared(roots, Path(self._program.cwd)):
+                self._reports.doubt(doubt)
+            self._compare_gpus(answer.gpus)
         if isinstance(answer, Ready | Ending):
             return answer
         raise RigError(f"the rig answered {answer.kind} before it was ready")
@@ -300,6 +303,14 @@ class Rig:
         self._polled_at = now
         reason = self._view.overflow()
         return None if reason is None else Ending(Outcome.SCRATCH_FULL, reason, self.log_tail())
+
+    def _compare_gpus(self, inside: int) -> None:
+        """A fence must not hide a GPU; a rank sees one of them by design."""
+        if not self._has_ranks and inside < len(self._gpu_uuids):
+            self._reports.doubt(
+                f"The program can use {inside} of {len(self._gpu_uuids)} GPUs behind the fence. "
+                "If it can use more without autotune, try --fence landlock."
+            )
 
     def _hung(self, silence_s: float) -> Ending:
         return Ending(Outcome.HUNG, f"no step for {silence_s:.0f} s", self.log_tail())

@@ -107,11 +107,13 @@ class Ready:
 
     Attributes:
         downloaded_to: Folders to which the program downloaded data.
+        gpus: CUDA devices that the program can use.
     """
 
     profile: Profile
     startup_s: float
     downloaded_to: tuple[str, ...] = ()
+    gpus: int = 0
     protocol: int = PROTOCOL
     kind: Literal["ready"] = "ready"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -70,11 +72,12 @@ class View(ABC):
         """Say what wrote more than the scratch folders may hold; None while all is well."""
 
     @abstractmethod
-    def prepared(self, roots: Sequence[Path]) -> None:
-        """Take note that the program makes its first step now.
+    def prepared(self, roots: Sequence[Path], here: Path) -> str | None:
+        """Take note that the program makes its first step now; return what the user should know.
 
         Args:
             roots: Folders to which it was seen to download.
+            here: Its working directory.
         """
 
     @abstractmethod
@@ -106,6 +109,7 @@ class Fence(ABC):
     def __init__(self) -> None:
         self._views = 0
         self._own = Scratch(short_place())
+        _make_gpu_nodes()
 
     def new_own_dir(self) -> Path:
         """Return a folder for the next rig's own files."""
@@ -143,3 +147,15 @@ def entering(spec_path: Path, plan: LaunchPlan) -> LaunchPlan:
     """Return the plan that fences its process first."""
     entry = python_plan(ENTER, str(spec_path), "--", cwd=plan.cwd)
     return replace(plan, argv=(*entry.argv, *plan.argv))
+
+
+def _make_gpu_nodes() -> None:
+    """Let NVIDIA's helper make device nodes now: it is set-user-ID, and so of no use inside."""
+    helper = shutil.which("nvidia-modprobe")
+    if helper is not None and Path("/proc/driver/nvidia/version").exists():
+        subprocess.run(
+            [helper, "-u", "-c", "0"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,  # without it the driver's own nodes may be there all the same
+        )

@@ -27,6 +27,7 @@ VARIABLES = (
     "XDG_CACHE_HOME",
 )
 FOLDERS = (".cache", ".keras", ".nv", ".triton", "nltk_data", "scikit_learn_data")  # of the home
+MANY_FILES, MANY_BYTES = 500, 20 << 20
 BYTECODE = "__pycache__"  # Python checks it against the source before it uses it
 
 Fingerprint = tuple[int, int]  # bytes, time of change in ns
@@ -69,6 +70,52 @@ class Prepared:
             os.rename(source, target)  # noqa: PTH104 - both lie in the scratch folder
             kept = True
         return kept
+
+
+@dataclass(frozen=True)
+class Heap:
+    """Many files that a program wrote into one folder before its first step."""
+
+    folder: Path
+    files: int
+    total_bytes: int
+
+    @property
+    def is_worth_keeping(self) -> bool:
+        """Writing it again for each trial takes time: seconds, for this much."""
+        return self.files >= MANY_FILES or self.total_bytes >= MANY_BYTES
+
+
+def heaviest(prepared: Iterable[Prepared], here: Path) -> Heap | None:
+    """Return the folder with most new files that is no cache, by folders of the working directory.
+
+    Args:
+        prepared: What views hold, noted.
+        here: The working directory.
+    """
+    heaps: dict[Path, Heap] = {}
+    for each in prepared:
+        for relative, (size, _) in _all_files(each.upper):
+            if str(relative) in each.files:
+                continue
+            folder = _folder_of(each.covered / relative, here)
+            before = heaps.get(folder, Heap(folder, 0, 0))
+            heaps[folder] = Heap(folder, before.files + 1, before.total_bytes + size)
+    return max(heaps.values(), key=lambda heap: (heap.files, heap.total_bytes), default=None)
+
+
+def _folder_of(real: Path, here: Path) -> Path:
+    if real.is_relative_to(here) and len(parts := real.relative_to(here).parts) > 1:
+        return here / parts[0]
+    return real.parent
+
+
+def _all_files(upper: Path) -> Iterator[tuple[Path, Fingerprint]]:
+    for path, _, names in os.walk(upper):
+        for name in names:
+            fingerprint = _fingerprint(Path(path, name))
+            if fingerprint is not None:
+                yield Path(path, name).relative_to(upper), fingerprint
 
 
 def _below(

@@ -8,12 +8,17 @@ library's, ends with an error that names the file, and the file stays as it is.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from autotune.fence import kernel, scratch
 from autotune.fence.base import Fence, FenceKind, FenceOptions, View, entering
 from autotune.fence.caches import cache_roots
+from autotune.fence.plan import SHARED_MEMORY
 from autotune.fence.scratch import Scratch
 from autotune.fence.spec import FenceSpec
 from autotune.fence.trial import Refused, check_runs, read_answer
@@ -22,6 +27,9 @@ from autotune.program import LaunchPlan
 # Devices, shared memory and /proc/self are written to by every program; nothing there is a file of
 # the user's.
 NO_FILES = ("/dev", "/proc", "/sys")
+SEGMENT = re.compile(
+    r"torch_(\d+)_"
+)  # with the number of the process, as torch's MapAllocator has it
 
 
 class GuardFence(Fence):
@@ -44,7 +52,12 @@ class GuardFence(Fence):
             super().close()
             raise Refused(f"neither {run_dir} nor a folder for temporary files can be written")
         self._scratch = Scratch(places[0])
-        self.open_places = (*cache_roots(os.environ, Path.home()), *options.caches)
+        caches = (
+            *cache_roots(os.environ, Path(os.path.expanduser("~"))),
+            *map(Path.absolute, options.caches),
+        )
+        # Landlock knows folders that exist; others are made in the shadow
+        self.open_places = tuple(place for place in caches if place.is_dir())
         self._room = scratch.rooms([self._scratch.path], options.max_scratch_bytes)[0]
         self.max_scratch_bytes = self._room.max_bytes
         if has_landlock:
@@ -117,6 +130,7 @@ class GuardView(View):
         self.shadow_dir = place / self.own_dir.name
         self._fence = fence
         self._room = room
+        self._segments = _segments()
 
     def fenced(self, plan: LaunchPlan, own: Sequence[Path]) -> LaunchPlan:
         """Return the plan that starts a process inside."""
@@ -130,8 +144,9 @@ class GuardView(View):
         """Say what wrote more than the scratch folder may hold; None while all is well."""
         return self._room.overflow()
 
-    def prepared(self, roots: Sequence[Path]) -> None:
+    def prepared(self, roots: Sequence[Path], here: Path) -> str | None:  # noqa: ARG002
         """Caches are real here: there is nothing to note."""
+        return None
 
     def error(self) -> str | None:
         """Return why a started process could not enter, None if it could."""
@@ -139,6 +154,19 @@ class GuardView(View):
         return error
 
     def close(self) -> None:
-        """Throw the writes away."""
+        """Throw the writes away, and shared memory that its processes left behind."""
+        for segment in _segments() - self._segments:
+            if not psutil.pid_exists(int(SEGMENT.match(segment.name)[1])):  # type: ignore[index]
+                segment.unlink(missing_ok=True)
         scratch.remove(self.shadow_dir)
         scratch.remove(self.own_dir)
+
+
+def _segments() -> set[Path]:
+    """Return the shared memory of this user's that torch's processes made."""
+    found = set()
+    for path in Path(SHARED_MEMORY).glob("torch_*"):
+        with suppress(FileNotFoundError):  # many live for milliseconds
+            if SEGMENT.match(path.name) and path.stat().st_uid == os.geteuid():
+                found.add(path)
+    return found

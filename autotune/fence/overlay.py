@@ -19,7 +19,7 @@ from pathlib import Path
 
 from autotune.fence import kernel, scratch
 from autotune.fence.base import Fence, FenceKind, FenceOptions, View, entering
-from autotune.fence.caches import Prepared, cache_roots
+from autotune.fence.caches import Prepared, cache_roots, heaviest
 from autotune.fence.mounts import is_below, read_mounts
 from autotune.fence.plan import Cover, RealFolders, Step, plan
 from autotune.fence.scratch import Room, Scratch
@@ -46,6 +46,14 @@ class Rights:
     def options(self) -> str:
         """Of an overlay: root's keeps track of renamed folders, others must use ``user.*``."""
         return ",index=off,metacopy=off" + (",redirect_dir=on" if self.is_root else ",userxattr")
+
+
+def socket_folders(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return folders below /tmp with pipes and sockets, which connect only where they are real.
+
+    Source: CUDA's Multi-Process Service, section CUDA_MPS_PIPE_DIRECTORY; X(7).
+    """
+    return (environment.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "/tmp/.X11-unix")  # noqa: S108
 
 
 def rights() -> Rights:
@@ -86,7 +94,10 @@ class OverlayFence(Fence):
         self.rooms = scratch.rooms([s.path for s in self._scratches], options.max_scratch_bytes)
         self.max_scratch_bytes = min(room.max_bytes for room in self.rooms)
         self.devices = {s.path: Path(s.path).stat().st_dev for s in self._steps if _needs_place(s)}
-        self.roots = (*cache_roots(os.environ, Path.home()), *map(_real, options.caches))
+        self.roots = (
+            *cache_roots(os.environ, Path(os.path.expanduser("~"))),
+            *map(_real, options.caches),
+        )
 
     @property
     def sentence(self) -> str:
@@ -145,7 +156,10 @@ class OverlayFence(Fence):
         """Plan, try the plan out, and make read-only what cannot be covered."""
         text = Path("/proc/self/mountinfo").read_text("utf-8", errors="surrogateescape")
         mounts = read_mounts(text)
-        near = [str(_real(place)) for place in (Path.cwd(), Path.home(), *self.folders)]
+        near = [
+            str(_real(place))
+            for place in (Path.cwd(), Path(os.path.expanduser("~")), *self.folders)
+        ]
         steps = plan(mounts, RealFolders(), is_root=self._rights.is_root, towards=near)
         lost = {s.path: "no place for its upper layer" for s in steps if not self._has_place(s)}
         self._steps = tuple(s for s in steps if s.path not in lost)
@@ -204,7 +218,8 @@ class OverlayView(View):
 
     def fenced(self, plan: LaunchPlan, own: Sequence[Path]) -> LaunchPlan:
         """Return the plan that starts a process inside."""
-        passed = tuple(map(str, (self.own_dir, *own)))
+        sockets = (_real(Path(place)) for place in socket_folders(os.environ))
+        passed = tuple(map(str, (self.own_dir, *own, *(p for p in sockets if p.is_dir()))))
         spec = replace(self._spec, passed_through=passed, answer_file=str(self.own_dir / "answer"))
         spec.write(self.own_dir / "spec")
         return entering(self.own_dir / "spec", plan)
@@ -213,8 +228,8 @@ class OverlayView(View):
         """Say what wrote more than the scratch folders may hold; None while all is well."""
         return next(filter(None, (room.overflow() for room in self._rooms)), None)
 
-    def prepared(self, roots: Sequence[Path]) -> None:
-        """Note what the caches hold now."""
+    def prepared(self, roots: Sequence[Path], here: Path) -> str | None:
+        """Note what the caches hold now; say where much was prepared that is no cache."""
         every = (*self._fence.roots, *map(_real, roots))
         for covering in self._spec.coverings:
             if covering.step.cover is Cover.OVERLAY:
@@ -222,6 +237,14 @@ class OverlayView(View):
                 found = Prepared(Path(covering.step.path), upper)
                 found.note(every)
                 self._prepared.append(found)
+        heap = heaviest(self._prepared, here)
+        if heap is None or not heap.is_worth_keeping:
+            return None
+        return (
+            f"The program wrote {heap.files:,} files, {heap.total_bytes / 2**20:,.0f} MiB, to "
+            f"{heap.folder} before its first step, and does so again in each process of the "
+            f"search. If they are prepared data, not results: --cache-dir {heap.folder}"
+        )
 
     def error(self) -> str | None:
         """Return why a started process could not enter, None if it could."""

@@ -140,7 +140,8 @@ class Driver(Borders):
         with self._turn:
             self._is_ready.set()
             downloaded_to = tuple(sorted(self.seams.downloads.places))
-            self._link.send(Ready(profile, perf_counter() - self._started, downloaded_to))
+            startup_s = perf_counter() - self._started
+            self._link.send(Ready(profile, startup_s, downloaded_to, torch.cuda.device_count()))
         self._obey()
 
     def _forked(self) -> None:

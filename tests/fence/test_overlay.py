@@ -57,13 +57,40 @@ def test_what_was_downloaded_before_the_first_step_is_there_in_the_next_rig(
     (tmp_path / "data").mkdir()
     first = fence.view()
     run_in(first, tmp_path, "open('data/digits', 'w').write('all'); open('out', 'w').write('x')")
-    first.prepared([tmp_path / "data"])
+    assert first.prepared([tmp_path / "data"], tmp_path) is None
     first.close()
     second = fence.view()
     seen = run_in(second, tmp_path, "import os; print(os.listdir(), open('data/digits').read())")
     second.close()
     assert seen == "['data'] all\n"
     assert not list((tmp_path / "data").iterdir())
+
+
+def test_data_that_is_prepared_anew_by_each_trial_is_told_of_and_kept_where_that_is_asked_for(
+    fence: OverlayFence, tmp_path: Path
+) -> None:
+    prepare = (
+        "import os; os.makedirs('data/train')\n"
+        "for n in range(600): open(f'data/train/{n}', 'w').write('x')"
+    )
+    view = fence.view()
+    run_in(view, tmp_path, prepare)
+    said = view.prepared([], tmp_path)
+    view.close()
+    assert said is not None
+    assert "600 files" in said
+    assert f"--cache-dir {tmp_path / 'data'}" in said
+    with raise_fence(FenceOptions(caches=(tmp_path / "data",)), tmp_path) as keeping:
+        first, second = keeping.view(), keeping.view()
+        run_in(first, tmp_path, prepare)
+        assert first.prepared([], tmp_path) is None
+        first.close()
+        second.close()
+        third = keeping.view()
+        count = run_in(third, tmp_path, "import os; print(len(os.listdir('data/train')))")
+        third.close()
+    assert count == "600\n"
+    assert not (tmp_path / "data").exists()
 
 
 def test_the_root_folder_is_read_only_and_shared_memory_is_new(
