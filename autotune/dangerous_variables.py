@@ -85,6 +85,7 @@ DANGERS = (
         "code is compiled by it, with the compiler, headers and options that it names",
         (
             *("CC", "CXX", "CPP", "NVCC*", "CUDAHOSTCXX", "CUDA_HOME", "CUDA_PATH", "*FLAGS"),
+            *("ROCM_HOME", "ROCM_PATH", "HIP_PATH"),
             *("CPATH", "*_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX"),
         ),
     ),
@@ -93,6 +94,8 @@ DANGERS = (
         (
             *("*_CACHE_DIR", "*_CACHE_PATH", "*_CACHE_HOME", "*REMOTE_CACHE*", "*REDIS*"),
             *("TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TORCHINDUCTOR_*PATH", "TORCHINDUCTOR_*DIR"),
+            *("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "HF_DATASETS_TRUST_REMOTE_CODE"),
+            "TRITON_CACHE_MANAGER",
             *("TRITON_HOME", "TRITON_*DIR", "TRITON_*PATH", "TRITON_*OVERRIDE*"),
             *("HF_*HOME", "HF_*CACHE", "HF_ENDPOINT", "HUGGINGFACE_HUB_CACHE"),
             *("TRANSFORMERS_CACHE", "PYTORCH_TRANSFORMERS_CACHE", "PYTORCH_PRETRAINED_BERT_CACHE"),
@@ -107,6 +110,8 @@ DANGERS = (
             *("HSA_TOOLS_LIB", "ROCP_TOOL*", "ROCPROFILER_*", "OCL_ICD_*", "VK_*"),
             *("OMPI_*", "UCX_MODULE_*", "FI_PROVIDER_PATH", "I_MPI_*", "NCCL_CONF_FILE"),
             *("OPENSSL_*", "SASL_PATH", "GI_TYPELIB_PATH", "QT_*PATH", "GTK_MODULES"),
+            *("MPLBACKEND", "MATPLOTLIBRC", "COVERAGE_PROCESS_START", "GDK_PIXBUF_MODULE_FILE"),
+            *("PJRT_*LIBRARY*", "TPU_LIBRARY_PATH", "LIBVA_DRIVERS_PATH", "VDPAU_DRIVER_PATH"),
         ),
     ),
     Danger(

@@ -49,7 +49,8 @@ FORKS_MEND = (
 # What a fence answers where it cannot let a trial write: EROFS, EOVERFLOW (another owner's file),
 # EXDEV, and Landlock's EACCES and EPERM
 FENCED_OFF = re.compile(
-    r"\[Errno (30|75|18|13|1)\]|Read-only file system|readonly database|Value too large for defined"
+    r"\[Errno (30|75|18|13|1)\]|\[Errno 28\] autotune|Read-only file system|readonly database"
+    r"|Value too large for defined"
 )
 
 SHM_MEND = (

@@ -9,6 +9,8 @@ from pathlib import Path
 from autotune.errors import UsageError
 from autotune.fence import FenceKind, FenceOptions
 
+MIN_SCRATCH_BYTES = 1 << 20
+
 
 def names(text: str) -> list[str]:
     """Return the names in ``a,b``."""
@@ -51,7 +53,10 @@ def size_bytes(text: str, option: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", text.strip(), re.IGNORECASE)
     if match is None:
         raise UsageError(f"{option} takes a size such as 500M or 20G, not '{text}'.")
-    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+    size = int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+    if size < MIN_SCRATCH_BYTES:
+        raise UsageError(f"{option} {text} lets a program write nothing. Give 1M or more.")
+    return size
 
 
 def fence(

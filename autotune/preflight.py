@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from time import monotonic, sleep
@@ -28,12 +27,11 @@ def doubts(hardware: Hardware, look_s: float = LOOK_S) -> list[str]:
 
 def fence(options: FenceOptions) -> tuple[str, tuple[str, ...]]:
     """Return what would keep trials from changing files here, and what it would not cover."""
-    with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
-        try:
-            with raise_fence(options, Path(folder)) as raised:
-                return raised.sentence, raised.doubts
-        except FenceError as error:
-            return "Nothing keeps trials from changing your files.", (str(error),)
+    try:
+        with raise_fence(options, Path.cwd()) as raised:
+            return raised.sentence, raised.doubts
+    except FenceError as error:
+        return "Nothing keeps trials from changing your files.", (str(error),)
 
 
 def _cpu_doubts(hardware: Hardware, look_s: float) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from autotune.errors import RunDirectoryError, did_you_mean
 from autotune.hardware import Hardware
@@ -117,5 +118,5 @@ def _taken(run: RunDir) -> str:
         owner = ""
     return (
         f"The run directory '{run.path}' exists.{owner} Continue it with "
-        f"'autotune resume {run.name}', or choose another --name."
+        f"'autotune resume {quote(run.name)}', or choose another --name."
     )

@@ -59,7 +59,7 @@ def raise_fence(options: FenceOptions, run_dir: Path) -> Fence:
             continue
         try:
             fence = _raised(kind, options, run_dir)
-        except Refused as refusal:
+        except (Refused, OSError) as refusal:
             reasons.append(f"  {kind}: {refusal}{_switch() if kind is FenceKind.OVERLAY else ''}")
             continue
         if kind is FenceKind.LANDLOCK and reasons:
@@ -80,6 +80,7 @@ def _raised(kind: FenceKind, options: FenceOptions, run_dir: Path) -> Fence:
 
 
 def _switch() -> str:
+    """Return which switch of this system denies overlays, and the mend; nothing if none does."""
     for path, value, mend in SWITCHES:
         try:
             if Path(path).read_text(encoding="utf-8").strip() == value:

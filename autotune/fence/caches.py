@@ -33,11 +33,17 @@ BYTECODE = "__pycache__"  # Python checks it against the source before it uses i
 Fingerprint = tuple[int, int]  # bytes, time of change in ns
 
 
-def cache_roots(environment: Mapping[str, str], home: Path) -> tuple[Path, ...]:
-    """Return the folders in which libraries keep what they download and compile."""
+def cache_roots(environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the folders in which libraries keep what they download and compile.
+
+    A folder in which the home or the working directory lies is none: results lie there too.
+    """
+    home = Path(os.path.expanduser("~"))
     named = [Path(environment[name]) for name in VARIABLES if environment.get(name)]
     places = [*named, *(home / name for name in FOLDERS)]
-    return tuple(dict.fromkeys(Path(os.path.realpath(place)) for place in places))
+    real = dict.fromkeys(Path(os.path.realpath(place)) for place in places)
+    in_use = [Path(os.path.realpath(place)) for place in (home, os.curdir)]
+    return tuple(root for root in real if not any(p.is_relative_to(root) for p in in_use))
 
 
 @dataclass
@@ -66,8 +72,12 @@ class Prepared:
             if _fingerprint(source) != before:
                 continue
             target = layer / relative
-            _make_folders(target.parent, layer, self.upper)
-            os.rename(source, target)  # noqa: PTH104 - both lie in the scratch folder
+            try:
+                _make_folders(target.parent, layer, self.upper)
+                source.parent.chmod(0o700)  # it goes in any case; the layer's has the right mode
+                os.rename(source, target)
+            except OSError:  # then later views prepare it again
+                continue
             kept = True
         return kept
 
@@ -148,3 +158,4 @@ def _make_folders(folder: Path, layer: Path, upper: Path) -> None:
         _make_folders(folder.parent, layer, upper)
     folder.mkdir()
     shutil.copystat(upper / folder.relative_to(layer), folder)
+    folder.chmod(folder.stat().st_mode | 0o200)  # to move into

@@ -25,6 +25,9 @@ from autotune.fence.spec import EXERCISE, Covering, FenceSpec, read_spec
 
 FAILED = 125  # exit code, as of docker run for "the container could not be started"
 MAX_COPIED_BYTES = 64 << 20  # a larger file of a rebuilt folder is a link to the read-only one
+MAX_COPIED_IN_ALL_BYTES = 256 << 20
+# How the names of segments begin that living processes share: torch's, Python's, NCCL's, semaphores
+SEGMENTS = ("torch_", "psm_", "sem.", "nccl-", "autotune-fence-")
 
 
 def main(spec_path: str, separator: str = "--", *command: str) -> int:
@@ -65,6 +68,7 @@ def enter(spec: FenceSpec) -> dict[str, str]:
             os.makedirs(path, exist_ok=True)
             kernel.mount(_by_fd(real), path, flags=kernel.MS_BIND | kernel.MS_REC)
         failures |= _cover(read_only, spec)
+        failures |= _exercised(spec.exercised)
         os.chdir(here)
     if spec.writable is not None:
         kernel.forbid_writing_but_below(spec.writable)
@@ -83,19 +87,30 @@ def _cover(places: Iterable[_Place], spec: FenceSpec) -> dict[str, str]:
     return failures
 
 
+def _exercised(folders: Iterable[str]) -> dict[str, str]:
+    failures = {}
+    for folder in folders:
+        try:
+            exercise(folder)
+        except OSError as error:
+            failures[folder] = str(error)
+    return failures
+
+
 class _Place:
     """One covering, with its scratch folders opened while they can be reached."""
 
     def __init__(self, covering: Covering) -> None:
         self.covering = covering
         self._path = covering.step.path
-        self._upper = self._work = self._rebuilt = self._scratch = -1
-        self.original: tuple[str, int] | None = None  # a rebuilt folder's, for links into it
+        self._lower = self._upper = self._work = self._rebuilt = self._scratch = -1
+        self.original: tuple[str, int] | None = None  # for links into the real folder
         match covering.step.cover:
             case Cover.OVERLAY:
+                self._lower = os.open(self._path, os.O_PATH)
                 self._upper = _open(covering.scratch, "upper")
                 self._work = _open(covering.scratch, "work")
-            case Cover.REBUILT:
+            case Cover.REBUILT | Cover.MEMORY:
                 self._rebuilt = _open(covering.scratch, "rebuilt")
                 self._scratch = os.open(covering.scratch, os.O_PATH)
         self._layers = [os.open(layer, os.O_PATH) for layer in covering.layers]
@@ -116,8 +131,7 @@ class _Place:
 
     def _overlay(self, options: str) -> None:
         attached = [(path, os.open(path, os.O_PATH)) for path in self.covering.step.attached]
-        lower = os.open(self._path, os.O_PATH)
-        layers = ":".join(map(_by_fd, (*self._layers, lower)))
+        layers = ":".join(map(_by_fd, (*self._layers, self._lower)))
         data = f"lowerdir={layers},upperdir={_by_fd(self._upper)},workdir={_by_fd(self._work)}"
         kernel.mount("overlay", self._path, "overlay", data=data + options)
         for path, real in attached:
@@ -126,37 +140,55 @@ class _Place:
     def _rebuild(self) -> None:
         """Make a folder like the real one, with its folders bound in and its files copied."""
         new = _by_fd(self._rebuilt)
-        original = f"{_by_fd(self._scratch)}/original"  # by the folder: so what is mounted is seen
-        kernel.mount(self._path, original, flags=kernel.MS_BIND | kernel.MS_REC)
-        _make_read_only(original)
-        self.original = f"{self.covering.scratch}/original", os.open(original, os.O_PATH)
+        self._set_aside()
+        room = MAX_COPIED_IN_ALL_BYTES
         with os.scandir(self._path) as entries:
             for entry in entries:
                 copy = f"{new}/{entry.name}"
                 if entry.is_dir(follow_symlinks=False):
                     os.mkdir(copy)
                     kernel.mount(entry.path, copy, flags=kernel.MS_BIND | kernel.MS_REC)
-                    _make_read_only(copy)  # until something covers it
+                    kernel.make_read_only(copy, with_inner=True)  # until something covers it
                 else:
-                    _copy(entry, copy, Path(self.covering.scratch) / "original" / entry.name)
+                    room -= _copy(entry, copy, Path(self._aside, entry.name), room)
         shutil.copystat(self._path, new)
         kernel.mount(new, self._path, flags=kernel.MS_BIND | kernel.MS_REC)
 
     def _memory(self) -> None:
+        """Cover shared memory by a new one; what others have there can be read through links."""
+        self._set_aside()
         room = os.statvfs(self._path)
         size = room.f_blocks * room.f_frsize
+        names = os.listdir(self._path)
         flags = kernel.MS_NOSUID | kernel.MS_NODEV
         kernel.mount("tmpfs", self._path, "tmpfs", flags, f"size={size},mode=1777")
+        for name in names:
+            if not name.startswith(SEGMENTS):
+                os.symlink(Path(self._aside, name), Path(self._path, name))
+
+    @property
+    def _aside(self) -> str:
+        """Where the real folder can be read."""
+        return f"{self.covering.scratch}/original"
+
+    def _set_aside(self) -> None:
+        original = f"{_by_fd(self._scratch)}/original"  # by the folder: so what is mounted is seen
+        kernel.mount(self._path, original, flags=kernel.MS_BIND | kernel.MS_REC)
+        kernel.make_read_only(original, with_inner=True)
+        self.original = self._aside, os.open(original, os.O_PATH)
 
 
 def exercise(folder: str) -> None:
-    """Append, rename, delete and read back in a covered folder, where this user may write.
+    """Make a folder, append, rename, delete and read back, where this user may write.
 
     Raises:
         OSError: when any of it fails or reads back otherwise.
     """
     if not os.access(folder, os.W_OK | os.X_OK):
         return
+    inner = Path(folder, f"{EXERCISE}-folder")
+    inner.mkdir()
+    inner.rmdir()
     first, second = Path(folder, EXERCISE), Path(folder, f"{EXERCISE}-2")
     before = first.read_text(encoding="utf-8") if first.exists() else ""
     with first.open("a", encoding="utf-8") as file:
@@ -182,31 +214,34 @@ def _new_namespaces(*, in_user_namespace: bool) -> None:
 
 def _make_read_only(path: str) -> None:
     """Make a mount read-only; a folder that is none becomes one."""
-    # an ordinary user may not drop what the mount had before: statvfs(3) and mount(2) agree on bits
-    locked = os.statvfs(path).f_flag & kernel.MAY_BE_LOCKED
-    if os.statvfs(path).f_flag & os.ST_RELATIME:
-        locked |= kernel.MS_RELATIME
-    flags = kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY | locked
     try:
-        kernel.mount("none", path, flags=flags)
+        kernel.make_read_only(path)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
         kernel.mount(path, path, flags=kernel.MS_BIND | kernel.MS_REC)
-        kernel.mount("none", path, flags=flags)
+        kernel.make_read_only(path)
 
 
-def _copy(entry: os.DirEntry[str], copy: str, original: Path) -> None:
-    """Copy a file of a rebuilt folder; one that is large, or no file, is linked to."""
-    if entry.is_symlink():
-        os.symlink(os.readlink(entry.path), copy)
-    elif entry.is_file() and entry.stat().st_size <= MAX_COPIED_BYTES:
-        try:
+def _copy(entry: os.DirEntry[str], copy: str, original: Path, room: int) -> int:
+    """Copy a file of a rebuilt folder, if there is room; return its bytes.
+
+    A link is made to what is large, no file, or may be seen but not read.
+    """
+    try:
+        if entry.is_symlink():
+            os.symlink(os.readlink(entry.path), copy)
+            return 0
+        size = entry.stat().st_size
+        if entry.is_file() and size <= min(room, MAX_COPIED_BYTES):
             shutil.copy2(entry.path, copy)
-        except PermissionError:  # it may be seen but not read, inside as outside
-            os.symlink(original, copy)
-    else:
-        os.symlink(original, copy)
+            return size
+    except FileNotFoundError:  # it has gone meanwhile
+        return 0
+    except PermissionError:
+        pass
+    os.symlink(original, copy)
+    return 0
 
 
 def _open(folder: str, name: str) -> int:

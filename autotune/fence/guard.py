@@ -19,7 +19,7 @@ from autotune.fence import kernel, scratch
 from autotune.fence.base import Fence, FenceKind, FenceOptions, View, entering
 from autotune.fence.caches import cache_roots
 from autotune.fence.plan import SHARED_MEMORY
-from autotune.fence.scratch import Scratch
+from autotune.fence.scratch import Room, Scratch
 from autotune.fence.spec import FenceSpec
 from autotune.fence.trial import Refused, check_runs, read_answer
 from autotune.program import LaunchPlan
@@ -52,14 +52,11 @@ class GuardFence(Fence):
             super().close()
             raise Refused(f"neither {run_dir} nor a folder for temporary files can be written")
         self._scratch = Scratch(places[0])
-        caches = (
-            *cache_roots(os.environ, Path(os.path.expanduser("~"))),
-            *map(Path.absolute, options.caches),
-        )
+        caches = (*cache_roots(os.environ), *map(Path.absolute, options.caches))
         # Landlock knows folders that exist; others are made in the shadow
         self.open_places = tuple(place for place in caches if place.is_dir())
-        self._room = scratch.rooms([self._scratch.path], options.max_scratch_bytes)[0]
-        self.max_scratch_bytes = self._room.max_bytes
+        self._rooms = scratch.rooms(self.folders, options.max_scratch_bytes)
+        self.max_scratch_bytes = min(room.max_bytes for room in self._rooms)
         if has_landlock:
             try:
                 self._try_landlock()
@@ -83,7 +80,7 @@ class GuardFence(Fence):
 
     def view(self) -> View:
         """Return a view in which nothing has been written yet."""
-        return GuardView(self, self._scratch.path, self._room)
+        return GuardView(self, self._scratch.path, self._rooms)
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -122,14 +119,14 @@ class GuardView(View):
     Args:
         fence: Whose.
         place: In which the shadow folder is made.
-        room: How much may be written.
+        rooms: How much may be written.
     """
 
-    def __init__(self, fence: GuardFence, place: Path, room: scratch.Room) -> None:
+    def __init__(self, fence: GuardFence, place: Path, rooms: Sequence[Room]) -> None:
         self.own_dir = fence.new_own_dir()
         self.shadow_dir = place / self.own_dir.name
         self._fence = fence
-        self._room = room
+        self._rooms = [room.of(self.own_dir.name) for room in rooms]
         self._segments = _segments()
 
     def fenced(self, plan: LaunchPlan, own: Sequence[Path]) -> LaunchPlan:
@@ -141,8 +138,8 @@ class GuardView(View):
         return entering(self.own_dir / "spec", plan)
 
     def overflow(self) -> str | None:
-        """Say what wrote more than the scratch folder may hold; None while all is well."""
-        return self._room.overflow()
+        """Say what wrote more than the scratch folders may hold; None while all is well."""
+        return next(filter(None, (room.overflow() for room in self._rooms)), None)
 
     def prepared(self, roots: Sequence[Path], here: Path) -> str | None:  # noqa: ARG002
         """Caches are real here: there is nothing to note."""

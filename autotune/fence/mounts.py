@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -44,12 +44,14 @@ class Mount:
         file_system: Its type, such as ``ext4``.
         options: Of this mount: ``rw``, ``nosuid``, ….
         super_options: Of its file system.
+        root: The folder of the file system that is mounted.
     """
 
     path: str
     file_system: str
     options: tuple[str, ...]
     super_options: tuple[str, ...] = ()
+    root: str = "/"
 
     @property
     def is_writable(self) -> bool:
@@ -72,31 +74,37 @@ def is_below(path: str, above: str) -> bool:
 
 
 def read_mounts(mountinfo: str) -> tuple[Mount, ...]:
-    """Return the mounts that can be seen, parents before children.
-
-    A mount is hidden by another one at its own path, or above it, on which it is not mounted.
-    """
-    lines = list(_parse(mountinfo))
-    parents = {number: parent for number, parent, _ in lines}
+    """Return the mounts that can be seen, parents before children; one that hides others hides."""
+    mounts = {number: (parent, mount) for number, parent, mount in _parse(mountinfo)}
+    inner: dict[int, list[int]] = {}
+    for number, (parent, _) in mounts.items():
+        inner.setdefault(parent, []).append(number)
+    roots = [n for n, (parent, m) in mounts.items() if m.path == "/" and parent not in mounts]
     seen = [
         mount
-        for number, _, mount in lines
-        if not any(
-            (other.path == mount.path or mount.is_below(other.path))
-            and above not in _chain(number, parents)
-            for above, _, other in lines
-        )
+        for number, (_, mount) in mounts.items()
+        if not roots or _found_at(mount.path, roots[0], mounts, inner) == number
     ]
     return tuple(sorted(seen, key=lambda m: PurePosixPath(m.path).parts))
 
 
-def _chain(number: int, parents: Mapping[int, int]) -> set[int]:
-    """Return a mount with those on which it is mounted, down to the root."""
-    chain: set[int] = set()
-    while number not in chain:
-        chain.add(number)
-        number = parents.get(number, number)
-    return chain
+def _found_at(
+    path: str,
+    root: int,
+    mounts: Mapping[int, tuple[int, Mount]],
+    inner: Mapping[int, Sequence[int]],
+) -> int:
+    """Return the number of the mount that a path leads to, walking as the kernel does."""
+    here = root
+    while True:
+        on_the_way = [
+            number
+            for number in inner.get(here, ())
+            if path == mounts[number][1].path or is_below(path, mounts[number][1].path)
+        ]
+        if not on_the_way:
+            return here
+        here = min(on_the_way, key=lambda number: len(mounts[number][1].path))
 
 
 def _parse(mountinfo: str) -> Iterator[tuple[int, int, Mount]]:
@@ -110,6 +118,7 @@ def _parse(mountinfo: str) -> Iterator[tuple[int, int, Mount]]:
                 file_system=super_fields[0],
                 options=tuple(fields[5].split(",")),
                 super_options=tuple(super_fields[2].split(",")),
+                root=_unescaped(fields[3]),
             )
             yield int(fields[0]), int(fields[1]), mount
 

@@ -14,19 +14,22 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.fence import kernel, scratch
 from autotune.fence.base import Fence, FenceKind, FenceOptions, View, entering
 from autotune.fence.caches import Prepared, cache_roots, heaviest
-from autotune.fence.mounts import is_below, read_mounts
+from autotune.fence.mounts import Mount, is_below, read_mounts
 from autotune.fence.plan import Cover, RealFolders, Step, plan
-from autotune.fence.scratch import Room, Scratch
+from autotune.fence.scratch import Scratch
 from autotune.fence.spec import EXERCISE, Covering, FenceSpec
-from autotune.fence.trial import Refused, read_answer, refused_covers
+from autotune.fence.trial import Refused, check_runs, read_answer, refused_covers
 from autotune.program import LaunchPlan
 
+LOOKED_AT, LOOKED_AT_DEPTH = 5_000, 2  # entries of the working directory: some 20 ms
+MAX_LAYERS = 100  # of kept caches: the options of a mount end at 4 KiB
 WHOLE_RANGE = ["0", "0", "4294967295"]  # /proc/self/uid_map in the first user namespace
 
 
@@ -85,27 +88,31 @@ class OverlayFence(Fence):
         self._scratches: list[Scratch] = []
         self._layers: dict[str, tuple[str, ...]] = {}
         try:
-            self._scratches = _that_hold_upper_layers(options, run_dir, self._rights)
-            self._steps, self.doubts = self._tried()
-            self._give_back_unused()
+            mounts = read_mounts(
+                Path("/proc/self/mountinfo").read_text("utf-8", errors="surrogateescape")
+            )
+            near = [str(_real(place)) for place in (Path.cwd(), Path(os.path.expanduser("~")))]
+            self._steps = plan(mounts, RealFolders(), is_root=self._rights.is_root, towards=near)
+            failed = self._find_scratches(scratch.candidates(options.scratch_dir, run_dir))
+            self.doubts = self._make_read_only_what_fails(mounts)
         except BaseException:
             self.close()
             raise
-        self.rooms = scratch.rooms([s.path for s in self._scratches], options.max_scratch_bytes)
+        named = options.scratch_dir
+        if named is not None and _real(named) in failed:
+            self.doubts += (f"--scratch-dir {named} is not used: {failed[_real(named)]}.",)
+        self.rooms = scratch.rooms(self.folders, options.max_scratch_bytes)
         self.max_scratch_bytes = min(room.max_bytes for room in self.rooms)
         self.devices = {s.path: Path(s.path).stat().st_dev for s in self._steps if _needs_place(s)}
-        self.roots = (
-            *cache_roots(os.environ, Path(os.path.expanduser("~"))),
-            *map(_real, options.caches),
-        )
+        self.roots = (*cache_roots(os.environ), *map(_real, options.caches))
 
     @property
     def sentence(self) -> str:
         """What the user is told before the first trial."""
-        places = " or ".join(str(s.path.parent) for s in self._scratches)
+        places = " and ".join(str(s.path.parent) for s in self._scratches)
         return (
-            "Trials see your files through overlays: what they write, rename or delete goes to "
-            f"{places} and is thrown away."
+            "Trials see your files through overlays: what they write, rename or delete is kept in "
+            f"{places} until the trial ends, and thrown away."
         )
 
     def view(self) -> View:
@@ -114,7 +121,8 @@ class OverlayFence(Fence):
 
     def close(self) -> None:
         """Remove the scratch folders."""
-        _close_all(self._scratches)
+        for each in self._scratches:
+            each.close()
         super().close()
 
     @property
@@ -141,6 +149,8 @@ class OverlayFence(Fence):
     def keep(self, prepared: Prepared, name: str) -> None:
         """Let later views find what a program prepared before its first step."""
         path = str(prepared.covered)
+        if len(self._layers.get(path, ())) >= MAX_LAYERS:
+            return
         layer = self._scratch_for(path) / "layers" / f"{name}-{prepared.upper.parent.name}"
         layer.mkdir(parents=True)
         if prepared.keep(layer):
@@ -152,48 +162,61 @@ class OverlayFence(Fence):
         outside = [s.path for s in self._scratches if not is_below(str(s.path), path)]
         return outside[0]
 
-    def _tried(self) -> tuple[tuple[Step, ...], tuple[str, ...]]:
-        """Plan, try the plan out, and make read-only what cannot be covered."""
-        text = Path("/proc/self/mountinfo").read_text("utf-8", errors="surrogateescape")
-        mounts = read_mounts(text)
-        near = [
-            str(_real(place))
-            for place in (Path.cwd(), Path(os.path.expanduser("~")), *self.folders)
-        ]
-        steps = plan(mounts, RealFolders(), is_root=self._rights.is_root, towards=near)
+    def _find_scratches(self, places: Sequence[Path]) -> dict[Path, str]:
+        """Take the first places on which overlays work, until each overlay has one outside.
+
+        Returns:
+            The places on which they do not work, with the reasons.
+        """
+        failed: dict[Path, str] = {}
+        for place in places:
+            try:
+                made = Scratch(place)
+            except OSError as error:
+                failed[place] = str(error)
+                continue
+            self._scratches.append(made)
+            if reason := _tries_overlay(made.path, self._rights):
+                self._scratches.remove(made)
+                made.close()
+                failed[place] = reason
+            elif all(map(self._has_place, self._steps)):
+                break
+        if not self._scratches:
+            told = "; ".join(f"{place}: {reason}" for place, reason in failed.items())
+            raise Refused(f"no folder holds an overlay's upper layer ({told})")
+        return failed
+
+    def _make_read_only_what_fails(self, mounts: Sequence[Mount]) -> tuple[str, ...]:
+        """Try the plan out; return what cannot be covered, as sentences for the user."""
+        steps = self._steps
         lost = {s.path: "no place for its upper layer" for s in steps if not self._has_place(s)}
         self._steps = tuple(s for s in steps if s.path not in lost)
-        lost |= refused_covers(self.spec("tried"))
+        here = _real(Path.cwd())
+        if not self._rights.may_mount:
+            _insist_on_own(here)
+        lost |= refused_covers(replace(self.spec("tried"), exercised=(str(here),)))
         for folder in self.folders:
             scratch.remove(folder / "tried")
-        self._insist_on_working(lost)
-        kinds = {mount.path: mount.file_system for mount in mounts}
-        doubts = tuple(
-            f"Trials can read but not write {path}"
-            f"{f' ({kinds[path]})' if path in kinds else ''}: {reason}."
+        _insist_on_working_at(here, lost)
+        kept = tuple(s for s in self._steps if s.path not in lost)
+        # what this user cannot reach, no trial can change
+        lost = {path: reason for path, reason in lost.items() if _is_reachable(path)}
+        self._steps = (*kept, *(Step(Cover.READ_ONLY, path) for path in lost))
+        if lost:
+            check_runs(self.spec("tried"), "true")
+            for folder in self.folders:
+                scratch.remove(folder / "tried")
+        kinds = {mount.path: f" ({mount.file_system})" for mount in mounts}
+        return tuple(
+            f"Trials can read but not write {path}{kinds.get(path, '')}: {reason}."
             for path, reason in lost.items()
         )
-        kept = tuple(s for s in self._steps if s.path not in lost)
-        return (*kept, *(Step(Cover.READ_ONLY, path) for path in lost)), doubts
-
-    def _give_back_unused(self) -> None:
-        used = {self._scratch_for(s.path) for s in self._steps if _needs_place(s)}
-        for each in self._scratches:
-            if each.path not in used:
-                each.close()
-        self._scratches = [s for s in self._scratches if s.path in used]
 
     def _has_place(self, step: Step) -> bool:
         return not _needs_place(step) or any(
             not is_below(str(s.path), step.path) for s in self._scratches
         )
-
-    def _insist_on_working(self, lost: Mapping[str, str]) -> None:
-        """A program that cannot write where it stands is not helped by a fence that is strong."""
-        here = os.path.realpath(Path.cwd())
-        for path, reason in lost.items():
-            if here == path or is_below(here, path):
-                raise Refused(f"{path} cannot be covered: {reason}")
 
 
 class OverlayView(View):
@@ -208,7 +231,7 @@ class OverlayView(View):
         self.shadow_dir = self.own_dir / "files"
         self._fence = fence
         self._spec = fence.spec(self._name)
-        self._rooms = tuple(_narrowed(room, self._name) for room in fence.rooms)
+        self._rooms = tuple(room.of(self._name) for room in fence.rooms)
         self._prepared: list[Prepared] = []
 
     @property
@@ -253,33 +276,47 @@ class OverlayView(View):
 
     def close(self) -> None:
         """Throw the writes away, but for prepared caches."""
-        for prepared in self._prepared:
-            if prepared.files:
-                self._fence.keep(prepared, self._name)
-        for folder in self._fence.folders:
-            scratch.remove(folder / self._name)
-
-
-def _that_hold_upper_layers(options: FenceOptions, run_dir: Path, own: Rights) -> list[Scratch]:
-    """Return the scratch folders, first choice first, on which overlays were seen to work."""
-    found: list[Scratch] = []
-    reasons: list[str] = []
-    for place in scratch.candidates(options.scratch_dir, run_dir):
-        made = Scratch(place)
         try:
-            reason = _tries_overlay(made.path, own)
-        except Refused as refusal:
-            made.close()
-            _close_all(found)
-            raise Refused(str(refusal)) from refusal
-        if reason is None:
-            found.append(made)
-        else:
-            made.close()
-            reasons.append(f"{place}: {reason}")
-    if not found:
-        raise Refused(f"no folder holds an overlay's upper layer ({'; '.join(reasons)})")
-    return found
+            for prepared in self._prepared:
+                if prepared.files:
+                    self._fence.keep(prepared, self._name)
+        finally:
+            for folder in self._fence.folders:
+                scratch.remove(folder / self._name)
+
+
+def _insist_on_own(here: Path) -> None:
+    """An ordinary user's overlay cannot copy what belongs to others, be it by the group alone."""
+    ours = (os.geteuid(), os.getegid())
+    depth = len(here.parts)
+    looked_at = 0
+    for path, folders, files in os.walk(here):
+        folders[:] = [name for name in folders if not os.path.ismount(os.path.join(path, name))]
+        if len(Path(path).parts) - depth >= LOOKED_AT_DEPTH:
+            folders.clear()
+        for inner in (Path(path, name) for name in (*folders, *files)):
+            looked_at += 1
+            status = inner.lstat()
+            is_ours = (status.st_uid, status.st_gid) == ours or inner.is_symlink()
+            if not is_ours and os.access(inner, os.W_OK):
+                raise Refused(f"{inner} belongs to another user or group")
+        if looked_at > LOOKED_AT:
+            return
+
+
+def _is_reachable(path: str) -> bool:
+    try:
+        Path(path).stat()
+    except OSError:
+        return False
+    return True
+
+
+def _insist_on_working_at(here: Path, lost: Mapping[str, str]) -> None:
+    """A program that cannot write where it stands is not helped by a fence that is strong."""
+    for path, reason in lost.items():
+        if here.is_relative_to(path):
+            raise Refused(f"{path} cannot be covered: {reason}")
 
 
 def _tries_overlay(place: Path, own: Rights) -> str | None:
@@ -301,7 +338,7 @@ def _tries_overlay(place: Path, own: Rights) -> str | None:
 
 
 def _needs_place(step: Step) -> bool:
-    return step.cover in {Cover.OVERLAY, Cover.REBUILT}
+    return step.cover is not Cover.READ_ONLY
 
 
 def _make_folders(step: Step, place: Path) -> None:
@@ -315,20 +352,10 @@ def _make_folders(step: Step, place: Path) -> None:
 def _make_like(folder: Path, real: Path) -> None:
     """Give a layer the mode, times and, as far as allowed, the owner of the folder it covers."""
     status = real.stat()
-    if os.geteuid() == 0:
+    with suppress(OSError):  # in some containers most owners cannot be named
         os.chown(folder, status.st_uid, status.st_gid)
     shutil.copystat(real, folder)
 
 
-def _narrowed(room: Room, name: str) -> Room:
-    """The room of one view's folders alone: others hold what later views need."""
-    return replace(room, folders=tuple(folder / name for folder in room.folders))
-
-
 def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
-
-
-def _close_all(scratches: Sequence[Scratch]) -> None:
-    for each in scratches:
-        each.close()

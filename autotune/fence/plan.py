@@ -6,7 +6,8 @@ becomes read-only. Root covers each of these as a whole. For an ordinary user th
 - refuses an overlay of a folder in which something is mounted, because what lies below a mount
   would be seen: such a folder is rebuilt from overlays of its folders;
 - cannot copy a folder of another owner to an upper layer, such as /var/tmp: so what is covered are
-  the uppermost folders that the user may write to, and all above them becomes read-only.
+  the uppermost folders that the user may write to, and all above them becomes read-only. On the way
+  to the working directory, what lies behind such a folder is covered once more.
 """
 
 from __future__ import annotations
@@ -52,6 +53,14 @@ class Step:
 class Folders(Protocol):
     """What the plan asks of the file system."""
 
+    def is_folder(self, path: str) -> bool:
+        """Tell whether a folder is mounted there; containers mount single files."""
+        ...
+
+    def is_own(self, path: str) -> bool:
+        """Tell whether a folder is of this user and group, so that it can be copied."""
+        ...
+
     def inside(self, path: str) -> Sequence[str]:
         """Return the paths of the folders in a folder, without links; none if it is unreadable."""
         ...
@@ -67,6 +76,15 @@ class Folders(Protocol):
 
 class RealFolders:
     """The folders of this machine, for this user."""
+
+    def is_folder(self, path: str) -> bool:
+        """Tell whether a folder is mounted there."""
+        return not os.path.isfile(path)  # what cannot be looked at is tried
+
+    def is_own(self, path: str) -> bool:
+        """Tell whether a folder is of this user and group."""
+        status = os.stat(path)
+        return (status.st_uid, status.st_gid) == (os.geteuid(), os.getegid())
 
     def inside(self, path: str) -> Sequence[str]:
         """Return the paths of the folders in a folder."""
@@ -124,16 +142,31 @@ class _Planner:
         """Cover a folder: as a whole, or folder by folder."""
         inner = tuple(m for m in self.mounts if is_below(m, path))
         may_write = path != "/" and self.folders.may_write(path)
-        if path == SOCKETS or is_below(path, SOCKETS):
+        if path == SOCKETS or is_below(path, SOCKETS) or not self.folders.is_folder(path):
             yield Step(Cover.READ_ONLY, path)
         elif path != "/" and (self.is_root or (may_write and not inner)):
             # the innermost of nested mounts come back with the ones that hold them
             outermost = tuple(m for m in inner if not any(is_below(m, other) for other in inner))
             yield Step(Cover.OVERLAY, path, outermost)
+            if not self.is_root:
+                yield from self._cover_beyond_others(path)
         else:
             yield Step(Cover.REBUILT, path) if may_write else self._read_only(path)
             if may_write or depth < MAX_DEPTH or any(is_below(t, path) for t in self.towards):
                 yield from self._cover_inside(path, depth)
+
+    def _cover_beyond_others(self, path: str) -> Iterator[Step]:
+        """Cover what lies in a covered folder behind folders of others, which cannot be copied."""
+        for end in (t for t in self.towards if is_below(t, path)):
+            way = [end, *(p for p in map(str, PurePosixPath(end).parents) if is_below(p, path))]
+            for inner, folder in zip((None, *way), way, strict=False):  # from the end upwards
+                if self.folders.is_own(folder):
+                    continue
+                if self.folders.may_write(folder):
+                    yield Step(Cover.OVERLAY, folder)
+                elif inner is not None:
+                    yield Step(Cover.OVERLAY, inner)
+                break
 
     def _cover_inside(self, path: str, depth: int) -> Iterator[Step]:
         for folder in self.folders.inside(path):

@@ -9,12 +9,14 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.errors import FenceError
 
 PREFIX = "autotune-fence-"
+NEW = "autotune-new-"
 LOCK = "lock"
 # Waits for the end of its input. The rigs of a search that was killed write for some seconds more.
 REMOVE_IN_THE_END = """\
@@ -26,14 +28,20 @@ for _ in $(seq 100); do
     sleep 0.2
 done
 """
+REMOVER_S = 1.0
 MAX_SOCKET_FOLDER = 60  # of the 107 bytes of a socket's path, multiprocessing adds up to 40
 FREE_SHARE = 0.10  # of what is free when a search begins: what its trials may write at a time
 
 
 def candidates(scratch_dir: Path | None, run_dir: Path) -> tuple[Path, ...]:
-    """Return where upper layers may lie, in the order in which the places are tried."""
+    """Return where upper layers may lie, in the order in which the places are tried.
+
+    Memory comes last: on some clusters and in most containers all else is a network file system or
+    an overlay, neither of which can hold upper layers.
+    """
     named = [scratch_dir] if scratch_dir is not None else []
-    places = [*named, run_dir, Path(tempfile.gettempdir()), Path("/var/tmp")]  # noqa: S108
+    temporary = (Path(tempfile.gettempdir()), Path("/var/tmp"), Path("/dev/shm"))  # noqa: S108
+    places = [*named, run_dir, *temporary]
     real = [Path(os.path.realpath(place)) for place in places]
     return tuple(p for p in dict.fromkeys(real) if p.is_dir() and os.access(p, os.W_OK | os.X_OK))
 
@@ -51,9 +59,12 @@ class Scratch:
 
     def __init__(self, place: Path) -> None:
         sweep(place)
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
-        self._lock = os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        new = Path(tempfile.mkdtemp(prefix=NEW, dir=place))
+        self._lock = os.open(new / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+        with suppress(OSError):  # some network file systems have no locks; nothing is swept there
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.path = new.with_name(PREFIX + new.name.removeprefix(NEW))
+        new.rename(self.path)  # by this name a sweep finds it, locked
         self._remover = subprocess.Popen(
             ["/bin/sh", "-c", REMOVE_IN_THE_END, "autotune", str(self.path)],
             stdin=subprocess.PIPE,
@@ -64,9 +75,10 @@ class Scratch:
         )
 
     def close(self) -> None:
-        """Remove it."""
+        """Remove it; what cannot be removed at once is left to the process that waits for us."""
         remove(self.path)
-        self._remover.communicate()
+        with suppress(subprocess.TimeoutExpired):
+            self._remover.communicate(b"\n", timeout=REMOVER_S)
         os.close(self._lock)
 
 
@@ -90,26 +102,47 @@ def short_place() -> Path:
 def sweep(place: Path) -> None:
     """Remove the scratch folders of this user's searches that were killed."""
     for folder in place.glob(f"{PREFIX}*"):
+        if not _is_ours(folder):
+            continue
         try:
-            lock = os.open(folder / LOCK, os.O_RDWR)
-        except OSError:  # another user's, or in the making
+            lock = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW)
+        except FileNotFoundError:  # what is left of one whose removal was cut short
+            with suppress(OSError):
+                folder.rmdir()
+            continue
+        except OSError:
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             remove(folder)
-        except BlockingIOError:
-            pass  # its search is alive
+        except OSError:
+            pass  # its search is alive, or there are no locks here
         finally:
             os.close(lock)
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder whatever modes its files have: the kernel leaves ``work/work`` closed."""
+    """Remove a folder whatever modes its files have: the kernel leaves ``work/work`` closed.
+
+    What vanishes or cannot be removed is passed over. A link is left alone, with what it leads to.
+    """
+    if folder.is_symlink():
+        return
     for path, _, _ in os.walk(folder):
-        for inner in Path(path).iterdir():
-            if stat.S_ISDIR(inner.lstat().st_mode):
-                inner.chmod(0o700)
+        with suppress(OSError):
+            for inner in Path(path).iterdir():
+                if stat.S_ISDIR(inner.lstat().st_mode):
+                    inner.chmod(0o700)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Tell whether this is a folder of this user's, and no link."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
 @dataclass(frozen=True)
@@ -126,13 +159,17 @@ class Room:
     free_bytes: int
     max_bytes: int
 
+    def of(self, name: str) -> Room:
+        """Return the room of the folders of this name in each of these: one view's."""
+        return replace(self, folders=tuple(folder / name for folder in self.folders))
+
     def overflow(self) -> str | None:
         """Say what takes more room than there is; None while all is well.
 
         Reading what is free takes microseconds. Others may fill the disk too, so the folders are
         walked before they are blamed.
         """
-        free = _free_bytes(self.folders[0])
+        free = _free_bytes(self.folders[0].parent)
         if self.free_bytes - free <= self.max_bytes and free > self.max_bytes // 100:
             return None
         files = sorted(_files(self.folders), reverse=True)

@@ -38,6 +38,7 @@ class FenceSpec:
         writable: Landlock forbids to change files but below these; None forbids nothing.
         overlay_options: Appended to the mount options of each overlay.
         answer_file: Where the process says, as JSON, what kept it from entering.
+        exercised: Folders in which a probe writes besides those that it covers.
         is_probe: Covers that fail are left out and told, and nothing is started.
     """
 
@@ -47,6 +48,7 @@ class FenceSpec:
     writable: tuple[str, ...] | None = None
     overlay_options: str = ""
     answer_file: str = ""
+    exercised: tuple[str, ...] = ()
     is_probe: bool = False
 
     def write(self, path: Path) -> None:
@@ -69,6 +71,7 @@ def read_spec(path: str) -> FenceSpec:
     return FenceSpec(
         coverings=coverings,
         passed_through=tuple(data.pop("passed_through")),
+        exercised=tuple(data.pop("exercised")),
         writable=None if writable is None else tuple(writable),
         **data,
     )

@@ -4,8 +4,7 @@ A file that the trial writes lies below the shadow folder at its own path; one t
 noted as gone; all others are the real ones. So a source is never touched: what is renamed is copied
 to the shadow under its new name, and noted as gone under the old one.
 
-Paths in here are real ones: absolute, with links resolved as the trial sees them. The functions of
-``os`` that are used here are kept at import, because the guard replaces them for the program.
+Paths in here are real ones: absolute, with links resolved as the trial sees them.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+from autotune.inside import plain_files as plain
+
 MAX_LINKS = 40  # followed in one path, as Linux does
-_lstat, _readlink, _listdir, _mkdir = os.lstat, os.readlink, os.listdir, os.mkdir
-_unlink, _rmdir, _rename, _symlink, _getcwd = os.unlink, os.rmdir, os.rename, os.symlink, os.getcwd
-_chmod, _utime, _open, _close, _sendfile = os.chmod, os.utime, os.open, os.close, os.sendfile
+Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 class ShadowFiles:
@@ -36,32 +35,40 @@ class ShadowFiles:
         self._gone: set[str] = set()  # real files and folders, with all that is in them
         self._is_used = False
 
-    def real(self, path: str | os.PathLike[str], *, follow: bool = True) -> str:
+    def real(self, path: Path, *, follow: bool = True) -> str:
         """Return the real path of what the program names, links resolved as it sees them.
+
+        Only its last part may be missing.
 
         Args:
             path: As the program gives it.
             follow: Also a link at its end is followed.
         """
-        path = os.fsdecode(path)
-        if not path.startswith("/"):
-            path = f"{self.named(_getcwd())}/{path}"
-        todo = [part for part in reversed(path.split("/")) if part not in {"", "."}]
-        found, links = "", 0
+        text = os.fsdecode(path)
+        if not text:
+            raise _error(errno.ENOENT, path)
+        if not text.startswith("/"):
+            text = f"{self.named(plain.getcwd())}/{text}"
+        todo, found, mode, links = _parts(text), "", stat.S_IFDIR, 0
         while todo:
+            if not stat.S_ISDIR(mode):
+                raise self._refusal(found, path)
             part = todo.pop()
-            if part == "..":
-                found = found.rpartition("/")[0]
+            if part in {".", ".."}:
+                found = found.rpartition("/")[0] if part == ".." else found
                 continue
             found = f"{found}/{part}"
-            target = self._link(found) if todo or follow else None
-            if target is None:
-                continue
-            links += 1
-            if links > MAX_LINKS:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-            found = "" if target.startswith("/") else found.rpartition("/")[0]
-            todo += [p for p in reversed(target.split("/")) if p not in {"", "."}]
+            mode = self._mode(found)
+            if stat.S_ISLNK(mode) and (todo or follow or text.endswith("/")):
+                links += 1
+                if links > MAX_LINKS:
+                    raise _error(errno.ELOOP, path)
+                target = plain.readlink(self._place(found))
+                todo += _parts(target)
+                found = "" if target.startswith("/") else found.rpartition("/")[0]
+                mode = stat.S_IFDIR
+        if text.endswith("/") and mode and not stat.S_ISDIR(mode):
+            raise _error(errno.ENOTDIR, path)
         return found or "/"
 
     def named(self, path: str) -> str:
@@ -74,17 +81,24 @@ class ShadowFiles:
         """Tell whether a path is a part of this."""
         return not f"{real}/".startswith(self._open)
 
-    def place(self, path: str | os.PathLike[str], *, follow: bool = True) -> str:
+    def place(self, path: Path, *, follow: bool = True) -> str:
         """Return where to read what the program names; of what is not there, where it would be."""
         if not self._is_used:
             return os.fsdecode(path)
         real = self.real(path, follow=follow)
-        if not self.is_guarded(real):
+        return self._place(real) if self.is_guarded(real) else self._outside(path, real)
+
+    def place_to_enter(self, path: Path) -> str:
+        """Return where to change to: the real folder if there is one, as other code looks there."""
+        if not self._is_used:
             return os.fsdecode(path)
-        return self._place(real)
+        real = self.real(path)
+        if self.is_guarded(real) and stat.S_ISDIR(plain.mode_of(real)) and not self._is_gone(real):
+            return real
+        return self.place(path)
 
     def place_for_writing(
-        self, path: str | os.PathLike[str], *, keeps: bool, follow: bool = True
+        self, path: Path, *, keeps: bool, follow: bool = True, as_owner: bool = False
     ) -> str:
         """Return where to write; the folder it is in must exist for that, as ever.
 
@@ -92,169 +106,196 @@ class ShadowFiles:
             path: As the program gives it.
             keeps: What the file holds is wanted.
             follow: A link is followed to the file.
+            as_owner: Who owns the file may do so, also where it may not be written.
         """
         real = self.real(path, follow=follow)
         if not self.is_guarded(real):
-            return os.fsdecode(path)
-        shadow = self.root + real
-        before = self._place(real)
-        if before != shadow and os.path.lexists(before):
-            self._insist_on_writable(real)
-        self._make_parents(real)
-        if keeps and before != shadow and os.path.lexists(before):
-            self._copy(real, real)
+            return self._outside(path, real)
+        shadow, mode = self.root + real, self._mode(real)
+        if not mode:
+            self._make_parents(real)
+            return f"{shadow}/" if os.fsdecode(path).endswith("/") else shadow
+        if self._place(real) == shadow:
+            return shadow
+        if not as_owner and not plain.access(real, os.W_OK):
+            raise _error(errno.EACCES, path)  # nor is it written in a trial
+        if stat.S_ISDIR(mode):
+            self._make_parents(f"{real}/")
+        elif stat.S_ISREG(mode) or stat.S_ISLNK(mode):
+            self._make_parents(real)
+            plain.copy_file(real, shadow, keeps=keeps)
+        else:
+            return real  # a pipe or a device: what is written there changes no file
         return shadow
+
+    def place_to_create(self, path: Path) -> str:
+        """Return where to make what must not be there yet, be it a link to nothing."""
+        real = self.real(path, follow=False)
+        if not self.is_guarded(real):
+            return self._outside(path, real)
+        if self.exists(real):
+            raise _error(errno.EEXIST, path)
+        self._make_parents(real)
+        return self.root + real
 
     def exists(self, real: str) -> bool:
         """Tell whether there is something, be it a link to nothing."""
-        return _status(self._place(real)) is not None
+        return self._mode(real) != 0
 
     def is_folder(self, real: str) -> bool:
         """Tell whether there is a folder, and no link to one."""
-        status = _status(self._place(real))
-        return status is not None and stat.S_ISDIR(status.st_mode)
+        return stat.S_ISDIR(self._mode(real))
 
-    def names(self, real: str) -> list[str]:
-        """Return the names in a folder."""
-        shadow, names = self.root + real, set()
-        if self._place(real) != shadow or not self._is_gone(real):
-            with suppress(FileNotFoundError, NotADirectoryError):
-                names = {n for n in _listdir(real) if f"{real.rstrip('/')}/{n}" not in self._gone}
-        with suppress(FileNotFoundError, NotADirectoryError):
-            names |= set(_listdir(shadow))
-        return sorted(names)
-
-    def is_merged(self, real: str) -> bool:
+    def is_merged(self, path: Path) -> bool:
         """Tell whether a folder is other than the real one."""
-        return _status(self.root + real) is not None or any(
-            gone.rpartition("/")[0] == real for gone in self._gone
+        if not self._is_used:
+            return False
+        real = self.real(path)
+        return self.is_guarded(real) and (
+            plain.mode_of(self.root + real) != 0
+            or self._is_gone(real)
+            or any(gone.rpartition("/")[0] == real.rstrip("/") for gone in self._gone)
         )
 
-    def make_folder(self, path: str | os.PathLike[str], mode: int = 0o777) -> None:
-        """Do what mkdir(2) does."""
-        real = self.real(path, follow=False)
-        if not self.is_guarded(real):
-            _mkdir(path, mode)
-            return
-        if self.exists(real):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(path))
-        self._make_parents(real)
-        _mkdir(self.root + real, mode)
+    def names(self, path: Path) -> list[str]:
+        """Return the names in a folder."""
+        if self.is_merged(path) and self.is_folder(real := self.real(path)):
+            return self._names(real)
+        return plain.listdir(self.place(path))
 
-    def remove(self, path: str | os.PathLike[str], *, folder: bool = False) -> None:
+    def remove(self, path: Path, *, folder: bool = False) -> None:
         """Do what unlink(2) does, or rmdir(2)."""
         real = self.real(path, follow=False)
         if not self.is_guarded(real):
-            (_rmdir if folder else _unlink)(path)
+            (plain.rmdir if folder else plain.unlink)(self._outside(path, real))
             return
         if not self.exists(real):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
+            raise _error(errno.ENOENT, path)
         if self.is_folder(real) != folder:
-            number = errno.ENOTDIR if folder else errno.EISDIR
-            raise OSError(number, os.strerror(number), os.fspath(path))
-        if folder and self.names(real):
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), os.fspath(path))
+            raise _error(errno.ENOTDIR if folder else errno.EISDIR, path)
+        if folder and self._names(real):
+            raise _error(errno.ENOTEMPTY, path)
         self._take_away(real)
 
-    def remove_tree(self, path: str | os.PathLike[str]) -> None:
+    def remove_tree(self, path: Path) -> None:
         """Remove a folder with all that is in it."""
-        real = self.real(path, follow=False)
-        if not self.is_folder(real):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fspath(path))
-        self._take_away(real)
+        self._take_away(self.real(path, follow=False))
 
-    def rename(self, src: str | os.PathLike[str], dst: str | os.PathLike[str]) -> None:
+    def rename(self, src: Path, dst: Path) -> None:
         """Rename as the system does; a real source stays, and is not seen any more."""
         source, target = self.real(src, follow=False), self.real(dst, follow=False)
         if not self.is_guarded(source) and not self.is_guarded(target):
-            _rename(src, dst)
+            plain.rename(self._outside(src, source), self._outside(dst, target))
             return
         if not self.exists(source):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(src))
-        if source == target:
+            raise _error(errno.ENOENT, src)
+        if source == target or plain.is_same(
+            self._place(source), self._place(target), follow=False
+        ):
             return
         if target.startswith(f"{source}/"):
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), os.fspath(src))
+            raise _error(errno.EINVAL, src)
+        if source.startswith(f"{target}/"):
+            raise _error(errno.ENOTEMPTY, src)
         if self.exists(target):
             self._give_way(source, target)
         self._make_parents(target)
-        if self.is_folder(source):
-            self._copy_tree(source, target)
+        if self._is_shadow_alone(source) and self.is_guarded(target):
+            plain.rename(self.root + source, self.root + target)  # who has it open writes on
         else:
             self._copy(source, target)
         self._take_away(source)
 
-    def link(self, text: str, path: str | os.PathLike[str]) -> None:
-        """Make a symbolic link with this text."""
-        real = self.real(path, follow=False)
-        if not self.is_guarded(real):
-            _symlink(text, path)
+    def link(self, src: Path, dst: Path) -> None:
+        """Make a hard link: among the shadow files, to where a real source is copied first."""
+        source, target = self.real(src, follow=False), self.real(dst, follow=False)
+        if not self.is_guarded(source) and not self.is_guarded(target):
+            plain.link(self._outside(src, source), self._outside(dst, target))
             return
-        if self.exists(real):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(path))
-        self._make_parents(real)
-        _symlink(text, self.root + real)
-
-    def copy_of(self, src: str | os.PathLike[str], dst: str | os.PathLike[str]) -> None:
-        """Make a copy in the place of a hard link."""
-        source, target = self.real(src), self.real(dst, follow=False)
-        if self.exists(target):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(dst))
+        for number, is_so in (
+            (errno.ENOENT, not self.exists(source)),
+            (errno.EEXIST, self.exists(target)),
+            (errno.EPERM, self.is_folder(source)),
+        ):
+            if is_so:
+                raise _error(number, src)
         self._make_parents(target)
-        self._copy(source, target)
+        if not self.is_guarded(source) or not self.is_guarded(target):
+            self._copy(source, target)
+            return
+        self._make_parents(source)
+        if self._place(source) == source:
+            self._copy(source, source)
+        plain.link(self.root + source, self.root + target, follow_symlinks=False)
 
     def _place(self, real: str) -> str:
         shadow = self.root + real
-        if _status(shadow) is not None or self._is_gone(real):
-            return shadow
-        return real
+        return shadow if plain.mode_of(shadow) or self._is_gone(real) else real
+
+    def _mode(self, real: str) -> int:
+        """Return the mode of what the program sees there; 0 where it sees nothing."""
+        mode = plain.mode_of(self.root + real)
+        return mode if mode or self._is_gone(real) else plain.mode_of(real)
+
+    def _outside(self, path: Path, real: str) -> str:
+        """Return a path that is no part of this as it was given, if it leads there."""
+        text = os.fsdecode(path)
+        here = "/" if text.startswith("/") else plain.getcwd()
+        return text if self.named(here) == here else real
+
+    def _refusal(self, real: str, path: Path) -> OSError:
+        """Return why a path does not go on after one of its parts."""
+        try:
+            plain.lstat(self._place(real))
+        except OSError as error:
+            return _error(error.errno or errno.ENOENT, path)
+        return _error(errno.ENOTDIR, path)
 
     def _is_gone(self, real: str) -> bool:
         return bool(self._gone) and any(part in self._gone for part in _upwards(real))
 
-    def _link(self, real: str) -> str | None:
-        place = self._place(real) if self._is_used else real
-        try:
-            return _readlink(place)
-        except OSError:
-            return None
+    def _is_shadow_alone(self, real: str) -> bool:
+        """Tell whether nothing but the shadow makes up what is seen there."""
+        mode = plain.mode_of(self.root + real) if self.is_guarded(real) else 0
+        is_real_hidden = self._is_gone(real) or not plain.mode_of(real)
+        return mode != 0 and (is_real_hidden or not stat.S_ISDIR(mode))
+
+    def _names(self, real: str) -> list[str]:
+        names: set[str] = set()
+        if not self._is_gone(real):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                at = real.rstrip("/")
+                names = {n for n in plain.listdir(real) if f"{at}/{n}" not in self._gone}
+        if self.is_guarded(real):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                names |= set(plain.listdir(self.root + real))
+        return sorted(names)
 
     def _make_parents(self, real: str) -> None:
-        """Make the shadow of the folder that something lies in; it must be seen to exist."""
+        """Make the shadow of the folder that something lies in."""
         self._is_used = True
-        parent = real.rpartition("/")[0] or "/"
-        if not self.is_guarded(real):
-            return
-        if not self.is_folder(parent):
-            number = errno.ENOTDIR if self.exists(parent) else errno.ENOENT
-            raise OSError(number, os.strerror(number), real)
-        _make_like(self.root + parent, self.root, parent)
-
-    def _insist_on_writable(self, real: str) -> None:
-        """What the program may not write is not written in a trial either."""
-        if not os.access(real, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), real)
+        if self.is_guarded(real):
+            parent = real.rpartition("/")[0]
+            plain.make_like(self.root + parent, self.root, parent)
 
     def _give_way(self, source: str, target: str) -> None:
         if self.is_folder(target) != self.is_folder(source):
-            number = errno.EISDIR if self.is_folder(target) else errno.ENOTDIR
-            raise OSError(number, os.strerror(number), target)
-        if self.is_folder(target) and self.names(target):
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target)
+            raise _error(errno.EISDIR if self.is_folder(target) else errno.ENOTDIR, target)
+        if self.is_folder(target) and self._names(target):
+            raise _error(errno.ENOTEMPTY, target)
         self._take_away(target)
 
     def _take_away(self, real: str) -> None:
         shadow = self._at(real)
-        status = _status(shadow)
-        if not self.is_guarded(real) or status is not None:
-            if status is not None and stat.S_ISDIR(status.st_mode):
-                _remove_tree(shadow)
-            else:
-                _unlink(shadow)
+        mode = plain.mode_of(shadow)
+        if stat.S_ISDIR(mode):
+            plain.remove_tree(shadow)
+        elif mode:
+            plain.unlink(shadow)
         if self.is_guarded(real):
             self._is_used = True
             self._gone = {g for g in self._gone if not g.startswith(f"{real}/")}
-            if _status(real) is not None:
+            if plain.mode_of(real):
                 self._gone.add(real)
 
     def _at(self, real: str) -> str:
@@ -262,73 +303,27 @@ class ShadowFiles:
         return self.root + real if self.is_guarded(real) else real
 
     def _copy(self, source: str, target: str) -> None:
-        place = self._place(source) if self.is_guarded(source) else source
-        copy_file(place, self._at(target))
-
-    def _copy_tree(self, source: str, target: str) -> None:
-        _mkdir(self._at(target))
-        for name in self.names(source) if self.is_guarded(source) else _listdir(source):
-            inner, copy = f"{source}/{name}", f"{target}/{name}"
-            if self.is_folder(inner) if self.is_guarded(inner) else os.path.isdir(inner):
-                self._copy_tree(inner, copy)
-            else:
-                self._copy(inner, copy)
+        """Copy a file, or a folder with all that is in it."""
+        place = self._place(source)
+        if not self.is_folder(source):
+            plain.copy_file(place, self._at(target))
+            return
+        plain.mkdir(self._at(target))
+        for name in self._names(source):
+            self._copy(f"{source}/{name}", f"{target}/{name}")
+        plain.chmod(self._at(target), stat.S_IMODE(plain.mode_of(place)))
 
 
-def copy_file(source: str, target: str) -> None:
-    """Copy a file with mode and times, or a link, by calls that nobody replaces."""
-    status = _lstat(source)
-    if stat.S_ISLNK(status.st_mode):
-        with suppress(FileNotFoundError):
-            _unlink(target)
-        _symlink(_readlink(source), target)
-        return
-    reading = _open(source, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        writing = _open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            while _sendfile(writing, reading, None, 1 << 24):
-                pass
-        finally:
-            _close(writing)
-    finally:
-        _close(reading)
-    _chmod(target, stat.S_IMODE(status.st_mode))
-    _utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+def _error(number: int, path: Path) -> OSError:
+    return OSError(number, os.strerror(number), os.fspath(path))
 
 
-def _status(path: str) -> os.stat_result | None:
-    try:
-        return _lstat(path)
-    except OSError:
-        return None
+def _parts(path: str) -> list[str]:
+    """Return the parts of a path, the first one last."""
+    return [part for part in reversed(path.split("/")) if part]
 
 
 def _upwards(real: str) -> Iterator[str]:
     while real:
         yield real
         real = real.rpartition("/")[0]
-
-
-def _make_like(shadow: str, root: str, real: str) -> None:
-    """Make a shadow folder, and those above it, with the modes of the real ones."""
-    if _status(shadow) is not None:
-        return
-    if real == "/" or not real:
-        os.makedirs(root, exist_ok=True)
-        return
-    _make_like(shadow.rpartition("/")[0], root, real.rpartition("/")[0])
-    _mkdir(shadow)
-    status = _status(real)
-    if status is not None:
-        _chmod(shadow, stat.S_IMODE(status.st_mode) | 0o700)
-
-
-def _remove_tree(folder: str) -> None:
-    for name in _listdir(folder):
-        inner = f"{folder}/{name}"
-        if stat.S_ISDIR(_lstat(inner).st_mode):
-            _remove_tree(inner)
-        else:
-            _unlink(inner)
-    _rmdir(folder)

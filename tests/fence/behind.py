@@ -32,10 +32,10 @@ def main(kind: str, folder: str, report: str) -> None:
         environment = {**os.environ, "TMPDIR": str(view.own_dir)}
         ended = subprocess.run(plan.argv, cwd=folder, env=environment, check=False)
         problem = view.error()
-        errors = json.loads((view.own_dir / "errors").read_text() or "{}")
+        seen = json.loads((view.own_dir / "errors").read_text() or "{}")
         view.close()
-    told = {"kind": fence.kind, "code": ended.returncode, "problem": problem, "errors": errors}
-    Path(report).write_text(json.dumps({**told, "doubts": fence.doubts}))
+    told = {"kind": fence.kind, "code": ended.returncode, "problem": problem}
+    Path(report).write_text(json.dumps({**told, **seen, "doubts": fence.doubts}))
 
 
 if __name__ == "__main__":

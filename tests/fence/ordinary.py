@@ -37,6 +37,11 @@ def main(user: str, *command: str) -> None:
         os.chdir(here)
         if user == "submount":
             kernel.mount("tmpfs", "mounted", "tmpfs")
+            Path("mounted/precious").write_text("mine")
+            os.chown("mounted/precious", NOBODY, NOBODY)
+            kernel.mount("tmpfs", "/mnt", "tmpfs", data="mode=700")  # which only root may enter
+            Path("/mnt/inner").mkdir()
+            kernel.mount("tmpfs", "/mnt/inner", "tmpfs")
         os.setgroups([])
         os.setgid(NOBODY)
         os.setuid(NOBODY)

@@ -47,11 +47,18 @@ def prepared(place: Path, *, owner: int) -> Path:
         for path in (place, *place.rglob("*")):
             os.chown(path, owner, owner, follow_symlinks=False)
     place.chmod(0o755)
+    if IS_ROOT:
+        os.chown(place, 0, 0)  # in between lies a folder of another owner
     return folder
 
 
-def told_behind(kind: str, user: str, place: Path, *, owner: int) -> dict[str, Any]:
+def told_behind(
+    kind: str, user: str, place: Path, *, owner: int, shared: bool = False
+) -> dict[str, Any]:
     folder = prepared(place, owner=owner)
+    if shared:
+        os.chown(folder / "saves", owner, 5000)
+        (folder / "saves").chmod(0o2775)  # as folders of groups are on clusters
     before = picture(folder, place / "me")
     report = place / "tmp" / "report"
     command = [sys.executable, "-m", "tests.fence.behind", kind, str(folder), str(report)]
@@ -78,16 +85,37 @@ def told_behind(kind: str, user: str, place: Path, *, owner: int) -> dict[str, A
     assert sorted(p.name for p in (place / "tmp").iterdir()) == ["report"]
     if told["kind"] == "overlay":
         assert not list(Path("/dev/shm").glob("autotune-test-*"))
+        # no way leads to a real file that can be written to
+        assert [p for p in told["writable"] if not p.startswith(("/dev/shm", "/sys/"))] == []
     for leftover in Path("/dev/shm").glob("autotune-test-*"):
         leftover.unlink()
     return told
 
 
+@pytest.fixture
+def data_in_memory() -> Iterator[None]:
+    folder = Path(tempfile.mkdtemp(prefix="autotune-data-", dir="/dev/shm"))
+    folder.chmod(0o755)
+    (folder / "x").write_text("data")
+    yield
+    assert (folder / "x").read_text() == "data"
+    shutil.rmtree(folder)
+
+
 @needs_root
 @pytest.mark.parametrize("user", ["root", "user", "submount"])
+@pytest.mark.usefixtures("data_in_memory")
 def test_behind_overlays_every_program_works_and_every_file_stays(user: str, place: Path) -> None:
     told = told_behind("overlay", user, place, owner=0 if user == "root" else NOBODY)
     assert not told["errors"]
+    assert "data" in told["shared"]
+
+
+@needs_root
+def test_a_folder_of_a_group_is_nothing_for_an_ordinary_users_overlay(place: Path) -> None:
+    told = told_behind("best", "user", place, owner=NOBODY, shared=True)
+    assert told["kind"] == "landlock"
+    assert set(told["errors"]) == UNSEEN, told["errors"]
 
 
 @needs_root

@@ -52,6 +52,12 @@ class MadeFolders:
     writable: set[str] | None = None  # None for root
     folders: dict[str, str] = field(default_factory=lambda: FOLDERS)
 
+    def is_folder(self, path: str) -> bool:
+        return not path.endswith(".conf")
+
+    def is_own(self, path: str) -> bool:
+        return self.writable is None or path in self.writable - {"/tmp", "/var/tmp", "/tmp/shared"}
+
     def inside(self, path: str) -> list[str]:
         return [f"{path.rstrip('/')}/{name}" for name in self.folders.get(path, "").split()]
 
@@ -123,6 +129,25 @@ def test_a_folder_of_the_users_is_found_deep_down_near_the_working_directory() -
     far = plan(read_mounts(MOUNTINFO), made, is_root=False)
     assert not covers(far, Cover.OVERLAY)  # and is read-only with all around it
     assert "/mnt/net" in covers(far, Cover.READ_ONLY)
+
+
+def test_what_lies_behind_folders_of_others_on_the_way_is_covered_once_more() -> None:
+    for others, mine, covered in (
+        ("/tmp/roots", "/tmp/roots/mine", "/tmp/roots/mine"),  # which the user may not write to
+        ("/tmp/shared", "/tmp/shared/mine", "/tmp/shared"),  # which everybody may
+    ):
+        made = MadeFolders({*MINE, "/tmp/shared", mine, f"{mine}/project"})
+        near = plan(read_mounts(MOUNTINFO), made, is_root=False, towards=[f"{mine}/project"])
+        overlays = covers(near, Cover.OVERLAY)
+        assert covered in overlays, others
+        assert overlays.index("/tmp") < overlays.index(covered)
+        assert f"{mine}/project" not in overlays
+
+
+def test_single_files_that_are_mounted_as_in_containers_become_read_only() -> None:
+    mounts = (*read_mounts(MOUNTINFO), Mount("/etc/resolv.conf", "ext4", ("rw",)))
+    steps = plan(mounts, MadeFolders(), is_root=True)
+    assert "/etc/resolv.conf" in covers(steps, Cover.READ_ONLY)
 
 
 @pytest.mark.parametrize("is_root", [True, False])

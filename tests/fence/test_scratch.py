@@ -14,6 +14,7 @@ from autotune.errors import FenceError
 from autotune.fence import scratch
 from autotune.fence.caches import Prepared, cache_roots
 from autotune.fence.scratch import Scratch
+from tests.pictures import picture
 
 
 def test_a_killed_search_leaves_no_scratch_folder(tmp_path: Path) -> None:
@@ -49,9 +50,35 @@ def test_what_a_dead_search_left_is_swept_and_a_living_one_is_left_alone(tmp_pat
     assert not list(tmp_path.iterdir())
 
 
+def test_a_sweep_touches_nothing_through_links_and_nothing_of_others(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    (victim / "inner").mkdir(parents=True)
+    (victim / "inner").chmod(0o755)
+    (victim / scratch.LOCK).touch()
+    (tmp_path / f"{scratch.PREFIX}link").symlink_to(victim)
+    linked_lock = tmp_path / f"{scratch.PREFIX}lock"
+    linked_lock.mkdir()
+    (linked_lock / scratch.LOCK).symlink_to(victim / scratch.LOCK)
+    before = picture(victim, linked_lock)
+    scratch.sweep(tmp_path)
+    scratch.remove(tmp_path / f"{scratch.PREFIX}link")
+    assert picture(victim, linked_lock) == before
+
+
+def test_a_cache_that_holds_the_working_directory_is_no_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    named = {"TORCH_HOME": ".", "HF_HOME": str(tmp_path.parent), "TRITON_CACHE_DIR": "kernels"}
+    roots = cache_roots(named)
+    assert tmp_path / "kernels" in roots
+    assert not [root for root in roots if tmp_path.is_relative_to(root)]
+
+
 def test_writing_more_than_allowed_is_told_with_the_largest_file(tmp_path: Path) -> None:
     (tmp_path / "view").mkdir()
-    (room,) = scratch.rooms([tmp_path / "view"], max_bytes=1 << 20)
+    room = scratch.rooms([tmp_path], max_bytes=1 << 20)[0].of("view")
     assert room.overflow() is None
     (tmp_path / "view" / "small.txt").write_text("x")
     (tmp_path / "view" / "model.pt").write_bytes(os.urandom(3 << 20))
@@ -63,7 +90,7 @@ def test_writing_more_than_allowed_is_told_with_the_largest_file(tmp_path: Path)
 
 def test_what_others_write_to_the_disk_is_not_blamed_on_the_program(tmp_path: Path) -> None:
     (tmp_path / "view").mkdir()
-    (room,) = scratch.rooms([tmp_path / "view"], max_bytes=1 << 20)
+    room = scratch.rooms([tmp_path], max_bytes=1 << 20)[0].of("view")
     (tmp_path / "other").write_bytes(os.urandom(3 << 20))
     assert room.overflow() is None
 
@@ -91,7 +118,7 @@ def test_caches_are_kept_as_they_were_at_the_first_step_and_outputs_are_not(tmp_
     (upper / "me/project/__pycache__/train.pyc").write_bytes(b"x")
     (upper / "me/project/data.csv").write_text("downloaded")
     found = Prepared(covered, upper)
-    roots = cache_roots({"XDG_CACHE_HOME": str(covered / "me/.cache")}, covered / "me")
+    roots = cache_roots({"XDG_CACHE_HOME": str(covered / "me/.cache")})
     found.note([*roots, covered / "me/project/data.csv"])
     (upper / "me/.cache/log").write_text("step 1 of a trial")
     (upper / "me/.cache/checkpoint").write_text("made after the first step")

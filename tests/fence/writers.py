@@ -23,6 +23,8 @@ import numpy
 import torch
 
 from autotune.fence import FenceKind
+from autotune.fence.mounts import Mount, read_mounts
+from autotune.fence.scratch import PREFIX
 from autotune.inside.seams.guard import GuardSeam
 from autotune.inside.seams.overlay import OverlaySeam
 
@@ -254,6 +256,12 @@ UNSEEN = {
 }  # fmt: skip
 
 
+def is_real(mount: Mount) -> bool:
+    """It can be reached, is no overlay, and no folder that the fence made."""
+    is_made = mount.file_system == "overlay" or f"/{PREFIX}" in mount.root
+    return not is_made and os.path.exists(mount.path)
+
+
 def main(kind: str, folder: str, report: str, shadow: str, devices: str) -> None:
     """Run them all, each in a folder of its own."""
     fence = FenceKind(kind)
@@ -263,6 +271,9 @@ def main(kind: str, folder: str, report: str, shadow: str, devices: str) -> None
         if fence is FenceKind.OVERLAY
         else GuardSeam(Path(shadow), [Path(tempfile.gettempdir())])
     )
+    mounts = [m for m in read_mounts(Path("/proc/self/mountinfo").read_text()) if m.is_writable]
+    writable = [m.path for m in mounts if m.holds_user_files and is_real(m)]
+    shared = [p.read_text() for p in Path("/dev/shm").glob("autotune-data-*/*")]
     seam.install()
     errors = {}
     for writer in WRITERS:
@@ -273,7 +284,7 @@ def main(kind: str, folder: str, report: str, shadow: str, devices: str) -> None
             writer()
         except Exception as error:  # noqa: BLE001 - told to the test
             errors[writer.__name__] = f"{type(error).__name__}: {error}"
-    json.dump(errors, report_file)
+    json.dump({"errors": errors, "writable": writable, "shared": shared}, report_file)
     report_file.close()
 
 

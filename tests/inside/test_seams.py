@@ -24,7 +24,7 @@ from autotune.config import Config, KnobValue
 from autotune.fence import FenceKind
 from autotune.flags import Flag
 from autotune.inside.listener import Listener
-from autotune.inside.seams import STEPS_UNTIL_ROOTS_ARE_KNOWN, Seams
+from autotune.inside.seams import STEPS_UNTIL_ROOTS_ARE_KNOWN, Seams, overlay
 from autotune.lr import LrRule
 from autotune.setting import Setting
 from autotune.wire import Start
@@ -406,3 +406,49 @@ def test_an_optimizer_goes_on_from_its_state_in_another_implementation(name: str
         _loader = tuned_loader()
         changed = train(lambda: seams.optimizer.use_implementation(next(ways)))
     torch.testing.assert_close(changed, plain)
+
+
+@pytest.mark.parametrize("kind", [FenceKind.GUARD, FenceKind.OVERLAY])
+def test_guarded_functions_bind_and_pickle_as_those_written_in_c_do(
+    kind: FenceKind, tmp_path: Path
+) -> None:
+    seams = Seams(Listener(), None)
+    seams.install()
+    seams.guard_files(Start(PROGRAM, None, str(tmp_path / "files"), kind))
+    try:
+
+        class Reader:
+            opens: Any = open
+            renames: Any = os.rename
+
+        (tmp_path / "a").write_text("old")
+        Reader().renames(tmp_path / "a", tmp_path / "b")
+        with Reader().opens(tmp_path / "b") as file:
+            assert file.read() == "old"
+        assert copy.deepcopy(os.rename) is os.rename
+        assert pickle.loads(pickle.dumps([open, os.open])) == [open, os.open]
+        assert open is io.open
+        assert os.rename.__name__ == "rename"
+        assert os.rename in os.supports_dir_fd
+    finally:
+        seams.remove()
+
+
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_a_move_between_overlays_that_fails_leaves_no_part_behind(
+    is_folder: bool, tmp_path: Path
+) -> None:
+    source = tmp_path / "a"
+    if is_folder:
+        source.mkdir()
+    else:
+        source.write_text("old")
+
+    def refuse(_src: object, _dst: object) -> None:
+        raise PermissionError
+
+    with pytest.raises(PermissionError):
+        overlay._move(source, tmp_path / "b", refuse)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    overlay._move(source, tmp_path / "b", os.rename)
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]

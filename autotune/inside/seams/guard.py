@@ -3,7 +3,8 @@
 Covered: ``open`` and the functions of ``os`` and ``shutil`` that take a path, and so pathlib, glob,
 tempfile, logging, numpy, json, pickle; ``torch.save`` and ``torch.load``. Not covered: what other
 libraries write by their own C code, subprocesses, calls relative to an open folder (``dir_fd``).
-With Landlock behind the guard these are denied where they write.
+With Landlock behind the guard these are denied where they write. Nor are hard links that were there
+before: what a trial writes by one name is not seen by the others.
 """
 
 from __future__ import annotations
@@ -14,22 +15,27 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
 import torch
 
+from autotune.inside import plain_files
 from autotune.inside.seams.base import Patches
 from autotune.inside.shadow_files import ShadowFiles
 
-# Functions of os that read what a path names, and those that change it in place; each follows a
-# link at the end unless it says otherwise.
-READING = ("access", "chdir", "getxattr", "listxattr", "stat", "statvfs")
+# Functions of os that read what a path names, those that change it in place, and those that make
+# it; they follow a link at the end unless they say otherwise, or are told otherwise.
+READING = ("getxattr", "listxattr", "stat", "statvfs")
 READING_LINKS = ("lstat", "readlink")
-CHANGING = ("chmod", "chown", "removexattr", "setxattr", "truncate", "utime")
+CHANGING = ("removexattr", "setxattr", "truncate")
+CHANGING_AS_OWNER = ("chmod", "chown", "lchown", "utime")
+MAKING = ("mkdir", "mkfifo", "mknod")
 KERNELS_OWN = (Path("/dev"), Path("/proc"), Path("/sys"))
-OWN_MODULES = ("builtins", "io", "os", "posix", "shutil", "torch", "autotune.inside.shadow_files")
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+OWN_MODULES = ("builtins", "io", "os", "posix", "shutil", "torch", plain_files.__name__)
 Call = Callable[..., Any]
 
 
@@ -52,12 +58,16 @@ class GuardSeam:
         self._guard_open()
         for name in READING:
             self._replace(os, name, self._reading)
+        self._replace(os, "access", lambda original: _or_not(self._reading(original)))
         for name in READING_LINKS:
             self._replace(os, name, self._reading_link)
-        for name in CHANGING:
+        for name in (*CHANGING, *CHANGING_AS_OWNER):
             self._replace(os, name, self._changing)
+        for name in MAKING:
+            self._replace(os, name, self._making)
         self._guard_names()
         self._guard_folders()
+        self._guard_here()
         self._guard_torch()
         self._guard_kept()
 
@@ -92,19 +102,22 @@ class GuardSeam:
 
         def guarded_open(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
             if isinstance(file, (str, bytes, os.PathLike)):
-                if set(mode) & set("wax+"):
-                    file = files.place_for_writing(os.fsdecode(file), keeps="w" not in mode)
+                if "x" in mode:
+                    file = files.place_to_create(file)
+                elif set(mode) & set("wa+"):
+                    file = files.place_for_writing(file, keeps="w" not in mode)
                 else:
-                    file = files.place(os.fsdecode(file))
+                    file = files.place(file)
             return original(file, mode, *args, **kwargs)
 
         def guarded_os_open(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
             if kwargs.get("dir_fd") is None:
-                if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-                    keeps = not flags & os.O_TRUNC
-                    path = files.place_for_writing(os.fsdecode(path), keeps=keeps)
+                if flags & os.O_CREAT and flags & os.O_EXCL:
+                    path = files.place_to_create(path)
+                elif flags & WRITING:
+                    path = files.place_for_writing(path, keeps=not flags & os.O_TRUNC)
                 else:
-                    path = files.place(os.fsdecode(path))
+                    path = files.place(path)
             return original_os_open(path, flags, *args, **kwargs)
 
         for module in (builtins, io):  # pathlib opens by io.open
@@ -114,10 +127,10 @@ class GuardSeam:
     def _reading(self, original: Call) -> Call:
         files = self.files
 
-        def call(path: Any, *args: Any, **kwargs: Any) -> Any:
-            if not isinstance(path, int) and kwargs.get("dir_fd") is None:
+        def call(path: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if _is_path(path) and kwargs.get("dir_fd") is None:
                 follow = kwargs.get("follow_symlinks", True)
-                path = _as_given(path, files.place(os.fsdecode(path), follow=follow))
+                path = _as_given(path, files.place(path, follow=follow))
             return original(path, *args, **kwargs)
 
         return call
@@ -126,19 +139,33 @@ class GuardSeam:
         files = self.files
 
         def call(path: Any, **kwargs: Any) -> Any:
-            if kwargs.get("dir_fd") is None:
-                path = _as_given(path, files.place(os.fsdecode(path), follow=False))
+            if _is_path(path) and kwargs.get("dir_fd") is None:
+                path = _as_given(path, files.place(path, follow=False))
             return original(path, **kwargs)
 
         return call
 
     def _changing(self, original: Call) -> Call:
+        files, name = self.files, original.__name__
+
+        def call(path: Any, *args: Any, **kwargs: Any) -> Any:
+            if _is_path(path) and kwargs.get("dir_fd") is None:
+                path = files.place_for_writing(
+                    path,
+                    keeps=True,
+                    follow=kwargs.get("follow_symlinks", name != "lchown"),
+                    as_owner=name in CHANGING_AS_OWNER,
+                )
+            return original(path, *args, **kwargs)
+
+        return call
+
+    def _making(self, original: Call) -> Call:
         files = self.files
 
         def call(path: Any, *args: Any, **kwargs: Any) -> Any:
-            if not isinstance(path, int) and kwargs.get("dir_fd") is None:
-                follow = kwargs.get("follow_symlinks", True)
-                path = files.place_for_writing(os.fsdecode(path), keeps=True, follow=follow)
+            if _is_path(path) and kwargs.get("dir_fd") is None:
+                path = files.place_to_create(path)
             return original(path, *args, **kwargs)
 
         return call
@@ -146,61 +173,89 @@ class GuardSeam:
     def _guard_names(self) -> None:
         """Renames, links and removals."""
         files = self.files
-        for name in ("rename", "replace"):
-            self._replace(os, name, lambda original: _unless_relative(original, files.rename))
-        for name in ("remove", "unlink"):
-            self._replace(os, name, lambda original: _unless_relative(original, files.remove))
-        self._replace(
-            os,
-            "rmdir",
-            lambda original: _unless_relative(original, lambda p: files.remove(p, folder=True)),
-        )
-        self._replace(
-            os,
-            "symlink",
-            lambda original: _unless_relative(
-                original, lambda src, dst, *_, **__: files.link(os.fsdecode(src), dst)
-            ),
-        )
-        self._replace(os, "link", lambda original: _unless_relative(original, files.copy_of))
 
-        def rmtree(path: Any, *args: Any, **kwargs: Any) -> None:
-            if kwargs.get("dir_fd") is not None:
-                original(path, *args, **kwargs)
+        def symlink(src: Any, dst: Any, target_is_directory: bool = False) -> None:  # noqa: FBT001, FBT002 - as os has it
+            make_link(src, files.place_to_create(dst), target_is_directory)
+
+        make_link = os.symlink
+        for name, guarded in (
+            ("rename", files.rename),
+            ("replace", files.rename),
+            ("remove", files.remove),
+            ("unlink", files.remove),
+            ("rmdir", partial(files.remove, folder=True)),
+            ("symlink", symlink),
+            ("link", files.link),
+        ):
+            self._patches.replace(os, name, _unless_relative(getattr(os, name), guarded))
+        self._replace(shutil, "rmtree", self._removing_tree)
+
+    def _removing_tree(self, original: Call) -> Call:
+        """What is no folder is left to the function itself, which says so in its own ways."""
+        files = self.files
+
+        def rmtree(
+            path: Any,
+            ignore_errors: Any = False,  # noqa: FBT002 - as shutil has it
+            onerror: Call | None = None,
+            **kwargs: Any,
+        ) -> None:
+            if kwargs.get("dir_fd") is not None or not _is_guarded_folder(files, path):
+                original(path, ignore_errors, onerror, **kwargs)
                 return
             try:
                 files.remove_tree(path)
-            except OSError:
-                if not (kwargs.get("ignore_errors") or (args and args[0])):
+            except OSError as error:
+                if ignore_errors:
+                    return
+                if kwargs.get("onexc") is not None:
+                    kwargs["onexc"](os.rmdir, path, error)
+                elif onerror is not None:
+                    onerror(os.rmdir, path, sys.exc_info())
+                else:
                     raise
 
-        original = shutil.rmtree
-        self._patches.replace(shutil, "rmtree", rmtree)
+        return rmtree
 
     def _guard_folders(self) -> None:
         files = self.files
-        make, listdir, scandir = os.mkdir, os.listdir, os.scandir
+        listdir, scandir = os.listdir, os.scandir
 
-        def mkdir(path: Any, mode: int = 0o777, **kwargs: Any) -> None:
-            if kwargs.get("dir_fd") is not None:
-                make(path, mode, **kwargs)
-            else:
-                files.make_folder(os.fsdecode(path), mode)
-
-        def listed(path: Any = ".") -> list[Any]:
-            if isinstance(path, int) or not _is_merged(files, path):
+        def listed(path: Any = None) -> list[Any]:
+            if isinstance(path, int):
                 return listdir(path)
-            names = files.names(files.real(os.fsdecode(path)))
-            return [os.fsencode(name) for name in names] if isinstance(path, bytes) else names
+            given = "." if path is None else os.fspath(path)
+            names = files.names(given)
+            return [os.fsencode(name) for name in names] if isinstance(given, bytes) else names
 
-        def scanned(path: Any = ".") -> Any:
-            if isinstance(path, int) or path is None or not _is_merged(files, path):
+        def scanned(path: Any = None) -> Any:
+            if isinstance(path, int):
                 return scandir(path)
-            given = os.fsdecode(path)
-            return _Scan([_Entry(given, name) for name in files.names(files.real(given))])
+            given = "." if path is None else os.fspath(path)
+            if not files.is_merged(given):
+                text = os.fsdecode(given)
+                place = files.place(given)
+                if text == place or plain_files.is_same(text, place):
+                    return scandir(path)
+            return _Scan([_Entry(given, name) for name in listed(given)])
 
-        for name, by in (("mkdir", mkdir), ("listdir", listed), ("scandir", scanned)):
+        for name, by in (("listdir", listed), ("scandir", scanned)):
             self._patches.replace(os, name, by)
+
+    def _guard_here(self) -> None:
+        """The working directory, which lies in the shadow where there is no real one."""
+        files = self.files
+        chdir, getcwd = os.chdir, os.getcwd
+
+        def change(path: Any) -> None:
+            chdir(files.place_to_enter(path) if _is_path(path) else path)
+
+        def here() -> str:
+            return files.named(getcwd())
+
+        self._patches.replace(os, "chdir", change)
+        self._patches.replace(os, "getcwd", here)
+        self._patches.replace(os, "getcwdb", lambda: os.fsencode(here()))
 
     def _guard_torch(self) -> None:
         """Paths that torch hands to its C code."""
@@ -209,12 +264,12 @@ class GuardSeam:
 
         def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
             if isinstance(f, (str, os.PathLike)):
-                f = files.place_for_writing(os.fspath(f), keeps=False)
+                f = files.place_for_writing(f, keeps=False)
             original_save(obj, f, *args, **kwargs)
 
         def load(f: Any, *args: Any, **kwargs: Any) -> Any:
             if isinstance(f, (str, os.PathLike)):
-                f = files.place(os.fspath(f))
+                f = files.place(f)
             return original_load(f, *args, **kwargs)
 
         self._patches.replace(torch, "save", save)
@@ -224,11 +279,11 @@ class GuardSeam:
 class _Entry:
     """What ``os.scandir`` yields of a folder that is partly a shadow; it asks when it is asked."""
 
-    def __init__(self, folder: str, name: str) -> None:
+    def __init__(self, folder: Any, name: Any) -> None:
         self.name = name
-        self.path = os.path.join(folder, name)
+        self.path = os.path.join(folder, name)  # both str or both bytes, as the folder was given
 
-    def __fspath__(self) -> str:
+    def __fspath__(self) -> Any:
         return self.path
 
     def __repr__(self) -> str:
@@ -285,9 +340,29 @@ class _Scan(Iterator[_Entry]):
         """There is nothing to close."""
 
 
-def _is_merged(files: ShadowFiles, path: Any) -> bool:
-    real = files.real(os.fsdecode(path))
-    return files.is_guarded(real) and files.is_merged(real)
+def _is_path(path: Any) -> bool:
+    """Tell a path from a number, and from what the function itself refuses."""
+    return isinstance(path, (str, bytes, os.PathLike))
+
+
+def _is_guarded_folder(files: ShadowFiles, path: Any) -> bool:
+    try:
+        real = files.real(path, follow=False)
+    except OSError:
+        return False
+    return files.is_guarded(real) and files.is_folder(real)
+
+
+def _or_not(ask: Call) -> Call:
+    """Answer False for a path that leads nowhere."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return ask(*args, **kwargs)
+        except OSError:
+            return False
+
+    return call
 
 
 def _unless_relative(original: Call, guarded: Call) -> Call:

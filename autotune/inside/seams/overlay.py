@@ -137,13 +137,23 @@ def _move(src: Any, dst: Any, rename: Callable[..., None]) -> None:
     is_folder = os.path.isdir(src) and not os.path.islink(src)
     parent, name = os.path.split(os.path.abspath(os.fsdecode(dst)))
     part = os.path.join(parent, f".{name}.autotune-{os.getpid()}")
-    if not is_folder:
-        shutil.copy2(src, part, follow_symlinks=False)
+    try:
+        if is_folder:
+            shutil.copytree(src, part, symlinks=True)
+            if os.path.lexists(dst):
+                os.rmdir(dst)
+        else:
+            shutil.copy2(src, part, follow_symlinks=False)
         rename(part, dst)
-        os.unlink(src)
-        return
-    if os.path.lexists(dst):
-        os.rmdir(dst)
-    shutil.copytree(src, part, symlinks=True)
-    rename(part, dst)
-    shutil.rmtree(src)
+    except BaseException:
+        _remove(part)
+        raise
+    _remove(src)
+
+
+def _remove(path: Any) -> None:
+    """Remove a file, a link or a folder, if it is there."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.unlink(path)
