@@ -31,7 +31,7 @@ from autotune.rigs import Rigs
 from autotune.session import Session
 from autotune.setting import Setting
 from autotune.space import ResolvedSpace
-from autotune.stats import paired_ratio, unpaired_ratio
+from autotune.stats import MOST_DRAINED, paired_ratio, unpaired_ratio
 from autotune.wire import WindowPlan
 
 # A fresh process on a 2-core machine was seen to run at half its steady speed for its first 3-5 s.
@@ -47,7 +47,8 @@ TURNS = {
 }
 SHORT_TURNS = 4  # of a round that has no time for all
 LEAST_WINDOWS = 4  # two pairs: one has no spread
-LEAST_ROUNDS = 2
+LEAST_ROUNDS = 2  # below, a claim would rest on one process: nobody knows how others would differ
+ONE_PROCESS = "a claim takes two fresh processes, and there was one"
 MOST_ROUNDS = 6
 # Of a config that needs processes of its own: a round is one process of each side, whose rates have
 # all the spread of processes, so more of them are wanted, and more of each.
@@ -75,9 +76,14 @@ class Confirmation:
     least_rounds: int = LEAST_ROUNDS
 
     @property
+    def says_enough(self) -> bool:
+        """One process was started as the program is written, and one as the winner."""
+        return self.rounds >= LEAST_ROUNDS
+
+    @property
     def is_faster(self) -> bool:
-        """The whole interval lies above 1."""
-        return self.speedup.low > 1.0
+        """The whole interval lies above 1, and not that of one process alone."""
+        return self.says_enough and self.speedup.low > 1.0
 
     @property
     def is_decided(self) -> bool:
@@ -134,8 +140,9 @@ class Verdict:
 
     Attributes:
         candidate: The config that looked best, None when none looked faster than the baseline.
-        confirmation: What fresh processes say of it, None when they could not be run.
-        reason: Why there is no confirmation of a candidate.
+        confirmation: What fresh processes say of it, None when they could not be run; that of one
+            alone says not enough.
+        reason: Why there is no confirmation of a candidate that says enough.
     """
 
     candidate: TrialRecord | None
@@ -160,7 +167,7 @@ def confirm_best(session: Session, baseline: Baseline) -> Verdict:
         )
         outcome = _confirm_in_time(session, contest, candidate)
         if isinstance(outcome, Confirmation):
-            return Verdict(candidate, outcome)
+            return Verdict(candidate, outcome, "" if outcome.says_enough else ONE_PROCESS)
         verdict = Verdict(candidate, reason=outcome.reason)
         if outcome.outcome in ENDED_BY_US:
             break
@@ -235,14 +242,40 @@ def read(rounds: Sequence[Round]) -> Confirmation | None:
     windows = [w for r in rounds for w in r]
     baseline = tuple(w.measurement for w in windows if w.side is Side.BASELINE)
     winner = tuple(w.measurement for w in windows if w.side is Side.WINNER)
-    if len(rounds[0]) == len(PAIRS[Side.BASELINE]):
-        speedup = unpaired_ratio(_rates(winner), _rates(baseline))
-        return Confirmation(speedup, baseline, winner, len(rounds), LEAST_PAIRS)
-    ratios = [  # neighbours in turn are compared
-        [_pair_ratio(first, second) for first, second in zip(r[::2], r[1::2], strict=True)]
+    is_apart = len(rounds[0]) == len(PAIRS[Side.BASELINE])
+    least_rounds = LEAST_PAIRS if is_apart else LEAST_ROUNDS
+    return Confirmation(_speedup(rounds), baseline, winner, len(rounds), least_rounds)
+
+
+def _speedup(rounds: Sequence[Round]) -> Interval:
+    """Return the speedup, of which nothing is owed to full buffers.
+
+    A window that drained them was faster than its config is. What they may have given is taken off
+    the winner's rates, so that it cannot make a claim; taken off the baseline's instead, it tells
+    how high the speedup may be.
+    """
+    least = _ratio(rounds, lowered=Side.WINNER)
+    most = _ratio(rounds, lowered=Side.BASELINE)
+    return replace(least, high=max(least.high, most.high))
+
+
+def _ratio(rounds: Sequence[Round], *, lowered: Side) -> Interval:
+    rates = [  # neighbours in turn are compared
+        [{w.side: _rate(w, lowered) for w in pair} for pair in zip(r[::2], r[1::2], strict=True)]
         for r in rounds
     ]
-    return Confirmation(paired_ratio(ratios), baseline, winner, len(rounds))
+    if len(rounds[0]) == len(PAIRS[Side.BASELINE]):
+        sides = ([pair[side] for (pair,) in rates] for side in (Side.WINNER, Side.BASELINE))
+        return unpaired_ratio(*sides)
+    return paired_ratio(
+        [[pair[Side.WINNER] / pair[Side.BASELINE] for pair in pairs] for pairs in rates]
+    )
+
+
+def _rate(window: WindowRecord, lowered: Side) -> float:
+    measured = window.measurement
+    drained_share = measured.drained_share if window.side is lowered else 0.0
+    return measured.throughput.estimate * (1 - min(drained_share, MOST_DRAINED))
 
 
 def looks_faster(record: TrialRecord) -> bool:
@@ -312,15 +345,6 @@ def _warm_up(rig: Rig, setting: Setting, give_up: GiveUp) -> Ending | None:
         return opened
     warm = rig.measure(setting, WARM_UP, give_up, START_SILENCE_S)
     return warm if isinstance(warm, Ending) else None
-
-
-def _rates(side: Sequence[Measurement]) -> list[float]:
-    return [m.throughput.estimate for m in side]
-
-
-def _pair_ratio(one: WindowRecord, other: WindowRecord) -> float:
-    winner, baseline = (one, other) if one.side is Side.WINNER else (other, one)
-    return winner.measurement.throughput.estimate / baseline.measurement.throughput.estimate
 
 
 def _winner_of(windows: Sequence[WindowRecord]) -> Config:

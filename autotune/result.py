@@ -51,6 +51,8 @@ class SearchResult:
         candidate: The config that the confirmation was about, None when nothing looked faster.
         speedup: Of ``best`` over ``baseline``, from fresh processes, with its 95 % interval.
         candidate_speedup: Of ``candidate``: confirmed, or live when there was no confirmation.
+        one_process: The same in the only fresh process that there was, which confirms nothing; None
+            with several or none.
         throughput: Samples/s of ``baseline`` and ``best``: median and range of the windows.
         memory: Peaks of ``baseline`` and ``best``.
         losses: Last loss of the baseline's and the best's windows.
@@ -79,6 +81,7 @@ class SearchResult:
     processes: int
     run_dir: Path
     has_batchnorm: bool = False
+    one_process: Interval | None = None
 
     @property
     def trials(self) -> list[dict[str, object]]:
@@ -275,6 +278,7 @@ def conclude(session: Session, baseline: Baseline, verdict: Verdict) -> SearchRe
     base_side = confirmation.baseline if confirmation else (baseline.measurement,)
     is_faster = confirmation is not None and confirmation.is_faster
     best_side = confirmation.winner if confirmation and is_faster else base_side
+    says_enough = confirmation is not None and confirmation.says_enough
     own = Interval(1.0, 1.0, 1.0)  # the program against itself
     records = session.study.records
     best = candidate.config if candidate is not None and is_faster else baseline.space.baseline
@@ -285,7 +289,11 @@ def conclude(session: Session, baseline: Baseline, verdict: Verdict) -> SearchRe
         candidate=candidate.config if candidate is not None else None,
         speedup=confirmation.speedup if confirmation and is_faster else own,
         candidate_speedup=(
-            confirmation.speedup if confirmation else candidate.speedup if candidate else None
+            confirmation.speedup
+            if confirmation and says_enough
+            else candidate.speedup
+            if candidate
+            else None
         ),
         throughput=(
             spread([m.throughput for m in base_side]),
@@ -303,11 +311,12 @@ def conclude(session: Session, baseline: Baseline, verdict: Verdict) -> SearchRe
         processes=session.rigs.started,
         run_dir=session.run.path,
         has_batchnorm=baseline.profile.batch_norm_layers > 0,
+        one_process=confirmation.speedup if confirmation and not says_enough else None,
     )
 
 
 def _finding(verdict: Verdict) -> Finding:
-    if verdict.confirmation is None:
+    if verdict.confirmation is None or not verdict.confirmation.says_enough:
         has_reason = bool(verdict.candidate or verdict.reason)
         return Finding.UNCONFIRMED if has_reason else Finding.NO_GAIN
     return Finding.FASTER if verdict.confirmation.is_faster else Finding.NO_GAIN

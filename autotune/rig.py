@@ -98,6 +98,7 @@ class Rig:
         self._link: Link | None = None
         self._watch: Watch | None = None
         self._has_ranks = False
+        self._number = 0  # of the last question; answers to earlier ones are dropped
         self.log = directory / "log.txt"
 
     @property
@@ -162,8 +163,9 @@ class Rig:
         assert self._link is not None, "measure() needs an open rig"
         assert self._watch is not None, "measure() needs an open rig"
         self._watch.reset()
+        self._number += 1
         try:
-            self._link.send(Measure(setting, plan))
+            self._link.send(Measure(setting, plan, self._number))
         except LinkClosed:
             return self._post_mortem()
         answer = self._await(give_up, silence_s)
@@ -182,8 +184,9 @@ class Rig:
     def dissect(self, plan: WindowPlan, give_up: GiveUp, silence_s: float) -> Anatomy | Ending:
         """Take apart what was measured last: where its step goes, and its ceilings."""
         assert self._link is not None, "dissect() needs an open rig"
+        self._number += 1
         try:
-            self._link.send(Dissect(plan))
+            self._link.send(Dissect(plan, self._number))
         except LinkClosed:
             return self._post_mortem()
         answer = self._await(give_up, silence_s)
@@ -262,7 +265,7 @@ class Rig:
         wanted = {"TORCHINDUCTOR_CACHE_DIR": str(self._cache_dir)}
         return {name: value for name, value in wanted.items() if name not in os.environ}
 
-    def _await(  # noqa: C901 - one branch per message
+    def _await(  # noqa: C901, PLR0912 - one branch per message
         self, give_up: GiveUp, silence_s: float
     ) -> Ready | Measured | Dissected | NotFinite | Ending:
         """Wait for an answer, sampling probes; end on death, silence, or the caller's wish."""
@@ -280,6 +283,8 @@ class Rig:
                     self._reports.progress(message)
                 case Doubted(sentence):
                     self._reports.doubt(sentence)
+                case Measured() | Dissected() | NotFinite() if message.number != self._number:
+                    heard = now  # to an earlier question, which was given up or answered before
                 case Ready() | Measured() | Dissected() | NotFinite():
                     return message
                 case Ended():

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from shlex import quote
 
 from autotune import preflight
 from autotune.budget import Budget, Until, since_command_s
@@ -25,6 +26,7 @@ MOST_FOR_CONFIRMATION = 0.5  # of the budget
 APART_S = 9.0  # besides its start: what one process of confirm.py's pairs takes
 PAIRS_WORTH = (3, 5)  # pairs of such processes are worth keeping time for, at least and at most
 PAIRS_NEEDED = 2  # fewer say nothing
+ROUNDS_NEEDED = 2  # a claim takes a process started as written, and one started as the winner
 TRIALS_WORTH_S = 10.0  # a search that could not measure this long would not search
 LEAST_TRIAL_S = 1.0  # a switch and the shortest window
 LEAST_TRIAL_STEPS = 2.5  # however long these are: one is left out
@@ -119,12 +121,12 @@ class Session:
         self.divided_s = self.budget.left_s
         facts = self.study.facts
         assert facts is not None, "the baseline was measured"
-        needed_s = SHORT_ROUND.cost_s(facts)
+        needed_s = ROUNDS_NEEDED * SHORT_ROUND.cost_s(facts)
         if not self.reserve_s:
             self.console.warn(
                 f"A confirmation in fresh processes takes {needed_s:.0f} s, for which this budget "
                 "is too short: what is found will be measured live only. "
-                f"'autotune resume {self.run.name} --budget {self.worth_s:.0f}s' confirms it."
+                f"To confirm: autotune resume {quote(self.run.name)} --budget {self.worth_s:.0f}s"
             )
 
     @property
@@ -132,7 +134,7 @@ class Session:
         """A budget that would hold trials and a confirmation."""
         facts = self.study.facts
         round_s = FULL_ROUND.cost_s(facts) if facts is not None else FULL_ROUND.seconds
-        return self.budget.spent_s + 2 * round_s + TRIALS_WORTH_S
+        return self.budget.spent_s + ROUNDS_NEEDED * round_s + TRIALS_WORTH_S
 
     @property
     def reserve_s(self) -> float:
@@ -146,9 +148,8 @@ class Session:
             least, most = PAIRS_WORTH
             wanted = [max(least * pair_s, min(most * pair_s, half_s)), PAIRS_NEEDED * pair_s]
         else:
-            round_s = FULL_ROUND.cost_s(facts)
-            two = [2 * round_s] if 2 * round_s <= half_s else []
-            wanted = [*two, round_s, SHORT_ROUND.cost_s(facts)]
+            full_s, short_s = (ROUNDS_NEEDED * r.cost_s(facts) for r in (FULL_ROUND, SHORT_ROUND))
+            wanted = [full_s, short_s] if full_s <= half_s else [short_s]
         return next((s for s in wanted if s + TRIALS_WORTH_S <= self.divided_s), 0.0)
 
     def least_confirmation_s(self, apart_s: float | None) -> float:
@@ -157,13 +158,15 @@ class Session:
         assert facts is not None, "the baseline was measured"
         if apart_s is not None:
             return PAIRS_NEEDED * self._pair_s(facts, apart_s)
-        return SHORT_ROUND.cost_s(facts)
+        return ROUNDS_NEEDED * SHORT_ROUND.cost_s(facts)
 
     @property
     def has_time_for_full_rounds(self) -> bool:
-        """A round of the confirmation can be as long as planned."""
+        """The rounds that a claim takes can be as long as planned."""
         facts = self.study.facts
-        return facts is None or self.budget.overdraft_s >= FULL_ROUND.cost_s(facts)
+        if facts is None:
+            return True
+        return self.budget.overdraft_s >= ROUNDS_NEEDED * FULL_ROUND.cost_s(facts)
 
     def has_time_for(self, seconds: float) -> bool:
         """Tell whether the budget holds this much more, and the user is not in a hurry."""

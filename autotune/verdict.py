@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 from typing import assert_never
 
 from rich.console import Console, RenderableType
@@ -69,15 +70,20 @@ def _headline(result: SearchResult) -> Iterator[str]:
                 listed = " ".join(f"{knob}={value}" for knob, value in changes.items())
                 speedup = result.candidate_speedup
                 gave = f"{speedup.estimate:.2f}x {bounds(speedup)}"
-                yield f"  Measured live, {plain(listed)} gave {gave}."
+                yield f"  Measured live, {plain(listed)} gave {gave}{_in_one_process(result)}."
             yield _go_on(result)
         case _:
             assert_never(result.finding)
 
 
+def _in_one_process(result: SearchResult) -> str:
+    one = result.one_process
+    return "" if one is None else f"; one fresh process gave {one.estimate:.2f}x {bounds(one)}"
+
+
 def _go_on(result: SearchResult) -> str:
     budget_s = round(result.seconds + MORE_S)
-    return f"  Go on with: autotune resume {result.run_dir.name} --budget {budget_s}s"
+    return f"  Go on with: autotune resume {quote(result.run_dir.name)} --budget {budget_s}s"
 
 
 def _winners_curse(result: SearchResult) -> Iterator[str]:
@@ -129,8 +135,9 @@ def _footnotes(result: SearchResult, output: Path) -> Iterator[str]:
         values = plain(", ".join(result.untried))
         yield f"[dim]Not measured: {values} (a longer --budget leaves time).[/]"
     ok = sum(record.outcome is Outcome.OK for record in result.records)
+    noun = "process" if result.processes == 1 else "processes"
     yield (
-        f"[dim]{ok} of {len(result.records)} trials measured in {result.processes} processes, "
+        f"[dim]{ok} of {len(result.records)} trials measured in {result.processes} {noun}, "
         f"{format_duration(result.seconds)}; {plain(output)}, {plain(result.run_dir)}[/]"
     )
 

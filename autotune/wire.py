@@ -24,7 +24,7 @@ from autotune.profile import Profile
 from autotune.program import Program
 from autotune.setting import Setting
 
-PROTOCOL = 4
+PROTOCOL = 5
 # Longer steps are too dear for evidence from many blocks: one is left out and two are taken. At 0.5
 # s per step the ordinary least, six blocks of warm-up and five that count, would take 6 s.
 SLOW_STEP_S = 0.5
@@ -79,18 +79,20 @@ class Start:
 
 @dataclass(frozen=True)
 class Measure:
-    """Switch to this config, if it is another, and measure it."""
+    """Switch to this config, if it is another, and measure it; the answer has its number."""
 
     setting: Setting
     plan: WindowPlan
+    number: int = 0
     kind: Literal["measure"] = "measure"
 
 
 @dataclass(frozen=True)
 class Dissect:
-    """Take the program apart under the config that was measured last."""
+    """Take the program apart under the config that was measured last; as Measure, numbered."""
 
     plan: WindowPlan
+    number: int = 0
     kind: Literal["dissect"] = "dissect"
 
 
@@ -147,25 +149,28 @@ class Doubted:
 
 @dataclass(frozen=True)
 class Measured:
-    """The answer to Measure."""
+    """The answer to the Measure of this number."""
 
     measurement: Measurement
+    number: int = 0
     kind: Literal["measured"] = "measured"
 
 
 @dataclass(frozen=True)
 class Dissected:
-    """The answer to Dissect."""
+    """The answer to the Dissect of this number."""
 
     anatomy: Anatomy
+    number: int = 0
     kind: Literal["dissected"] = "dissected"
 
 
 @dataclass(frozen=True)
 class NotFinite:
-    """The loss became NaN or infinite under this config."""
+    """The answer to a Measure where the loss became NaN or infinite under its config."""
 
     config: Config
+    number: int = 0
     kind: Literal["not_finite"] = "not_finite"
 
 

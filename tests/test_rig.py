@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 import sys
 import time
 from dataclasses import replace
@@ -8,11 +9,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.measurement import Interval, Measurement
+from autotune.config import Config
+from autotune.measurement import Anatomy, Interval, Measurement
 from autotune.outcome import Ending, Outcome
 from autotune.program import parse_program
 from autotune.rig import Rig
-from autotune.wire import WindowPlan
+from autotune.wire import Dissected, Link, Measured, NotFinite, WindowPlan, encode
+from tests.made import make_measurement
 from tests.pictures import picture
 from tests.rigging import PROGRAMS, SHORT, fence, never, open_rig, setting_with
 
@@ -213,6 +216,19 @@ def test_a_trial_leaves_the_users_files_as_they_were(workplace: Path) -> None:
         opened.measured()
         opened.measured(batch_size=32)
     assert picture(workplace) == before
+
+
+def test_an_answer_to_an_earlier_question_is_dropped(tmp_path: Path) -> None:
+    """The other end is played, since the inside of a rig answers each question once."""
+    subject = parse_program(str(PROGRAMS / "no_loader.py"), (), tmp_path)
+    rig = Rig(subject, tmp_path / "rig", tmp_path / "cache", fence())
+    ours, theirs = socket.socketpair()
+    rig._link, rig._number, late = Link(ours), 2, make_measurement(1.0)
+    stale = Measured(late, 1), Dissected(Anatomy(), 1), NotFinite(Config({}), 1)
+    answer = Measured(make_measurement(2.0), 2)
+    with ours, theirs:
+        theirs.sendall(b"".join(encode(message) for message in (*stale, answer)))
+        assert rig._await(never, 5.0) == answer
 
 
 def test_closing_a_rig_leaves_no_process(tmp_path: Path) -> None:

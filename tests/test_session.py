@@ -11,12 +11,13 @@ import pytest
 
 from autotune.baseline import Baseline
 from autotune.budget import Budget
-from autotune.confirm import SHORT_TURNS, Contest, confirm, confirm_best
+from autotune.confirm import ONE_PROCESS, SHORT_TURNS, Contest, confirm, confirm_best
 from autotune.console import Console
 from autotune.measurement import Anatomy, Measurement
 from autotune.objective import Objective
 from autotune.outcome import Ending, Outcome
 from autotune.record import BaselineFacts, Side, TrialRecord
+from autotune.result import Finding, conclude
 from autotune.rigs import Rigs
 from autotune.rundir import RunDir
 from autotune.session import FULL_ROUND, SHORT_ROUND, TRIALS_WORTH_S, Session
@@ -52,12 +53,13 @@ class Clock:
 class ScriptedRig:
     """A rig whose windows take two seconds each, of the clock that it is given."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, opening_s: float) -> None:
         self.clock = clock
+        self.opening_s = opening_s
 
     def open(self, *_: object) -> None:
-        """Start in six seconds."""
-        self.clock.now_s += 6.0
+        """Start."""
+        self.clock.now_s += self.opening_s
 
     def close(self) -> None:
         """End at once."""
@@ -76,10 +78,11 @@ class ScriptedRigs:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.started = 0
+        self.opening_s = 6.0
 
     def new(self) -> ScriptedRig:
         self.started += 1
-        return ScriptedRig(self.clock)
+        return ScriptedRig(self.clock, self.opening_s)
 
 
 @dataclass
@@ -129,9 +132,9 @@ def baseline() -> Baseline:
     ("total_s", "reserve_s"),
     [
         (180.0, 2 * (6.0 + FULL_ROUND.seconds)),
-        (90.0, 6.0 + FULL_ROUND.seconds),
-        (50.0, 6.0 + SHORT_ROUND.seconds),
-        (40.0, 0.0),
+        (90.0, 2 * (6.0 + SHORT_ROUND.seconds)),
+        (70.0, 2 * (6.0 + SHORT_ROUND.seconds)),
+        (60.0, 0.0),
     ],
 )
 def test_small_budgets_keep_less_for_the_confirmation_until_they_keep_nothing(
@@ -175,17 +178,41 @@ def test_without_time_for_fresh_processes_none_is_started_and_it_is_said(tmp_pat
     verdict = given.confirm()
     assert verdict.candidate.config == OTHER
     assert verdict.confirmation is None
-    assert "fresh processes take about 20 s" in verdict.reason
+    assert "fresh processes take about 40 s" in verdict.reason
     assert not given.rigs.started
 
 
-def test_a_round_that_the_budget_cannot_hold_is_a_short_one(tmp_path: Path) -> None:
-    given = made(tmp_path, 60.0, spent_s=40.0)
+def test_rounds_that_the_budget_cannot_hold_are_short_ones(tmp_path: Path) -> None:
+    given = made(tmp_path, 90.0, spent_s=50.0)
     tell(given.study, make_record(BASE))
     tell(given.study, make_record(OTHER, 1.5))
     verdict = given.confirm()
-    assert [len(windows) for windows in given.study.confirmation] == [SHORT_TURNS]
+    rounds = given.study.confirmation
+    assert len(rounds) >= 2
+    assert {len(windows) for windows in rounds} == {SHORT_TURNS}
+    assert [windows[0].side for windows in rounds[:2]] == [Side.BASELINE, Side.WINNER]
     assert verdict.confirmation.speedup.estimate == pytest.approx(1.5)
+    assert verdict.confirmation.is_faster
+    assert verdict.reason == ""
+
+
+def test_one_process_that_time_allowed_leaves_the_result_unconfirmed_with_both_figures(
+    tmp_path: Path,
+) -> None:
+    given = made(tmp_path, 90.0, spent_s=50.0)
+    tell(given.study, make_record(BASE))
+    tell(given.study, make_record(OTHER, 1.3))
+    given.rigs.opening_s = 27.0  # slower than before
+    verdict = given.confirm()
+    assert len(given.study.confirmation) == 1
+    result = conclude(given.session, baseline(), verdict)
+    assert result.finding is Finding.UNCONFIRMED
+    assert result.best == BASE
+    assert result.reason == ONE_PROCESS
+    assert result.candidate_speedup is not None
+    assert result.candidate_speedup.estimate == pytest.approx(1.3)
+    assert result.one_process is not None
+    assert result.one_process.estimate == pytest.approx(1.5)
 
 
 def contest(clock: Clock, until_s: float) -> Contest:
@@ -213,5 +240,5 @@ def test_one_pair_of_windows_says_nothing() -> None:
 
 
 def test_the_least_of_a_search_is_kept_for_trials(tmp_path: Path) -> None:
-    least_s = 6.0 + SHORT_ROUND.seconds + TRIALS_WORTH_S
+    least_s = 2 * (6.0 + SHORT_ROUND.seconds) + TRIALS_WORTH_S
     assert made(tmp_path, 18.0 + least_s + 0.1, 18.0).session.reserve_s > 0

@@ -344,7 +344,9 @@ def test_processes_that_differ_as_much_as_windows_leave_the_coverage_near_to_wha
 ) -> None:
     """Rounds are few: their own spread is known badly, and must not be taken for small."""
     claims = simulated_claims(rounds, true_ratio=1.2, pair_noise=0.02, round_noise=0.02)
-    assert 0.91 <= coverage(claims, 1.2) <= 0.995
+    assert coverage(claims, 1.2) >= 0.91
+    if rounds > 1:  # of one more is assumed than was ever seen
+        assert coverage(claims, 1.2) <= 0.995
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 4])
@@ -355,6 +357,18 @@ def test_equal_configs_are_called_different_at_most_as_often_as_stated(
     claims = simulated_claims(rounds, true_ratio=1.0, pair_noise=0.05, round_noise=round_noise)
     assert share_faster(claims) <= 0.03
     assert sum(c.high < 1.0 for c in claims) / len(claims) <= 0.03
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.parametrize("round_noise", [0.01, 0.02, 0.03])
+def test_few_processes_call_equal_configs_faster_at_most_as_often_as_stated(
+    rounds: int, round_noise: float
+) -> None:
+    """Windows that agree within 1 % say nothing of other processes, which differ by 3 %."""
+    claims = simulated_claims(
+        rounds, true_ratio=1.0, pair_noise=0.014, round_noise=round_noise, claims=4000
+    )
+    assert share_faster(claims) <= 0.025
 
 
 @pytest.mark.parametrize("round_noise", [0.0, 0.01, 0.02])

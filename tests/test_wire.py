@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
@@ -15,10 +16,12 @@ from autotune.config import Config
 from autotune.errors import RigError
 from autotune.fence import FenceKind
 from autotune.lr import LrRule
-from autotune.measurement import Memory
+from autotune.measurement import Anatomy, Memory
 from autotune.wire import (
     PROTOCOL,
     Close,
+    Dissect,
+    Dissected,
     Doubted,
     Ended,
     FromRig,
@@ -55,6 +58,9 @@ MESSAGES: dict[str, ToRig | FromRig] = {
     ),
     "doubted": Doubted("data.bin is copied first."),
     "measure": Measure(SETTING, WindowPlan(0.5, 6.0, 0.6, 3.0, 0.015, give_up_below=812.5)),
+    "a numbered question": Measure(SETTING, WindowPlan(1, 2, 3, 4), 7),
+    "dissect": Dissect(WindowPlan(1, 2, 3, 4), 8),
+    "dissected": Dissected(Anatomy(), 8),
     "measure without a loader": Measure(replace(SETTING, loader=None), WindowPlan(1, 2, 3, 4)),
     "close": Close(),
     "ready": Ready(
@@ -104,7 +110,7 @@ def test_every_message_is_one_line_and_is_read_back(message: ToRig | FromRig) ->
 
 def test_every_kind_of_message_is_tried() -> None:
     kinds = {type(message) for message in MESSAGES.values()}
-    assert kinds == {Start, Measure, Close, Ready, Progress, Doubted, Measured, NotFinite, Ended}
+    assert kinds == {*get_args(ToRig), *get_args(FromRig)}
 
 
 def test_values_keep_their_types_so_that_true_is_not_one() -> None:

@@ -96,7 +96,8 @@ class Driver(Borders):
         self._host_load = HostLoad(os.getppid())
         self._sent = started
         self._turn = threading.RLock()  # the meter and the wire are one thread's at a time
-        self._is_answered = False
+        self._is_answered = False  # or will be by the thread that has said so
+        self._number = 0  # of the parent's last question
         self._overtime = threading.Timer(0.0, lambda: None)
         self._is_ready = threading.Event()
         for work in (self._describe_start, self._watch_forks):
@@ -116,11 +117,14 @@ class Driver(Borders):
     def program_ended(self) -> None:
         """Report what was measured so far, when the program ends in the middle of a window."""
         with self._turn:
-            if self._measured is not None:
-                self._link.send(Measured(self._measured))
-            elif self._meter is not None and not self._is_answered:
-                if self._meter.finish("the program ended"):
-                    self._link.send(Measured(self._measurement(self._meter)))
+            meter, measured = self._meter, self._measured
+            if measured is not None:
+                self._measured = None
+                self._link.send(Measured(measured, self._number))
+            elif meter is not None and not self._is_answered:
+                self._is_answered = True  # also where there is too little to answer with
+                if meter.finish("the program ended"):
+                    self._link.send(Measured(self._measurement(meter), self._number))
             elif not self.steps and self.forks.trainer is not None:
                 self._refuse_forks()
 
@@ -196,7 +200,9 @@ class Driver(Borders):
             is_late = self._is_answered
             closed_a_block = not is_late and meter.step(samples, step.wait_s, tokens)
             has_failed = closed_a_block and not _is_finite(meter.losses)
-            self._is_answered |= has_failed or meter.is_done
+            # Read here alone: once the turn is given away, the end may be the other thread's.
+            is_done = not is_late and meter.is_done
+            self._is_answered |= has_failed or is_done
         if perf_counter() - self._sent > (PROGRESS_S if closed_a_block else SIGN_OF_LIFE_S):
             self._progress(meter)
         if not is_meeting:
@@ -206,9 +212,9 @@ class Driver(Borders):
             self._obey()
         elif has_failed:
             assert self._setting is not None, "a window is measured under a setting"
-            self._link.send(NotFinite(self._setting.config))
+            self._link.send(NotFinite(self._setting.config, self._number))
             self._obey()
-        elif meter.is_done:
+        elif is_done:
             self._finish(self._measurement(meter))
         else:
             if closed_a_block:
@@ -222,12 +228,12 @@ class Driver(Borders):
                 return
             self._is_answered = True
             with suppress(LinkClosed):
-                self._link.send(Measured(self._measurement(meter)))
+                self._link.send(Measured(self._measurement(meter), self._number))
 
     def _finish(self, measurement: Measurement) -> None:
         """Send what was measured; of several ranks, record their communication first."""
         if self._group.world_size == 1:
-            self._link.send(Measured(measurement))
+            self._link.send(Measured(measurement, self._number))
             self._obey()
             return
         self._measured = measurement
@@ -248,7 +254,7 @@ class Driver(Borders):
             for rank, report in enumerate(self._last_block)
         )
         self._measured = None
-        self._link.send(Measured(replace(measurement, ranks=ranks)))
+        self._link.send(Measured(replace(measurement, ranks=ranks), self._number))
         self._obey()
 
     def _gather(self, own: Report) -> list[Report]:
@@ -274,7 +280,7 @@ class Driver(Borders):
         dissection.step(step.samples, step.wait_s)
         if dissection.is_done:
             self._dissection = None
-            self._link.send(Dissected(dissection.anatomy))
+            self._link.send(Dissected(dissection.anatomy, self._number))
             self._obey()
 
     def _measurement(self, meter: Meter) -> Measurement:
@@ -287,7 +293,7 @@ class Driver(Borders):
         """Wait for the parent's next command and carry it out."""
         self._overtime.cancel()
         match self._commands.get():
-            case Measure(setting, plan):
+            case Measure(setting, plan, number):
                 before = self._setting.config if self._setting else setting.baseline
                 self._meetings.announce(Order(1, setting))
                 self._steps_left = 1
@@ -297,10 +303,11 @@ class Driver(Borders):
                 self._setting = setting
                 self._memory.reset()
                 self.loss = None
-                self._begin_window(plan)
+                self._begin_window(plan, number)
                 self._tally = Tally()
-            case Dissect(plan) if self._group.world_size == 1:
-                self._meter = None
+            case Dissect(plan, number) if self._group.world_size == 1:
+                with self._turn:
+                    self._meter, self._number = None, number
                 self._dissection = Dissection(
                     plan,
                     self._instruments(),
@@ -308,8 +315,8 @@ class Driver(Borders):
                     self.feed if len(self.observer.loaders or ()) == 1 else None,
                     counts_flops=frames_compiled() == 0,
                 )
-            case Dissect():  # several ranks are told apart by their loads, not by their parts
-                self._link.send(Dissected(Anatomy()))
+            case Dissect(_, number):  # several ranks are told apart by their loads, not their parts
+                self._link.send(Dissected(Anatomy(), number))
                 self._obey()
             case Close():
                 self._meetings.announce(Order(ends=True))
@@ -317,11 +324,11 @@ class Driver(Borders):
             case other:
                 raise AssertionError(f"unexpected command {other!r}")
 
-    def _begin_window(self, plan: WindowPlan) -> None:
+    def _begin_window(self, plan: WindowPlan, number: int) -> None:
         meter = Meter(plan, self._instruments())
         meter.disturb()  # the switch itself falls into the first step
         with self._turn:
-            self._meter, self._is_answered = meter, False
+            self._meter, self._number, self._is_answered = meter, number, False
         if plan.most_s is not None:
             self._overtime = threading.Timer(plan.most_s, self._answer_in_overtime, (meter,))
             self._overtime.daemon = True

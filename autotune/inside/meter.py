@@ -3,8 +3,10 @@
 Warm-up ends by evidence, all of it over the same recent blocks: the loader's buffers neither fill
 nor drain, nothing compiles or takes memory from the device, and the rates show no trend. In the
 window a block that something else disturbed is measured again, within a bound. Steps longer than
-half a second are too dear for that: one is left out and two are taken. When the time of a plan is
-up, the window ends with what it has.
+half a second are too dear for that: one is left out and two are taken, where no buffers could have
+served them; else the window waits until they have drained or stay full. Where it cannot wait so
+long, its throughput is an upper bound, which the drained share says. When the time of a plan is up,
+the window ends with what it has.
 """
 
 from __future__ import annotations
@@ -109,6 +111,26 @@ class _Evidence:
     steps: int
     flow: Flow
     activity: int
+    wait_share: float
+
+    @property
+    def is_fed_by_workers(self) -> bool:
+        """The program waited for data: it went at the pace of the workers, not of buffers."""
+        flow = self.flow
+        if flow.ready_steps is None:
+            is_empty = self.steps > flow.buffered_steps
+        else:
+            is_empty = flow.ready_steps < flow.cycle_steps
+        return is_empty and self.wait_share >= LEVEL_SHARE
+
+    @property
+    def has_full_buffers(self) -> bool:
+        """Workers keep up: one has done all it was given, the others have a batch each in hand."""
+        flow = self.flow
+        if flow.ready_steps is None:
+            return False
+        is_full = flow.ready_steps >= flow.buffered_steps - flow.cycle_steps
+        return is_full and bool(flow.has_idle_workers)
 
 
 @dataclass
@@ -161,7 +183,8 @@ class Meter:
         self._asked = self._began = perf_counter()
         self._steps = 0
         self._evidence: list[_Evidence] = []
-        self._ready_at_opening: float | None = None
+        self._opening: _Evidence | None = None  # the last before the window, if it was seen
+        self._window_evidence: list[_Evidence] = []
         self._discarded = 0
         self._counters = self.read.counters()
         self._block_steps = 1
@@ -242,8 +265,8 @@ class Meter:
     def _take_from_warmup(self, blocks: list[Block], now: float) -> None:
         """Let the later half of a warm-up count: that there is a number is worth its doubts."""
         half = len(blocks) // 2
-        evidence = self._evidence[max(0, half - 1)]
-        self._ready_at_opening = evidence.flow.ready_steps
+        self._opening = self._evidence[half - 1] if half else None
+        self._window_evidence = self._evidence[half:]
         self.phase = "window"
         self._warmup_s = self._warmup_s or now - self._began
         self._warmup_reason = f"cut after {self._warmup_s:.0f} s: {Outcome.OUT_OF_TIME}"
@@ -290,11 +313,30 @@ class Meter:
 
         One step more or less is the beat of the workers, not a drain.
         """
-        now, then = self.read.flow().ready_steps, self._ready_at_opening
+        flow = self.read.flow()
+        now = flow.ready_steps
+        then = None if self._opening is None else self._opening.flow.ready_steps
         steps = sum(b.steps for b in self.blocks)
-        if now is None or then is None or not steps:
+        if not steps:
+            return 0.0
+        if self._is_slow and flow.buffered_steps:
+            return min(1.0, self._most_drained(flow, then) / steps)
+        if now is None or then is None:
             return 0.0
         return min(1.0, max(0.0, then - now - 1) / steps)
+
+    def _most_drained(self, flow: Flow, then: float | None) -> float:
+        """Return how many slow steps the buffers may have given, at most.
+
+        There are too few of them to overlook the beat of the workers, or what these had in hand.
+        None where the steps show that all the time workers fed the program, or kept buffers full.
+        """
+        opening = [] if self._opening is None else [self._opening]
+        within = self._window_evidence
+        if _are_fed([*opening, *within]) or _are_full(within):
+            return 0.0
+        held = flow.buffered_steps if then is None else then
+        return max(0.0, held + flow.cycle_steps - (flow.ready_steps or 0.0))
 
     def _new_block(self) -> _Running:
         starts = self.read.flow().starts
@@ -325,9 +367,13 @@ class Meter:
             self._close_window()
         self.blocks.append(block)
         self.losses.append(self.read.read_loss())
-        if self.phase == "warm-up":
+        wait_share = block.wait_s / block.seconds
+        evidence = _Evidence(self._steps, flow, self.read.activity(), wait_share)
+        if self.phase == "window":
+            self._window_evidence.append(evidence)
+        else:
             self._warmup_losses.append(self.losses[-1])
-            self._evidence.append(_Evidence(self._steps, flow, self.read.activity()))
+            self._evidence.append(evidence)
             self._block_steps = self._steps_for(block.seconds / run.steps)
             self._end_warmup_if_steady(now)
             self._activity = self._evidence[-1].activity
@@ -398,6 +444,10 @@ class Meter:
         """Over the recent blocks as much was produced as consumed."""
         recent = self._recent_evidence
         first, last = recent[0], recent[-1]
+        if self._is_slow and last.flow.buffered_steps:
+            return len(recent) == LEAST_BLOCKS_OF_SLOW_STEPS and (
+                _are_fed(recent) or _are_full(recent)
+            )
         now, then = last.flow.ready_steps, first.flow.ready_steps
         if now is None or then is None:
             return self._steps >= 2 * last.flow.buffered_steps
@@ -418,7 +468,7 @@ class Meter:
         self.phase = "window"
         self._warmup_s, self._warmup_reason = warmup_s, reason
         self._began = perf_counter()
-        self._ready_at_opening = self.read.flow().ready_steps
+        self._opening, self._window_evidence = self._evidence[-1], []
         self._before_window, self.blocks, self.losses = self.blocks, [], []
 
     def _count_the_last(self) -> None:
@@ -426,8 +476,8 @@ class Meter:
         last = self._before_window[-1]
         self.blocks, self.losses = [last], self._warmup_losses[-1:]
         self._began -= last.seconds
-        if len(self._evidence) > 1:
-            self._ready_at_opening = self._evidence[-2].flow.ready_steps
+        self._opening = self._evidence[-2] if len(self._evidence) > 1 else None
+        self._window_evidence = self._evidence[-1:]
 
     def _close_window(self) -> None:
         """Go back to the warm-up: steps were taken for slow that are not."""
@@ -450,6 +500,18 @@ class Meter:
             self._stop_reason = f"interval within {self.plan.half_width:.0%}"
         elif elapsed_s >= self.plan.window_max_s and len(rates) >= self._least_to_cut:
             self._stop_reason = f"cut after {elapsed_s:.1f} s"
+
+
+def _are_fed(evidence: list[_Evidence]) -> bool:
+    """In each block the workers set the pace; the first shows that no buffer served the next."""
+    return len(evidence) > 1 and all(e.is_fed_by_workers for e in evidence)
+
+
+def _are_full(evidence: list[_Evidence]) -> bool:
+    """At the end of each block buffers were full; by the last each worker had to load a batch."""
+    last = evidence[-1]
+    was_put_to_work = len(evidence) > 1 and last.steps > last.flow.cycle_steps
+    return was_put_to_work and all(e.has_full_buffers for e in evidence)
 
 
 def _with_few_blocks(interval: Interval, blocks: list[Block]) -> Interval:

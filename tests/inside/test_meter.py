@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from autotune.config import Config
+from autotune.confirm import TURNS, WINDOW, Round, read
 from autotune.inside import meter as meters
 from autotune.inside.meter import MOST_DISCARDED, Flow, Instruments, Meter
 from autotune.measurement import Measurement, Memory
 from autotune.probes.host_load import Counters
+from autotune.record import Side, WindowRecord
 from autotune.wire import WindowPlan
 
 PLAN = WindowPlan(warmup_min_s=1.0, warmup_max_s=30.0, window_min_s=1.0, window_max_s=5.0)
@@ -599,3 +602,149 @@ def test_a_window_without_a_block_cannot_end_and_an_ended_one_not_again(clock: C
     go(meter, clock, 2.0)
     assert meter.end_now()
     assert not meter.end_now()
+
+
+# --- slow steps that workers feed -----------------------------------------------------------------
+
+SAMPLES = 8
+
+
+@dataclass
+class Fed:
+    """A program of slow steps whose batches workers load in turn, as torch's do.
+
+    Attributes:
+        load_s: A worker takes so long for a batch.
+        is_seen: torch shows what the buffers hold.
+    """
+
+    clock: Clock
+    workers: int
+    prefetch: int
+    compute_s: float
+    load_s: float
+    is_full: bool = True
+    is_seen: bool = True
+
+    def __post_init__(self) -> None:
+        self.free_at = [self.clock.now] * self.workers
+        self.done_at: list[float] = []
+        self.taken = 0
+        for _ in range(self.workers * self.prefetch):
+            if self.is_full:
+                self.done_at.append(self.clock.now)
+            else:
+                self.load()
+
+    @property
+    def truth(self) -> float:
+        """Samples/s in the long run."""
+        return SAMPLES * min(1 / self.compute_s, self.workers / self.load_s)
+
+    def load(self) -> None:
+        worker = len(self.done_at) % self.workers
+        self.free_at[worker] = max(self.clock.now, self.free_at[worker]) + self.load_s
+        self.done_at.append(self.free_at[worker])
+
+    def step(self) -> float:
+        """Make a step; return how long it waited for its batch."""
+        wait_s = max(0.0, self.done_at[self.taken] - self.clock.now)
+        self.clock.now += wait_s
+        self.taken += 1
+        self.load()
+        self.clock.now += self.compute_s
+        return wait_s
+
+    def flow(self) -> Flow:
+        now = self.clock.now
+        ready = sum(at <= now for at in self.done_at[self.taken :])
+        is_idle = any(at <= now for at in self.free_at)
+        return Flow(
+            buffered_steps=self.workers * self.prefetch,
+            cycle_steps=self.workers,
+            ready_steps=ready if self.is_seen else None,
+            has_idle_workers=is_idle if self.is_seen else None,
+        )
+
+    def measured(self, plan: WindowPlan = WINDOW) -> Measurement:
+        meter = switched(plan, Instruments(self.flow, lambda: None, lambda: None))
+        while not meter.is_done:
+            if meter.step(SAMPLES, self.step()):
+                meter.go_on()
+        return meter.measurement(Memory())
+
+
+SLOWER_LOADERS = [
+    (1, 2, 0.6, 1.2),
+    (1, 2, 0.6, 0.65),
+    (2, 2, 0.6, 2.0),
+    (2, 2, 0.6, 1.6),
+    (2, 2, 0.6, 1.3),
+    (2, 8, 0.6, 1.6),
+    (4, 1, 0.6, 3.0),
+    (4, 2, 0.6, 3.0),
+    (8, 2, 0.6, 8.0),
+    (1, 2, 2.0, 3.0),
+]
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+@pytest.mark.parametrize(("workers", "prefetch", "compute_s", "load_s"), SLOWER_LOADERS)
+def test_full_buffers_do_not_make_slow_steps_faster_than_their_loader(
+    clock: Clock, workers: int, prefetch: int, compute_s: float, load_s: float, is_seen: bool
+) -> None:
+    program = Fed(clock, workers, prefetch, compute_s, load_s, is_seen=is_seen)
+    result = program.measured()
+    least = result.throughput.estimate * (1 - result.drained_share)
+    assert least <= 1.001 * program.truth
+    assert result.throughput.low <= program.truth <= 1.001 * result.throughput.high
+    if result.throughput.estimate > 1.02 * program.truth:
+        assert "buffers still filling or draining" in result.warmup_reason
+        assert any("came from buffers" in doubt for doubt in result.doubts)
+
+
+def test_slow_steps_wait_for_their_buffers_where_there_is_time(clock: Clock) -> None:
+    for numbers in SLOWER_LOADERS:
+        program = Fed(clock, *numbers)
+        result = program.measured(replace(WINDOW, warmup_max_s=1000.0))
+        assert result.throughput.estimate == pytest.approx(program.truth, rel=0.03)
+
+
+@pytest.mark.parametrize("load_s", [0.1, 0.25, 0.5])
+@pytest.mark.parametrize(("workers", "prefetch"), [(1, 2), (2, 2), (2, 8), (4, 1), (4, 2), (8, 2)])
+def test_buffers_that_stay_full_do_not_hold_up_slow_steps(
+    clock: Clock, workers: int, prefetch: int, load_s: float
+) -> None:
+    result = Fed(clock, workers, prefetch, 0.6, load_s * workers).measured()
+    assert result.warmup_reason == "steady"
+    assert result.drained_share == 0
+    assert sum(b.steps for b in result.blocks) <= max(3, 2 * workers)
+
+
+def test_slow_steps_cut_short_are_an_upper_bound_where_buffers_served_them(clock: Clock) -> None:
+    """Time may be up before anything showed whether they did."""
+    for most_s in (1.5, 2.5, 3.5, 5.0):
+        program = Fed(clock, 2, 2, 0.6, 2.0)
+        result = program.measured(replace(WINDOW, warmup_min_s=3.0, most_s=most_s))
+        assert result.throughput.low <= program.truth
+        assert result.throughput.estimate * (1 - result.drained_share) <= program.truth
+
+
+@pytest.mark.parametrize(
+    ("workers", "load_s"), [(1, 1.2), (1, 2.0), (2, 2.0), (2, 1.6), (2, 1.8), (4, 3.0)]
+)
+def test_a_confirmation_claims_nothing_for_compute_that_the_loader_holds_back(
+    clock: Clock, workers: int, load_s: float
+) -> None:
+    """After each window of a rig its buffers are full again; the winner computes faster."""
+    compute_s = {Side.BASELINE: load_s / workers, Side.WINNER: 0.6}
+
+    def window(side: Side) -> WindowRecord:
+        program = Fed(clock, workers, 2, compute_s[side], load_s)
+        return WindowRecord(side, Config({"side": side}), program.measured(), 1.0)
+
+    rounds: list[Round] = [[window(side) for side in turns] for turns in TURNS.values()]
+    found = read(rounds)
+    assert found is not None
+    assert not found.is_faster
+    assert found.speedup.estimate <= 1.01

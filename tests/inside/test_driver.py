@@ -1,0 +1,160 @@
+"""What the inside of a rig answers: each question once, whoever comes first."""
+
+from __future__ import annotations
+
+import queue
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import pytest
+
+from autotune.config import Config
+from autotune.fence import FenceKind
+from autotune.inside.borders import Step
+from autotune.inside.driver import Driver
+from autotune.inside.meter import Meter
+from autotune.lr import LrRule
+from autotune.setting import Setting
+from autotune.wire import (
+    Close,
+    Dissect,
+    Dissected,
+    Link,
+    LinkClosed,
+    Measure,
+    Measured,
+    NotFinite,
+    Start,
+    ToRig,
+    WindowPlan,
+)
+from tests.made import PROGRAM
+
+CONFIG = Config({"num_threads": 2})
+SETTING = Setting(CONFIG, CONFIG, None, LrRule.NONE, (), "cpu")
+LONG = WindowPlan(0.0, 600.0, 600.0, 600.0, most_s=600.0)
+SHORT = WindowPlan(0.0, 0.0, 0.0, 0.0)
+
+
+class ProgramQuitError(Exception):
+    """In place of the end of the process."""
+
+
+@dataclass
+class Parent:
+    """The other side of a driver, which is in the middle of a window.
+
+    Attributes:
+        theirs: Reads what the driver says.
+    """
+
+    driver: Driver
+    theirs: Link
+    commands: queue.SimpleQueue[ToRig]
+    answers: list[tuple[str, int]] = field(default_factory=list)
+
+    def ask(self, *commands: ToRig) -> None:
+        for command in commands:
+            self.commands.put(command)
+
+    def let_run(self, borders: int) -> None:
+        """Let the program come to so many borders, or to its end."""
+        try:
+            for _ in range(borders):
+                self.driver.at_border(Step(8, 0.0, 0))
+        except ProgramQuitError:
+            pass
+
+    def heard(self) -> list[tuple[str, int]]:
+        """Return the answers so far, by what they are and the number of their question."""
+        try:
+            while (message := self.theirs.receive(0.0)) is not None:
+                if isinstance(message, Measured | Dissected | NotFinite):
+                    self.answers.append((message.kind, message.number))
+        except LinkClosed:
+            pass
+        return self.answers
+
+    @property
+    def meter(self) -> Meter:
+        assert self.driver._meter is not None
+        return self.driver._meter
+
+
+@pytest.fixture
+def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Parent]:
+    for thread in ("_describe_start", "_watch_forks"):  # there is no program to look after
+        monkeypatch.setattr(Driver, thread, lambda _: None)
+    commands: queue.SimpleQueue[ToRig] = queue.SimpleQueue()
+    ours, theirs = socket.socketpair()
+
+    def quit_process() -> None:
+        raise ProgramQuitError
+
+    start = Start(PROGRAM, None, "", FenceKind.OVERLAY)
+    driver = Driver(Link(ours), commands, start, perf_counter(), quit_process)
+    driver._is_ready.set()
+    other = Link(theirs)
+    try:
+        yield Parent(driver, other, commands)
+    finally:
+        driver._overtime.cancel()
+        if driver._overtime.ident is not None:
+            driver._overtime.join()
+        driver.seams.remove()
+        other.close()
+        ours.close()
+
+
+@pytest.mark.parametrize("moment", ["_progress", "_gather"])
+def test_time_that_is_up_while_the_program_is_at_a_border_gives_one_answer(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The timer is called where it once came in between; no clock could meet that moment."""
+    driver = parent.driver
+    parent.ask(Measure(SETTING, LONG, 1), Measure(SETTING, SHORT, 2), Close(), Close())
+    driver._obey()
+    meter, went_on = parent.meter, getattr(driver, moment)
+
+    def then_time_is_up(*arguments: Any) -> Any:
+        result = went_on(*arguments)
+        driver._answer_in_overtime(meter)
+        return result
+
+    monkeypatch.setattr(driver, moment, then_time_is_up)
+    driver._sent = -1e9  # a sign of life is due
+    parent.let_run(1)
+    driver._sent = -1e9
+    parent.let_run(1)
+    parent.let_run(10_000_000)
+    assert parent.heard() == [("measured", 1), ("measured", 2)]
+
+
+def test_after_the_program_has_ended_time_that_is_up_gives_no_answer(parent: Parent) -> None:
+    parent.ask(Measure(SETTING, LONG, 1))
+    parent.driver._obey()
+    parent.let_run(2)
+    parent.driver.program_ended()
+    parent.driver._answer_in_overtime(parent.meter)
+    parent.driver.program_ended()
+    assert parent.heard() == []
+
+
+def test_a_loss_that_is_not_finite_is_answered_with_the_number_of_its_question(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parent.driver, "_read_loss", lambda: float("nan"))
+    parent.ask(Measure(SETTING, SHORT, 7), Close())
+    parent.driver._obey()
+    parent.let_run(10)
+    assert parent.heard() == [("not_finite", 7)]
+
+
+def test_a_dissection_has_the_number_of_its_question(parent: Parent) -> None:
+    parent.ask(Measure(SETTING, SHORT, 3), Dissect(SHORT, 4), Close())
+    parent.driver._obey()
+    parent.let_run(10_000_000)
+    assert parent.heard() == [("measured", 3), ("dissected", 4)]
