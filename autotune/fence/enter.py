@@ -94,6 +94,8 @@ def _exercised(folders: Iterable[str]) -> dict[str, str]:
             exercise(folder)
         except OSError as error:
             failures[folder] = str(error)
+        if not os.access(folder, os.W_OK):
+            failures[folder] = "it is read-only inside"
     return failures
 
 

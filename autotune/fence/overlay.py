@@ -195,7 +195,8 @@ class OverlayFence(Fence):
         here = _real(Path.cwd())
         if not self._rights.may_mount:
             _insist_on_own(here)
-        lost |= refused_covers(replace(self.spec("tried"), exercised=(str(here),)))
+        exercised = (str(here),) if os.access(here, os.W_OK) else ()
+        lost |= refused_covers(replace(self.spec("tried"), exercised=exercised))
         for folder in self.folders:
             scratch.remove(folder / "tried")
         _insist_on_working_at(here, lost)

@@ -96,11 +96,14 @@ def test_data_that_is_prepared_anew_by_each_trial_is_told_of_and_kept_where_that
 def test_the_root_folder_is_read_only_and_shared_memory_is_new(
     fence: OverlayFence, tmp_path: Path
 ) -> None:
+    segment = f"/dev/shm/autotune-segment-{os.getpid()}"
     view = fence.view()
-    said = run_in(view, tmp_path, "import os; print(os.listdir('/dev/shm')); open('/x.pt', 'w')")
+    write = f"import os; open('{segment}', 'w'); print(os.listdir('/dev/shm')); open('/x.pt', 'w')"
+    said = run_in(view, tmp_path, write)
     view.close()
-    assert said.startswith("[]\n")
-    assert "/x.pt" in said.splitlines()[-1]
+    assert Path(segment).name in said.splitlines()[0]
+    assert not Path(segment).exists()
+    assert "Read-only file system: '/x.pt'" in said.splitlines()[-1]
 
 
 def test_a_trial_that_writes_too_much_ends_and_the_file_is_named(tmp_path: Path) -> None:
@@ -138,6 +141,16 @@ def test_a_fence_that_is_denied_is_refused_with_the_reason_and_the_mend(
     with raise_fence(FenceOptions(allow_side_effects=True), tmp_path) as fence:
         assert fence.kind is FenceKind.GUARD
         assert "C libraries and subprocesses" in fence.sentence
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root writes to the root folder")
+def test_a_program_that_stands_in_the_root_folder_is_not_put_behind_overlays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir("/")
+    with raise_fence(FenceOptions(), tmp_path) as fence:
+        assert fence.kind is FenceKind.LANDLOCK
+        assert "/ cannot be covered: it is read-only inside" in fence.doubts[0]
 
 
 @contextmanager
