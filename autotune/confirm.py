@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Self
+from typing import Protocol, Self
 
 from autotune.baseline import Baseline
 from autotune.config import Config
@@ -63,6 +63,14 @@ Round = list[WindowRecord]
 WORTH_CONFIRMING = 1.02  # a live speedup, however wide its interval: the confirmation decides
 CANDIDATES = 2  # how many configs may fail in a fresh process before the baseline is kept
 NARROW_PCT = 5.0  # half-width of the speedup at which no further round is worth its time
+
+
+class HasTime(Protocol):
+    """Tells whether there is time for so many seconds more, and for a round that a claim needs."""
+
+    def __call__(self, seconds: float, *, is_needed: bool) -> bool:
+        """Answer."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -205,7 +213,7 @@ def confirm(
     contest: Contest,
     earlier: Sequence[Round],
     keep: Callable[[Round], None],
-    has_time_for: Callable[[float], bool],
+    has_time_for: HasTime,
 ) -> Confirmation | Ending:
     """Run rounds until the speedup is decided or time is up.
 
@@ -213,7 +221,8 @@ def confirm(
         contest: What is run.
         earlier: Rounds of interrupted confirmations; those of the same winner count.
         keep: Records a round.
-        has_time_for: Tells whether the budget holds this many seconds more.
+        has_time_for: Tells whether the budget holds so many seconds more; a round that a claim
+            needs is run also where the user has asked once to end.
 
     Returns:
         The confirmation, or why there is none: the ending of the process that failed.
@@ -224,7 +233,10 @@ def confirm(
         if confirmation is not None and (
             (confirmation.is_decided and not contest.is_full_length)
             or len(rounds) >= contest.most_rounds
-            or not has_time_for(confirmation.worth(max(sum(w.cost_s for w in r) for r in rounds)))
+            or not has_time_for(
+                confirmation.worth(max(sum(w.cost_s for w in r) for r in rounds)),
+                is_needed=not confirmation.says_enough,
+            )
         ):
             return confirmation
         first = Side.BASELINE if len(rounds) % 2 == 0 else Side.WINNER

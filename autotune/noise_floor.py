@@ -82,9 +82,11 @@ def measure_noise_floor(
         base = Setting.as_written(space.baseline, ready.profile)
         console.phase("comparing the program with itself, in fresh processes")
         contest = Contest(rigs, space, base, base.config, give_up, is_full_length=True)
-        outcome = confirm(
-            contest, [], lambda _: None, lambda s: not stop.requests and budget.left_s > s
-        )
+
+        def has_time_for(seconds: float, *, is_needed: bool) -> bool:  # noqa: ARG001
+            return not stop.requests and budget.left_s > seconds
+
+        outcome = confirm(contest, [], lambda _: None, has_time_for)
     if isinstance(outcome, Ending):
         raise program_error(program, outcome)
     return of_confirmation(outcome)

@@ -168,9 +168,13 @@ class Session:
             return True
         return self.budget.overdraft_s >= ROUNDS_NEEDED * FULL_ROUND.cost_s(facts)
 
-    def has_time_for(self, seconds: float) -> bool:
-        """Tell whether the budget holds this much more, and the user is not in a hurry."""
-        return self.stop.requests == 0 and self.budget.left_s > seconds
+    def has_time_for(self, seconds: float, *, is_needed: bool) -> bool:
+        """Tell whether the budget holds this much more, and the user is not in a hurry.
+
+        One Ctrl-C ends the search, not what a claim needs; the second one ends that too.
+        """
+        is_hurried = self.stop.requests > (1 if is_needed else 0)
+        return not is_hurried and self.budget.left_s > seconds
 
     def may_restart(self, knob: str) -> bool:
         """Tell whether a value of a knob that needs a fresh process is still worth starting."""

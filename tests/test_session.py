@@ -85,6 +85,10 @@ class ScriptedRigs:
         return ScriptedRig(self.clock, self.opening_s)
 
 
+def no_time(seconds: float, *, is_needed: bool) -> bool:
+    return False
+
+
 @dataclass
 class Made:
     """A session after its baseline, and what it is made of."""
@@ -227,14 +231,14 @@ def contest(clock: Clock, until_s: float) -> Contest:
 def test_pairs_of_windows_of_a_round_that_time_ends_count() -> None:
     kept: list[Any] = []
     clock = Clock()  # six seconds to start, two to warm up, two for each window: five of eight
-    confirm(contest(clock, 19.0), [], kept.append, lambda _: False)
+    confirm(contest(clock, 19.0), [], kept.append, no_time)
     (windows,) = kept
     assert [w.side for w in windows] == [Side.BASELINE, Side.WINNER, Side.WINNER, Side.BASELINE]
 
 
 def test_one_pair_of_windows_says_nothing() -> None:
     kept: list[Any] = []
-    outcome = confirm(contest(Clock(), 13.0), [], kept.append, lambda _: False)
+    outcome = confirm(contest(Clock(), 13.0), [], kept.append, no_time)
     assert outcome == Ending(Outcome.OUT_OF_TIME, "over")
     assert not kept
 
@@ -242,3 +246,12 @@ def test_one_pair_of_windows_says_nothing() -> None:
 def test_the_least_of_a_search_is_kept_for_trials(tmp_path: Path) -> None:
     least_s = 2 * (6.0 + SHORT_ROUND.seconds) + TRIALS_WORTH_S
     assert made(tmp_path, 18.0 + least_s + 0.1, 18.0).session.reserve_s > 0
+
+
+def test_one_ctrl_c_ends_the_search_but_not_what_a_claim_needs(tmp_path: Path) -> None:
+    session = made(tmp_path, 180.0, 60.0).session
+    for requests, further, needed in ((0, True, True), (1, False, True), (2, False, False)):
+        session.stop.requests = requests
+        assert session.has_time_for(1.0, is_needed=False) is further
+        assert session.has_time_for(1.0, is_needed=True) is needed
+    assert not session.has_time_for(1e9, is_needed=True)
