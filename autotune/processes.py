@@ -32,7 +32,10 @@ def start(plan: LaunchPlan, log: Path) -> subprocess.Popen[bytes]:
 
 
 def end_tree(
-    process: subprocess.Popen[bytes], grace_s: float = 1.0, mark: tuple[str, str] | None = None
+    process: subprocess.Popen[bytes],
+    grace_s: float = 1.0,
+    mark: tuple[str, str] | None = None,
+    mounts: str = "",
 ) -> None:
     """End a process that ``start()`` started, its descendants, and what is left of its session.
 
@@ -45,6 +48,8 @@ def end_tree(
         process: What ``start()`` returned.
         grace_s: How long it may take to end by itself.
         mark: An environment variable, with its value, that nothing else has.
+        mounts: The mount namespace that it had to itself, by ``own_mounts()``: a daemon may leave
+            its session and its environment, but not that. Empty without one.
     """
     tree = _descendants(process.pid)
     if process.poll() is None:
@@ -55,7 +60,22 @@ def end_tree(
             process.kill()
             with suppress(subprocess.TimeoutExpired):  # the kernel may hold it for longer
                 process.wait(REAP_S)
-    _kill([*tree, *_session_members(process.pid), *_marked(mark)])
+    _kill([*tree, *_session_members(process.pid), *_marked(mark), *_seeing(mounts)])
+
+
+def own_mounts(pid: int) -> str:
+    """Return the name of a process's mount namespace; empty if it is ours, or cannot be seen."""
+    try:
+        name = str(Path(f"/proc/{pid}/ns/mnt").readlink())
+        return "" if name == str(Path("/proc/self/ns/mnt").readlink()) else name
+    except OSError:
+        return ""
+
+
+def _seeing(mounts: str) -> list[psutil.Process]:
+    if not mounts:
+        return []
+    return [process for process in psutil.process_iter() if own_mounts(process.pid) == mounts]
 
 
 def _descendants(pid: int) -> list[psutil.Process]:

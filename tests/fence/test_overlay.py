@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from autotune.errors import FenceError
@@ -126,6 +127,28 @@ def test_a_trial_that_writes_too_much_ends_and_the_file_is_named(tmp_path: Path)
     assert ending.outcome is Outcome.SCRATCH_FULL
     assert "huge.bin" in ending.reason
     assert picture(script) == before
+
+
+def test_a_daemon_that_left_its_session_and_its_environment_ends_with_its_rig(
+    fence: OverlayFence, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, time\n"
+        "if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
+        "        os.execve('/bin/sleep', ['sleep', '321.5'], {})\n    os._exit(0)\n"
+        "os.wait()\ntime.sleep(2)\n"
+    )
+    program = parse_program(str(script), [], tmp_path)
+    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence) as rig:
+        rig.open(None, never, 60.0)
+        assert _sleeping()
+    assert not _sleeping()
+
+
+def _sleeping() -> list[str]:
+    found = psutil.process_iter(["cmdline", "status"])
+    return [p.info["status"] for p in found if p.info["cmdline"] == ["sleep", "321.5"]]
 
 
 @pytest.mark.parametrize("kind", ["landlock", "overlay"])
