@@ -35,7 +35,7 @@ def end_tree(
     process: subprocess.Popen[bytes],
     grace_s: float = 1.0,
     mark: tuple[str, str] | None = None,
-    mounts: str = "",
+    mounts: OwnMounts | None = None,
 ) -> None:
     """End a process that ``start()`` started, its descendants, and what is left of its session.
 
@@ -48,8 +48,8 @@ def end_tree(
         process: What ``start()`` returned.
         grace_s: How long it may take to end by itself.
         mark: An environment variable, with its value, that nothing else has.
-        mounts: The mount namespace that it had to itself, by ``own_mounts()``: a daemon may leave
-            its session and its environment, but not that. Empty without one.
+        mounts: The mount namespace that it had to itself: a daemon may leave its session and its
+            environment, but not that. None without one.
     """
     tree = _descendants(process.pid)
     if process.poll() is None:
@@ -63,19 +63,45 @@ def end_tree(
     _kill([*tree, *_session_members(process.pid), *_marked(mark), *_seeing(mounts)])
 
 
-def own_mounts(pid: int) -> str:
-    """Return the name of a process's mount namespace; empty if it is ours, or cannot be seen."""
-    try:
-        name = str(Path(f"/proc/{pid}/ns/mnt").readlink())
-        return "" if name == str(Path("/proc/self/ns/mnt").readlink()) else name
-    except OSError:
-        return ""
+class OwnMounts:
+    """The mount namespace that a process has to itself.
+
+    It is held open: the kernel gives the number of a namespace that nobody holds to the next one,
+    which may be another search's, or a container's.
+    """
+
+    @classmethod
+    def of(cls, pid: int) -> OwnMounts | None:
+        """Return a process's mount namespace; None if it is ours, or cannot be seen."""
+        try:
+            held = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY)
+        except OSError:
+            return None
+        mounts = cls(held)
+        if mounts.hold(os.getpid()):
+            mounts.close()
+            return None
+        return mounts
+
+    def __init__(self, held: int) -> None:
+        self._held = held
+
+    def hold(self, pid: int) -> bool:
+        """Whether a process lies in this namespace."""
+        try:
+            return os.path.samestat(os.stat(f"/proc/{pid}/ns/mnt"), os.fstat(self._held))  # noqa: PTH116
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Let the kernel have the namespace back."""
+        os.close(self._held)
 
 
-def _seeing(mounts: str) -> list[psutil.Process]:
-    if not mounts:
+def _seeing(mounts: OwnMounts | None) -> list[psutil.Process]:
+    if mounts is None:
         return []
-    return [process for process in psutil.process_iter() if own_mounts(process.pid) == mounts]
+    return [process for process in psutil.process_iter() if mounts.hold(process.pid)]
 
 
 def _descendants(pid: int) -> list[psutil.Process]:

@@ -98,7 +98,7 @@ class Rig:
         self._link: Link | None = None
         self._watch: Watch | None = None
         self._has_ranks = False
-        self._mounts = ""
+        self._mounts: processes.OwnMounts | None = None
         self._number = 0  # of the last question; answers to earlier ones are dropped
         self.log = directory / "log.txt"
 
@@ -212,6 +212,9 @@ class Rig:
                 pass  # end_tree() ends it in any case
         if self._process is not None:
             processes.end_tree(self._process, mark=(MARK, self._mark), mounts=self._mounts)
+        if self._mounts is not None:
+            self._mounts.close()
+            self._mounts = None
         if self._watch is not None and (held := self._watch.held_bytes()):
             self._reports.doubt(
                 f"{held / 2**20:,.0f} MiB of GPU memory did not come back after a process ended; "
@@ -278,8 +281,8 @@ class Rig:
             except LinkClosed:
                 return self._post_mortem()
             now = monotonic()
-            if not self._mounts and self._process is not None:
-                self._mounts = processes.own_mounts(self._process.pid)
+            if self._mounts is None and self._process is not None:
+                self._mounts = processes.OwnMounts.of(self._process.pid)
             match message:
                 case Progress():
                     heard = now

@@ -14,11 +14,13 @@ from typing import Any
 import psutil
 import pytest
 
+from autotune import processes
 from autotune.errors import FenceError
 from autotune.fence import FenceKind, FenceOptions, raise_fence
 from autotune.fence.overlay import OverlayFence
 from autotune.inside.seams.overlay import OverlaySeam
 from autotune.outcome import Ending, Outcome
+from autotune.processes import OwnMounts
 from autotune.program import LaunchPlan, parse_program
 from autotune.rig import Rig
 from autotune.wire import Ready
@@ -144,6 +146,41 @@ def test_a_daemon_that_left_its_session_and_its_environment_ends_with_its_rig(
         rig.open(None, never, 60.0)
         assert _sleeping()
     assert not _sleeping()
+
+
+def test_what_starts_after_a_trial_has_ended_is_not_taken_for_a_part_of_it(
+    fence: OverlayFence, tmp_path: Path
+) -> None:
+    """The kernel gives the number of a mount namespace that has ended to the next one."""
+    with _asleep(fence, tmp_path) as ended:
+        mounts = OwnMounts.of(ended.pid)
+        assert mounts is not None
+        assert mounts.hold(ended.pid)
+        assert not mounts.hold(os.getpid())
+    with _asleep(fence, tmp_path) as other:
+        assert not mounts.hold(other.pid)
+        processes.end_tree(ended, mounts=mounts)
+        assert other.poll() is None
+    mounts.close()
+
+
+def test_a_process_without_mounts_of_its_own_has_none_to_be_found_by() -> None:
+    assert OwnMounts.of(os.getpid()) is None
+
+
+@contextmanager
+def _asleep(fence: OverlayFence, cwd: Path) -> Iterator[subprocess.Popen[bytes]]:
+    view = fence.view()
+    code = "import time; print('in', flush=True); time.sleep(600)"
+    plan = view.fenced(LaunchPlan((sys.executable, "-c", code), str(cwd)), [])
+    process = subprocess.Popen(plan.argv, cwd=cwd, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline() == b"in\n"
+    yield process
+    process.kill()
+    process.wait()
+    view.close()
 
 
 def _sleeping() -> list[str]:
