@@ -82,7 +82,8 @@ def _is_running(pid: int) -> bool:
 
 
 def test_output_arguments_and_environment_pass_through() -> None:
-    done = run("import os, sys; print(os.environ['RANK'], sys.argv[1:])", "--", "--ranks")
+    write = "import os, sys; sys.stdout.write(f'{os.environ[\"RANK\"]} {sys.argv[1:]}\\n')"
+    done = run(write, "--", "--ranks")  # in one piece: print() writes word by word, as ranks meet
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["0 ['--', '--ranks']", "1 ['--', '--ranks']"]
     assert not done.stderr
@@ -102,10 +103,11 @@ def test_ranks_find_what_torchrun_documents_and_stay_on_loopback() -> None:
 def test_the_first_rank_alone_inherits_the_socket_and_what_is_passed_on() -> None:
     ours, passed = os.pipe()
     program = (
-        "import os\n"
+        "import os, sys\n"
         "ours = sorted(n for n in os.environ if n.startswith('AUTOTUNE_RANKS_'))\n"
         "fds = sorted(int(fd) for fd in os.listdir('/proc/self/fd'))[3:-1]\n"
-        "print(os.environ['RANK'], len(ours), len(fds), os.environ['AUTOTUNE_RANKS_KEY'])\n"
+        "rank, key = os.environ['RANK'], os.environ['AUTOTUNE_RANKS_KEY']\n"
+        "sys.stdout.write(f'{rank} {len(ours)} {len(fds)} {key}\\n')\n"  # in one piece
         f"if os.environ['RANK'] == '0': os.write({passed}, b'from the first')\n"
     )
     options = ("--ranks", "2", "--pass-fds", str(passed))
