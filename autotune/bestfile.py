@@ -19,7 +19,7 @@ from autotune.hardware import Hardware
 from autotune.knobs import registry
 from autotune.lr import LrRule
 from autotune.measurement import Memory
-from autotune.profile import LoaderFacts
+from autotune.profile import LoaderFacts, OptimizerFacts
 from autotune.setting import Setting
 
 VERSION = 1
@@ -46,6 +46,7 @@ class ProgramSection(_Section):
     trainer: str = ""
     flags: dict[str, Flag] = Field(default_factory=dict)
     distributes_itself: str = ""
+    optimizers: tuple[OptimizerFacts, ...] = ()
     ranks: int | None = None
 
 
@@ -75,6 +76,7 @@ class LearningSection(_Section):
     """What the config means for learning: the batch, the learning rate, the loss that was seen."""
 
     lr_rule: LrRule
+    sums: bool | None = None
     lr_factor: float
     batch_size: dict[Literal["baseline", "best"], int | None]
     loss: dict[Literal["baseline", "best"], float | None]
@@ -129,6 +131,8 @@ class BestFile(_Section):
             trainer=self.program.trainer,
             flags=self.program.flags,
             distributes_itself=self.program.distributes_itself,
+            optimizers=self.program.optimizers,
+            sums=self.learning.sums,
         )
 
     def doubts(self, hardware: Hardware, fingerprint: str | None) -> list[str]:

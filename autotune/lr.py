@@ -18,12 +18,15 @@ class LrRule(StrEnum):
     LINEAR = "linear"
     SQRT = "sqrt"
     NONE = "none"
+    AUTO = "auto"  # each optimizer by its own kind
 
 
 RULE_BY_FAMILY = {
     # Goyal et al. 2017, "Accurate, Large Minibatch SGD", section 2.1
     "SGD": LrRule.LINEAR,
     "ASGD": LrRule.LINEAR,
+    # You et al. 2017, "Large Batch Training of Convolutional Networks", section 2
+    "LARS": LrRule.LINEAR,
     # Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms"
     "Adam": LrRule.SQRT,
     "AdamW": LrRule.SQRT,
@@ -32,8 +35,15 @@ RULE_BY_FAMILY = {
     "RAdam": LrRule.SQRT,
     "RMSprop": LrRule.SQRT,
     "Adagrad": LrRule.SQRT,
+    # You et al. 2020, "Large Batch Optimization for Deep Learning", section 4
+    "LAMB": LrRule.SQRT,
+    "Lamb": LrRule.SQRT,
+    # Liu et al. 2025, "Muon is Scalable for LLM Training", section 2.2: its rates are AdamW's
+    "Muon": LrRule.SQRT,
     "Adadelta": LrRule.NONE,
 }
+# Their step is as long as their gradient: one that sums over samples makes it longer by itself.
+STEPS_BY_SIZE = frozenset({"SGD", "ASGD"})
 
 
 def rule_for(families: Iterable[str]) -> LrRule:
@@ -77,13 +87,35 @@ def batch_growth(
 
 
 def lr_factor(rule: LrRule, growth: float) -> float:
-    """Return the factor on the learning rate when a step has *growth* times the samples."""
+    """Return the factor on a learning rate when a step has *growth* times the samples.
+
+    Args:
+        rule: One of an optimizer: not AUTO, which leaves it to the optimizer's kind.
+        growth: Samples of a step, times those before.
+    """
     match rule:
         case LrRule.LINEAR:
             return growth
         case LrRule.SQRT:
             return math.sqrt(growth)
-        case LrRule.NONE:
+        case LrRule.NONE | LrRule.AUTO:
             return 1.0
         case _:
             assert_never(rule)
+
+
+def optimizer_factor(
+    rule: LrRule, families: Iterable[str], growth: float, *, sums: bool = False
+) -> float:
+    """Return the factor on the learning rate of an optimizer.
+
+    Args:
+        rule: The one that was chosen, or AUTO.
+        families: Names of the optimizer's class and of its base classes.
+        growth: Samples of a step, times those before.
+        sums: Its gradients grow with the batch: the loss sums over samples.
+    """
+    families = tuple(families)
+    factor = lr_factor(rule_for(families) if rule is LrRule.AUTO else rule, growth)
+    grows_by_itself = sums and rule is not LrRule.NONE and not STEPS_BY_SIZE.isdisjoint(families)
+    return factor / growth if grows_by_itself else factor

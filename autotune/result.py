@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from statistics import fmean
-from typing import assert_never
 
 from autotune import bestfile
 from autotune.baseline import Baseline
@@ -17,7 +16,7 @@ from autotune.config import Config, KnobValue
 from autotune.confirm import Verdict
 from autotune.flags import KEYWORD
 from autotune.knobs import launched, registry
-from autotune.lr import LrRule, batch_growth, global_batch, lr_factor
+from autotune.lr import LrRule, batch_growth, global_batch, optimizer_factor, rule_for
 from autotune.measurement import Compilation, Interval, Measurement, Memory, doubts_of
 from autotune.parallel import parallel_notes
 from autotune.program import LaunchPlan
@@ -95,10 +94,23 @@ class SearchResult:
 
     @property
     def lr_factor(self) -> float:
-        """Factor on the learning rate that ``best`` implies."""
+        """Factor on the learning rate of the first optimizer that ``best`` implies."""
+        return next((factor for _, _, factor in self._lr_factors), 1.0)
+
+    @property
+    def _lr_factors(self) -> list[tuple[str, LrRule, float]]:
+        """The program's optimizers, the rule of each, and the factor on its rate."""
         if "batch_size" in self.setting.own_knobs:
-            return 1.0
-        return lr_factor(self.setting.lr_rule, self.batch_growth)
+            return []
+        chosen, sums = self.setting.lr_rule, bool(self.setting.sums)
+        return [
+            (
+                facts.name,
+                rule_for(facts.families) if chosen is LrRule.AUTO else chosen,
+                optimizer_factor(chosen, facts.families, self.batch_growth, sums=sums),
+            )
+            for facts in self.setting.optimizers
+        ]
 
     @property
     def global_batches(self) -> tuple[int | None, int | None]:
@@ -174,20 +186,24 @@ class SearchResult:
             change = f"The batch goes from {before} to {after}"
         if "batch_size" in self.setting.own_knobs:
             return f"{change}; the program sets its own learning rate."
-        match self.setting.lr_rule:
-            case LrRule.NONE:
-                rate = "the learning rate stays"
-            case LrRule.LINEAR | LrRule.SQRT:
-                factor = f"{self.lr_factor:.3g} ({self.setting.lr_rule} rule)"
-                rate = f"the learning rate of the optimizer is multiplied by {factor}"
-            case _:
-                assert_never(self.setting.lr_rule)
-        note = f"{change} and {rate}: check the final accuracy once."
-        if self.setting.lr_rule is not LrRule.NONE:
-            note += " Rates that the program sets by hand are not scaled."
+        note = f"{change} and {self._rates_note}: check the final accuracy once."
         if growth > ADVISE_WARMUP_ABOVE:
             note += " A few epochs of learning-rate warm-up are advisable at this factor."
         return f"{note}{self._micro_batch_note} --keep-global-batch searches without this change."
+
+    @property
+    def _rates_note(self) -> str:
+        """What becomes of the learning rates, as the part of a sentence."""
+        scaled = {
+            f"{name} is multiplied by {factor:.3g} ({rule} rule)": None
+            for name, rule, factor in self._lr_factors
+            if factor != 1.0
+        }
+        if not scaled:
+            return "the learning rate stays" + (
+                ", for the loss sums over its samples" if self.setting.sums else ""
+            )
+        return "during its steps the learning rate of " + " and that of ".join(scaled)
 
     @property
     def _own_flags(self) -> list[str]:
@@ -236,6 +252,7 @@ class SearchResult:
                 trainer=self.setting.trainer,
                 flags=dict(self.setting.flags),
                 distributes_itself=self.setting.distributes_itself,
+                optimizers=self.setting.optimizers,
                 ranks=self.head.program.ranks,
             ),
             config=dict(self.best),
@@ -252,6 +269,7 @@ class SearchResult:
             memory=bestfile.MemorySection(baseline=self.memory[0], best=self.memory[1]),
             learning=bestfile.LearningSection(
                 lr_rule=self.setting.lr_rule,
+                sums=self.setting.sums,
                 lr_factor=round(self.lr_factor, 6),
                 batch_size=dict(zip(sides, self.global_batches, strict=True)),
                 loss=dict(zip(sides, self.losses, strict=True)),

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from autotune.config import Config, KnobValue
 from autotune.flags import Flag
-from autotune.lr import LrRule, rule_for
-from autotune.profile import LoaderFacts, Profile
+from autotune.lr import LrRule
+from autotune.profile import LoaderFacts, OptimizerFacts, Profile
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Setting:
         config: The values to apply.
         baseline: What the program does by itself; only differences from it are applied.
         loader: The loader that trains, by which the program's loaders are told apart.
-        lr_rule: How the learning rate follows the global batch.
+        lr_rule: How learning rates follow the global batch.
         own_knobs: Knobs that the program reads from its ``config`` parameter and applies itself.
         device: Device type that the program trains on.
         own_autocast: The program computes in autocast itself, which is steered then.
@@ -27,6 +27,9 @@ class Setting:
         trainer: The library whose trainer runs its loop: ``lightning``, ``transformers`` or empty.
         flags: Flags of the program's own by which knobs act, by the names of the knobs.
         distributes_itself: By what the program trains on several devices, empty if it does not.
+        optimizers: Those of the program, in the order of their first steps.
+        sums: Gradients grow with the batch, as those of a loss that sums over its samples do; None
+            as long as nobody has looked.
     """
 
     config: Config
@@ -40,6 +43,8 @@ class Setting:
     trainer: str = ""
     flags: Mapping[str, Flag] = field(default_factory=dict)
     distributes_itself: str = ""
+    optimizers: tuple[OptimizerFacts, ...] = ()
+    sums: bool | None = None
 
     @classmethod
     def as_written(
@@ -54,15 +59,14 @@ class Setting:
         Args:
             baseline: The program's own values of the knobs.
             profile: What its first steps revealed.
-            rule: How the learning rate follows the batch; by default the optimizers' kin decides.
+            rule: How learning rates follow the batch; by default each optimizer's kind decides.
             flags: Flags of the program's own by which knobs act.
         """
-        families = [name for optimizer in profile.optimizers for name in optimizer.families]
         return cls(
             config=baseline,
             baseline=baseline,
             loader=profile.training_loader,
-            lr_rule=rule or rule_for(families),
+            lr_rule=rule or LrRule.AUTO,
             own_knobs=tuple(profile.config_reads),
             device=profile.device,
             own_autocast=profile.own_autocast is not None,
@@ -70,6 +74,7 @@ class Setting:
             trainer=profile.trainer,
             flags=flags or {},
             distributes_itself=profile.distributes_itself,
+            optimizers=profile.optimizers,
         )
 
     def changes(self) -> dict[str, KnobValue]:

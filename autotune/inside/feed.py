@@ -59,8 +59,8 @@ class Feed:
         else:
             self._cached = None
             batch, samples = self._next(endless=endless)
-        if endless or self._seam.is_target(self.loader):
-            self._seam.hand_out(self._active, self._batch_number)
+        trains = endless or self._seam.is_target(self.loader)
+        self._seam.hand_out(self._active, self._batch_number, trains=trains)
         self._listener.after_batch(self, samples, perf_counter() - asked)
         return batch
 

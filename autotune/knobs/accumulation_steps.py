@@ -50,7 +50,7 @@ class AccumulationSteps(Knob):
 
     def follow(self, value: KnobValue, seams: Seams) -> None:
         """Scale the learning rate."""
-        seams.optimizer.follow(accumulation_steps=int(value))
+        seams.rates.follow(accumulation_steps=int(value))
 
     def by_flag(self, flag: Flag, hardware: Hardware, profile: Profile) -> Domain | None:  # noqa: ARG002
         """Return the flag's own value, half and twice of it."""

@@ -66,7 +66,7 @@ class BatchSize(Knob):
 
     def follow(self, value: KnobValue, seams: Seams) -> None:
         """Scale the learning rate."""
-        seams.optimizer.follow(batch_size=int(value))
+        seams.rates.follow(batch_size=int(value))
 
     def by_flag(self, flag: Flag, hardware: Hardware, profile: Profile) -> Domain | None:  # noqa: ARG002
         """Return the flag's own value and its doublings."""

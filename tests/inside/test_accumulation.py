@@ -172,9 +172,9 @@ def test_a_norm_that_the_program_logs_is_the_real_one_at_the_end_of_a_group() ->
 
 
 def test_a_larger_global_batch_scales_the_learning_rate() -> None:
-    with accumulating(96, steps=2, size=32):
-        run = program(sgd, 96)
-    assert run.lr == pytest.approx(2 * 0.05)
+    with accumulating(96, steps=2, size=32) as seams:
+        program(sgd, 96)
+        assert seams.rates.factor(sgd([torch.zeros(1)])) == 2.0
 
 
 def test_without_the_knob_nothing_is_grouped() -> None:

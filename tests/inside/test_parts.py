@@ -19,6 +19,7 @@ from autotune.inside.seams import parts
 from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.optimizer import OptimizerSeam
 from autotune.inside.seams.parts import SYNCS, Part, PartsClock, PartsSeam, _moves
+from autotune.inside.seams.rates import RatesSeam
 from autotune.inside.seams.scaling import ScalingSeam
 from autotune.measurement import StepSplit
 
@@ -36,8 +37,8 @@ PATCHED = (
 def make_optimizer_seam() -> OptimizerSeam:
     """Return a seam that tells nobody."""
     nobody: list[Any] = []
-    accumulation, scaling = AccumulationSeam(), ScalingSeam()
-    return OptimizerSeam(accumulation, scaling, nobody.clear, nobody.append, nobody.append)
+    rates = RatesSeam(nobody.append)
+    return OptimizerSeam(AccumulationSeam(), ScalingSeam(), rates, nobody.clear, nobody.append)
 
 
 class Time:
@@ -205,9 +206,7 @@ class Slow(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 def taken_apart(model: nn.Module) -> Iterator[PartsClock]:
     """A clock that is told about the parts of the steps of a model."""
     clock = PartsClock(with_events=False)
-    optimizer_seam = OptimizerSeam(
-        AccumulationSeam(), ScalingSeam(), lambda: None, lambda _: None, lambda _: None
-    )
+    optimizer_seam = make_optimizer_seam()
     optimizer_seam.install(watches=False)
     seam = PartsSeam(clock, [model], optimizer_seam)
     seam.install()
@@ -238,9 +237,7 @@ def test_a_removed_seam_no_longer_listens_to_the_optimizer(passing: Time) -> Non
     model = nn.Linear(2, 1)
     optimizer = SGD(model.parameters(), lr=0.1)
     clock = PartsClock(with_events=False)
-    optimizer_seam = OptimizerSeam(
-        AccumulationSeam(), ScalingSeam(), lambda: None, lambda _: None, lambda _: None
-    )
+    optimizer_seam = make_optimizer_seam()
     optimizer_seam.install(watches=False)
     try:
         seam = PartsSeam(clock, [model], optimizer_seam)

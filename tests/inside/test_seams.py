@@ -22,7 +22,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.config import Config, KnobValue
 from autotune.fence import FenceKind
-from autotune.flags import Flag
 from autotune.inside.listener import Listener
 from autotune.inside.seams import STEPS_UNTIL_ROOTS_ARE_KNOWN, Seams, overlay
 from autotune.lr import LrRule
@@ -145,115 +144,9 @@ def test_a_loader_subclass_keeps_what_it_overrides() -> None:
         assert [len(x) for (x,) in loader] == [100, 100]
 
 
-@pytest.mark.parametrize(
-    ("rule", "factor"), [(LrRule.LINEAR, 4.0), (LrRule.SQRT, 2.0), (LrRule.NONE, 1.0)]
-)
-def test_learning_rates_and_schedules_follow_the_batch(rule: LrRule, factor: float) -> None:
-    with running(rule, batch_size=40):
-        weight = nn.Parameter(torch.zeros(1))
-        other = nn.Parameter(torch.zeros(1))
-        groups: list[dict[str, Any]] = [{"params": [weight]}, {"params": [other], "lr": 0.5}]
-        optimizer = torch.optim.SGD(groups, lr=0.1)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 / (1 + epoch))
-    assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([0.1 * factor, 0.5 * factor])
-    optimizer.step()
-    schedule.step()
-    assert schedule.get_last_lr() == pytest.approx([0.05 * factor, 0.25 * factor])
-
-
 def tuned_loader() -> DataLoader[tuple[torch.Tensor, ...]]:
     """Return the loader that the settings here were made for."""
     return DataLoader(TensorDataset(torch.randn(100, 1)), batch_size=10, shuffle=True)
-
-
-SCHEDULES: dict[str, Callable[[torch.optim.Optimizer, float], lr_scheduler.LRScheduler]] = {
-    "lambda": lambda o, _: lr_scheduler.LambdaLR(o, lambda epoch: 1 / (1 + epoch)),
-    "cosine": lambda o, _: lr_scheduler.CosineAnnealingLR(o, T_max=10),
-    "cosine with a floor": lambda o, f: lr_scheduler.CosineAnnealingLR(o, 10, eta_min=0.01 * f),
-    "step": lambda o, _: lr_scheduler.StepLR(o, 4),
-    "one cycle": lambda o, f: lr_scheduler.OneCycleLR(o, 0.2 * f, total_steps=10),
-    "one cycle, each group": lambda o, f: lr_scheduler.OneCycleLR(
-        o, max_lr=[0.2 * f], epochs=2, steps_per_epoch=5
-    ),
-    "cyclic": lambda o, f: lr_scheduler.CyclicLR(o, 0.01 * f, 0.1 * f, step_size_up=3),
-    "warm-up, then cosine": lambda o, _: lr_scheduler.SequentialLR(
-        o,
-        [
-            lr_scheduler.LinearLR(o, total_iters=3),
-            lr_scheduler.CosineAnnealingLR(o, T_max=7),
-        ],
-        milestones=[3],
-    ),
-}
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("scaled_by", ["hand", "the seams"])
-def test_a_schedule_goes_where_it_would_with_rates_scaled_by_hand(
-    name: str, scaled_by: str
-) -> None:
-    """Over its whole length, group by group."""
-
-    def rates(factor: float) -> list[float]:
-        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1 * factor)
-        schedule = SCHEDULES[name](optimizer, factor)
-        seen = []
-        for _ in range(10):
-            optimizer.step()
-            seen.append(optimizer.param_groups[0]["lr"])
-            if len(seen) < 10:
-                schedule.step()
-        return seen
-
-    plain = rates(1.0)
-    if scaled_by == "hand":
-        assert rates(4.0) == pytest.approx([4 * rate for rate in plain])
-        return
-    with running(batch_size=40):
-        _loader = tuned_loader()
-        assert rates(1.0) == pytest.approx([4 * rate for rate in plain])
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_a_schedule_follows_live(name: str) -> None:
-    """Also what schedulers keep by themselves."""
-
-    def rates(change: Callable[[], None]) -> list[float]:
-        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
-        schedule = SCHEDULES[name](optimizer, 1.0)
-        change()
-        seen = []
-        for _ in range(8):
-            optimizer.step()
-            schedule.step()
-            seen.append(optimizer.param_groups[0]["lr"])
-        return seen
-
-    plain = rates(lambda: None)
-    with running() as seams:
-        seams.scheduler.install()  # as in a rig, where rates may change at any time
-        _loader = tuned_loader()
-        quadrupled = rates(lambda: seams.apply(setting(batch_size=40), since=setting()))
-    assert quadrupled == pytest.approx([4 * rate for rate in plain])
-
-
-@pytest.mark.parametrize(
-    ("changes", "factor"),
-    [
-        ({"batch_size": 20}, 2.0),
-        ({"accumulation_steps": 8}, 2.0),
-        ({"batch_size": 20, "accumulation_steps": 2}, 1.0),
-    ],
-)
-def test_rates_follow_what_a_baseline_that_accumulates_makes(
-    changes: dict[str, KnobValue], factor: float
-) -> None:
-    baseline = Config({"batch_size": 10, "accumulation_steps": 4})
-    flags = {"batch_size": Flag("--batch-size"), "accumulation_steps": Flag("--accumulate")}
-    base = replace(setting(), config=baseline, baseline=baseline, flags=flags)
-    seams = Seams(listener=None, target=None)
-    seams.apply(replace(base, config=baseline.replace(**changes)))
-    assert seams.optimizer.lr_factor == pytest.approx(factor)
 
 
 def test_libraries_that_look_at_signatures_see_torchs_own() -> None:
@@ -264,14 +157,6 @@ def test_libraries_that_look_at_signatures_see_torchs_own() -> None:
         assert [inspect.signature(cls.__init__) for cls in classes] == own
 
 
-def test_an_optimizer_in_the_place_of_an_earlier_one_is_scaled_as_well() -> None:
-    with running(batch_size=40):
-        for _ in range(50):
-            optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
-            assert optimizer.param_groups[0]["lr"] == pytest.approx(0.4)
-            del optimizer
-
-
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_the_seams_keep_no_optimizer_alive(precision: str) -> None:
     with running(precision=precision, batch_size=40):
@@ -280,24 +165,6 @@ def test_the_seams_keep_no_optimizer_alive(precision: str) -> None:
         del optimizer
         gc.collect()
         assert kept() is None
-
-
-def test_where_the_loader_is_no_longer_there_schedules_are_the_programs_own() -> None:
-    with running(batch_size=40):
-        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
-        schedule = lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 / (1 + epoch))
-        optimizer.step()
-        schedule.step()
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
-
-
-def test_learning_rates_follow_live_and_come_back() -> None:
-    with running() as seams:
-        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
-        seams.apply(setting(batch_size=40), since=setting())
-        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.4)
-        seams.apply(setting(), since=setting(batch_size=40))
-        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
 
 
 def test_bf16_computes_in_bf16_and_hands_fp32_to_the_loss() -> None:

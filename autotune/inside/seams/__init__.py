@@ -26,6 +26,7 @@ from autotune.inside.seams.loader import LoaderSeam
 from autotune.inside.seams.optimizer import OptimizerSeam
 from autotune.inside.seams.overlay import OverlaySeam
 from autotune.inside.seams.process import ProcessSeam
+from autotune.inside.seams.rates import RatesSeam
 from autotune.inside.seams.scaling import ScalingSeam
 from autotune.inside.seams.scheduler import SchedulerSeam
 from autotune.inside.seams.silence import SilenceSeam, TellSavesSeam, hush
@@ -91,13 +92,16 @@ class Seams:
         self.scaling = ScalingSeam()
         self.trainers = TrainersSeam(endless=listener is not None)
         adopt = self.trainers.adopt if listener is not None else lambda: None
-        self.loader = LoaderSeam(listener, self.accumulation, target, own_knobs, adopt)
+        self.rates = RatesSeam(self._say)
+        self.loader = LoaderSeam(
+            listener, self.accumulation, target, own_knobs, adopt, self.rates.fed
+        )
         self.optimizer = OptimizerSeam(
             self.accumulation,
             self.scaling,
+            self.rates,
             self._about_to_train,
             self._stepped,
-            self._rates_scaled,
             self._groups_changed,
         )
         self.distribution = DistributionSeam(
@@ -109,7 +113,7 @@ class Seams:
         self.checkpoint = CheckpointSeam()
         self.process = ProcessSeam()
         self.transfer = TransferSeam()
-        self.scheduler = SchedulerSeam(self.accumulation, lambda: self.optimizer.lr_factor)
+        self.scheduler = SchedulerSeam(self.accumulation)
         self.autocast = AutocastSeam()
         self.uses = UsesSeam()
         self.flags = FlagsSeam()
@@ -138,16 +142,17 @@ class Seams:
             self.scaling.install()
         if self._listener is not None or self.accumulation.steps > 1:
             self.accumulation.install()
-        if self._listener is not None or self.accumulation.steps > 1 or self._scales_rates:
+        if self._listener is not None or self.accumulation.steps > 1:
             self.scheduler.install()
         if self.transfer.is_needed or (self._listener is not None and _has_device()):
             self.transfer.install()
         if self._listener is not None or self.autocast.is_needed:
             self.autocast.install()
 
-    @property
-    def _scales_rates(self) -> bool:
-        return self.optimizer.lr_factor != 1.0
+    def _say(self, sentence: str) -> None:
+        """Tell a user who trains; a search says it with its result."""
+        if self._listener is None and self._group.is_first:
+            logger.warning("autotune: %s.", sentence)
 
     def watch(self) -> None:
         """Watch, while the first steps run, what the program uses and takes by itself."""
@@ -231,7 +236,13 @@ class Seams:
         self._device = setting.device
         if since is None and setting.trainer and "accumulation_steps" in setting.changes():
             self.trainers.prepare(setting.trainer)
-        self.optimizer.set_rule(LrRule(setting.lr_rule), batch_parts(setting.baseline))
+        self.rates.set_rule(
+            LrRule(setting.lr_rule),
+            batch_parts(setting.baseline),
+            setting.optimizers,
+            sums=bool(setting.sums),
+        )
+        self.accumulation.sums = bool(setting.sums)
         before = since.config if since is not None else setting.baseline
         self.forward.allow_recompiles()
         for knob, value in setting.config.changes_from(before).items():
@@ -243,7 +254,7 @@ class Seams:
             if "num_threads" in setting.config:  # ranks start with those of their share of cores
                 registry()["num_threads"].apply(setting.config["num_threads"], self)
             if batch_growth(setting.baseline, setting.config) == 1.0:
-                self.optimizer.follow(world_size=self._group.world_size)
+                self.rates.follow(world_size=self._group.world_size)
             if not setting.distributes_itself:
                 self._train_together()
             elif setting.distributes_itself in {LIGHTNING, FABRIC} and self._group.world_size > 1:
@@ -256,7 +267,7 @@ class Seams:
             self.distribution.use("ddp")
         if self._group.world_size > 1:
             self.loader.share(self._group, self.distribution.loader_begins)
-        self.optimizer.follow(world_size=self._group.world_size)
+        self.rates.follow(world_size=self._group.world_size)
 
     def _about_to_train(self) -> None:
         """The program's own set-up is over, its first step comes now."""
@@ -264,14 +275,11 @@ class Seams:
         if self.loader.misses_target and self._group.world_size > 1:
             raise LookupError(self.loader.describe_missing_target())
         if self.loader.misses_target:
-            self.optimizer.forget_batch()  # a rate for a batch that the program does not have
+            self.rates.fed(by_target=False)  # a rate for a batch that the program does not have
             logger.warning("autotune: %s", self.loader.describe_missing_target())
 
     def _groups_changed(self) -> None:
         self.distribution.groups_changed()
-
-    def _rates_scaled(self, by: float) -> None:
-        self.scheduler.scale(by)
 
     def _stepped(self, optimizer: Optimizer) -> None:
         self._steps += 1

@@ -6,9 +6,9 @@ In the program's loop every micro-batch runs as a whole step would. Until the gr
 share of the group's samples, so that the sum is the gradient of the mean over the whole group, also
 in an epoch's last, smaller one.
 
-Not covered: a loss that sums over samples instead of averaging (its gradient comes out smaller by
-the number of micro-batches), gradients that the program clears or clips by its own code, and
-statistics over a batch, as BatchNorm has: they are those of micro-batches.
+Where the loss is known to sum over samples, nothing is weighed. Not covered: gradients that the
+program clears or clips by its own code, and statistics over a batch, as BatchNorm has: they are
+those of micro-batches.
 """
 
 from __future__ import annotations
@@ -53,11 +53,13 @@ class AccumulationSeam:
     Attributes:
         steps: Micro-batches in a group; 1 leaves everything as it is.
         share: Of the present micro-batch in its group's samples.
+        sums: The loss sums over samples: so do gradients, without shares.
     """
 
     def __init__(self) -> None:
         self.steps = 1
         self.share = 1.0
+        self.sums = False
         self._holds = False
         self._gathers = False
         self._hooked: set[type[Optimizer]] = set()
@@ -81,7 +83,7 @@ class AccumulationSeam:
             last = min(last, epoch.batches)
         self._holds = number < last
         group = [epoch.samples(n) for n in range(first, last + 1)]
-        self.share = epoch.samples(number) / sum(group)
+        self.share = 1.0 if self.sums else epoch.samples(number) / sum(group)
 
     def install(self) -> None:
         """Begin to act; optimizers are hooked when ``hook()`` learns of them."""

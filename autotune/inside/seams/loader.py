@@ -38,6 +38,7 @@ class LoaderSeam:
         target: The training loader, when it is known from an earlier run.
         own_knobs: Knobs that the program sets itself: the target may differ in these.
         built: Called when a loader was built.
+        fed: Told whose batch the program trains on: of the training loader or of another one.
     """
 
     def __init__(
@@ -47,8 +48,10 @@ class LoaderSeam:
         target: LoaderFacts | None,
         own_knobs: Sequence[str] = (),
         built: Callable[[], None] = lambda: None,
+        fed: Callable[..., None] = lambda **_: None,
     ) -> None:
         self._built_one = built
+        self._fed = fed
         self._listener = listener
         self._accumulation = accumulation
         self._own_knobs = own_knobs
@@ -131,7 +134,8 @@ class LoaderSeam:
 
         self._patches.replace(DataLoader, "__init__", init)
         listener = self._listener
-        if listener is None and self._accumulation.steps == 1 and self._group.world_size == 1:
+        changes_steps = self._accumulation.steps > 1 or "batch_size" in self._options
+        if listener is None and not changes_steps and self._group.world_size == 1:
             return
 
         def iterate(loader: DataLoader[Any]) -> Iterator[Any]:
@@ -179,20 +183,26 @@ class LoaderSeam:
         last = size if plain.drop_last else (dataset_len - 1) % size + 1
         return EpochShape(batches, size, last)
 
-    def hand_out(self, loader: DataLoader[Any], number: int) -> None:
-        """Note a batch of a loader that trains, by its number in the epoch."""
-        if self._accumulation.steps > 1:
+    def hand_out(self, loader: DataLoader[Any], number: int, *, trains: bool) -> None:
+        """Note a batch, by its number in the epoch, and whether its loader is the one that trains.
+
+        What the program iterates without gradients feeds no optimizer.
+        """
+        if torch.is_grad_enabled():
+            self._fed(by_target=trains)
+        if trains and self._accumulation.steps > 1:
             self._accumulation.begin(number, self.epoch_of(loader))
 
     def _in_groups(self, loader: DataLoader[Any]) -> Iterator[Any]:
         batches = self.iterate(loader)
-        if self._accumulation.steps == 1 or not self.is_target(loader):
+        if self._accumulation.steps == 1 and "batch_size" not in self._options:
             return batches
         return self._noted(loader, batches)
 
     def _noted(self, loader: DataLoader[Any], batches: Iterator[Any]) -> Iterator[Any]:
+        trains = self.is_target(loader)
         for number, batch in enumerate(batches, start=1):
-            self.hand_out(loader, number)
+            self.hand_out(loader, number, trains=trains)
             yield batch
 
     def _steps_of(self, loader: DataLoader[Any]) -> int:

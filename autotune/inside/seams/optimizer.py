@@ -1,11 +1,11 @@
-"""The seam at the optimizer: its steps are counted and its learning rate follows the batch."""
+"""The seam at the optimizer: its steps are counted, and walk their parameters as asked."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import nn
@@ -17,32 +17,36 @@ from torch.optim.optimizer import (
 
 from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.base import Patches
+from autotune.inside.seams.rates import RatesSeam
 from autotune.inside.seams.scaling import ScalingSeam
-from autotune.lr import LrRule, lr_factor
 
 # Where torch itself prefers lists, and where it has fused kernels (torch.optim, "foreach", "fused")
 FOREACH_DEVICES = {"cuda", "xpu"}
-RATES = ("lr", "initial_lr", "max_lr", "min_lr")  # where schedulers keep theirs in a group
 FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}
 
 
 class OptimizerSeam:
-    """Hooks every optimizer's step and scales learning rates.
+    """Hooks every optimizer's step.
 
-    Rates are scaled where groups are added, so schedulers built afterwards follow. When the batch
-    changes in a running program, the rates of the groups are scaled, and those of schedulers.
+    Args:
+        accumulation: Told of every optimizer.
+        scaling: Told of every optimizer.
+        rates: Told when one begins and ends a step.
+        before_first: Called before the first step.
+        stepped: Called after each.
+        groups_changed: Called when an optimizer was built or got parameters.
     """
 
     def __init__(
         self,
         accumulation: AccumulationSeam,
         scaling: ScalingSeam,
+        rates: RatesSeam,
         before_first: Callable[[], None],
         stepped: Callable[[Optimizer], None],
-        scaled_rates: Callable[[float], None],
         groups_changed: Callable[[], None] = lambda: None,
     ) -> None:
-        self._scaled_rates = scaled_rates
+        self._rates = rates
         self._groups_changed = groups_changed
         self._accumulation = accumulation
         self._scaling = scaling
@@ -54,11 +58,8 @@ class OptimizerSeam:
         self._has_begun = False
         self._watcher: tuple[Callable[[], None], Callable[[], None]] | None = None
         self._optimizers: list[ref[Optimizer]] = []
-        self._factor = 1.0
-        self._batch: dict[str, int] = {}
-        self._rule = LrRule.NONE
-        self._own_batch: dict[str, int] = {}
         self._implementation: str | None = None
+        self._own_flags: WeakKeyDictionary[Optimizer, list[dict[str, Any]]] = WeakKeyDictionary()
         self._to_none: bool | None = None
         self.own_to_none: bool | None = None
 
@@ -67,48 +68,20 @@ class OptimizerSeam:
         """The living optimizers that have parameter groups, as they were built."""
         return [optimizer for living in self._optimizers if (optimizer := living()) is not None]
 
-    @property
-    def lr_factor(self) -> float:
-        """Factor on learning rates now."""
-        return self._factor
-
-    def set_rule(self, rule: LrRule, batch: Mapping[str, int]) -> None:
-        """Say how rates follow the batch, and for which batch the program chose its own.
-
-        Args:
-            rule: How they follow.
-            batch: What the program's own samples of a step are the product of, by knob.
-        """
-        self._rule, self._own_batch = rule, dict(batch)
-        self._batch = {**batch, **self._batch}
-
-    def follow(self, **batch: int) -> None:
-        """Scale all learning rates, present and future, to the global batch.
-
-        Args:
-            batch: What it is the product of, by the names of the knobs.
-        """
-        if not self._own_batch:
-            return
-        self._batch |= batch
-        own, whole = math.prod(self._own_batch.values()), math.prod(self._batch.values())
-        factor = lr_factor(self._rule, whole / own)
-        groups = {id(g): g for optimizer in self.optimizers for g in optimizer.param_groups}
-        self._scaled_rates(factor / self._factor)
-        for group in groups.values():  # optimizers that wrap another share its groups
-            _scale(group, factor / self._factor)
-        self._factor = factor
-
-    def forget_batch(self) -> None:
-        """Put all learning rates back to the program's own."""
-        self.follow(**self._own_batch)
-
     def use_implementation(self, name: str) -> None:
         """Have all optimizers, present and future, walk their parameters that way."""
         self._implementation = name
         for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                _use_implementation(optimizer, group, name)
+            self._have_implementation(optimizer)
+
+    def _have_implementation(self, optimizer: Optimizer) -> None:
+        """Have an optimizer walk its groups as asked; what it was built with is remembered."""
+        if self._implementation is None:
+            return
+        own = self._own_flags.setdefault(optimizer, [])
+        own += [_flags_of(group) for group in optimizer.param_groups[len(own) :]]
+        for group in optimizer.param_groups:
+            _use_implementation(optimizer, group, self._implementation)
 
     def set_zero_grad_to_none(self, *, enabled: bool) -> None:
         """Overrule what the program passes to ``zero_grad``."""
@@ -118,11 +91,13 @@ class OptimizerSeam:
         """Begin to listen; *watches* tells that what the program asks for is to be known."""
         accumulates = watches or self._accumulation.steps > 1
         self._follow_groups(accumulates=accumulates, scales=watches or self._scaling.is_needed)
+        if watches or self._implementation is not None:
+            self._follow_states()
         if accumulates or self._to_none is not None:
             self._follow_zero_grad(Optimizer)
             self._follow_zero_grad(nn.Module)
         self._pre_hook = register_optimizer_step_pre_hook(
-            lambda _optimizer, _args, _kwargs: self._before_step()
+            lambda optimizer, _args, _kwargs: self._before_step(optimizer)
         )
         self._hook = register_optimizer_step_post_hook(
             lambda optimizer, _args, _kwargs: self._after_step(optimizer)
@@ -141,18 +116,33 @@ class OptimizerSeam:
                 seam._scaling.hook(optimizer)
             if accumulates:
                 seam._accumulation.hook(optimizer)
-            group = optimizer.param_groups[-1]
-            if seam._implementation is not None:
-                _use_implementation(optimizer, group, seam._implementation)
-            if seam._factor != 1.0 and not seam._is_shared(group, optimizer):
-                _scale(group, seam._factor)
+            seam._have_implementation(optimizer)
 
         self._patches.replace(Optimizer, "add_param_group", add_param_group)
 
-    def _is_shared(self, group: dict[str, Any], optimizer: Optimizer) -> bool:
-        """Tell whether the group is another optimizer's too, which has seen to its rate."""
-        others = (other for other in self.optimizers if other is not optimizer)
-        return any(own is group for other in others for own in other.param_groups)
+    def _follow_states(self) -> None:
+        """Loaded groups bring flags of their own; saved ones are to have those of the program."""
+        load, save = Optimizer.load_state_dict, Optimizer.state_dict
+        seam = self
+
+        @wraps(load)
+        def load_state_dict(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+            load(optimizer, *args, **kwargs)
+            if seam._implementation is not None:
+                seam._own_flags[optimizer] = [_flags_of(g) for g in optimizer.param_groups]
+            seam._have_implementation(optimizer)
+
+        @wraps(save)
+        def state_dict(optimizer: Optimizer) -> dict[str, Any]:
+            state: dict[str, Any] = save(optimizer)
+            for group, own in zip(
+                state["param_groups"], seam._own_flags.get(optimizer, []), strict=False
+            ):
+                group.update(own)
+            return state
+
+        self._patches.replace(Optimizer, "load_state_dict", load_state_dict)
+        self._patches.replace(Optimizer, "state_dict", state_dict)
 
     def _follow_zero_grad(self, owner: type[Optimizer] | type[nn.Module]) -> None:
         original = owner.zero_grad
@@ -174,12 +164,14 @@ class OptimizerSeam:
         """Call them no more."""
         self._watcher = None
 
-    def _before_step(self) -> None:
+    def _before_step(self, optimizer: Optimizer) -> None:
         self._begin()
+        self._rates.begin_step(optimizer)
         if self._watcher is not None:
             self._watcher[0]()
 
     def _after_step(self, optimizer: Optimizer) -> None:
+        self._rates.end_step()
         self._stepped(optimizer)
         if self._watcher is not None:
             self._watcher[1]()
@@ -191,7 +183,13 @@ class OptimizerSeam:
             self._before_first()
 
     def stop_listening(self) -> None:
-        """Count no more steps; learning rates are still scaled."""
+        """Count no more steps, unless learning rates are scaled in them."""
+        if self._rates.is_needed:
+            self._stepped = lambda _: None
+            return
+        self._let_go()
+
+    def _let_go(self) -> None:
         if self._pre_hook is not None:
             self._pre_hook.remove()
             self._pre_hook = None
@@ -201,7 +199,7 @@ class OptimizerSeam:
 
     def remove(self) -> None:
         """Put PyTorch back as it was."""
-        self.stop_listening()
+        self._let_go()
         self._patches.undo()
 
 
@@ -227,6 +225,10 @@ def implementations_of(optimizer: Optimizer) -> tuple[str, ...]:
     return tuple(name for name, there in has.items() if there)
 
 
+def _flags_of(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: group[name] for name in ("foreach", "fused") if name in group}
+
+
 def _device_of(group: dict[str, Any]) -> str:
     return str(group["params"][0].device.type)
 
@@ -248,12 +250,3 @@ def _use_implementation(optimizer: Optimizer, group: dict[str, Any], name: str) 
         step = state.get("step")
         if isinstance(step, torch.Tensor):
             state["step"] = step.to(parameter.device if name == "fused" else "cpu")
-
-
-def _scale(group: dict[str, Any], factor: float) -> None:
-    for key in RATES:
-        rate = group.get(key)
-        if isinstance(rate, torch.Tensor):
-            group[key] = rate * factor  # a new tensor: groups may share one
-        elif rate is not None:
-            group[key] = rate * factor
