@@ -9,7 +9,7 @@ from autotune.failures import program_error
 from autotune.measurement import Anatomy, Measurement
 from autotune.outcome import Ending, Outcome
 from autotune.profile import Profile
-from autotune.record import BaselineFacts, Head
+from autotune.record import BaselineFacts, Head, gradients_sum
 from autotune.session import Session
 from autotune.setting import Setting
 from autotune.space import ResolvedSpace
@@ -58,6 +58,7 @@ def _from_record(session: Session) -> Baseline | None:
         return None
     space = study.head.space.resolve(study.head.hardware, facts.profile)
     setting = _setting(space, facts.profile, study.head)
+    setting = replace(setting, sums=gradients_sum(records))
     measurement = next(r.measurement for r in records if r.measurement is not None)
     session.objective.set_up(space, setting, measurement.step_s)
     session.console.resumed(records)

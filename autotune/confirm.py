@@ -25,7 +25,7 @@ from autotune.measurement import Interval, Measurement
 from autotune.objective import START_SILENCE_S
 from autotune.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.proposals import ranked
-from autotune.record import Side, TrialRecord, WindowRecord
+from autotune.record import Side, TrialRecord, WindowRecord, gradients_sum
 from autotune.rig import GiveUp, Rig
 from autotune.rigs import Rigs
 from autotune.session import Session
@@ -164,11 +164,12 @@ def confirm_best(session: Session, baseline: Baseline) -> Verdict:
     records = session.study.records
     faster = [r for r in ranked(records, baseline.space) if looks_faster(r)]
     verdict = Verdict(None, reason="" if faster else _why_nothing_was_compared(session))
+    base = replace(baseline.setting, sums=gradients_sum(records))
     for candidate in faster[:CANDIDATES]:
         contest = Contest(
             session.rigs,
             baseline.space,
-            baseline.setting,
+            base,
             candidate.config,
             session.until_overdrawn,
             is_short=not session.has_time_for_full_rounds,

@@ -10,6 +10,9 @@ from autotune.interference import Interference
 
 DRAINED_IS_DOUBTFUL = 0.02
 DISTURBED_IS_DOUBTFUL = 0.05
+BETWEEN_MEAN_AND_SUM = (
+    0.25  # exponents of growth: a mean's gradients have 0 to -1/2, a sum's 1 to 1/2
+)
 RECOMPILES_GIVEN_UP = 7  # torch allows eight codes of one function, then it runs as written
 
 
@@ -220,6 +223,36 @@ class RankLoad:
 
 
 @dataclass(frozen=True)
+class BatchEffect:
+    """What another batch did to the steps of a program, at the same learning rate.
+
+    Attributes:
+        batch_growth: Samples of a batch, times those before.
+        gradient_growth: Median norm of the gradients likewise; None where it has no ratio.
+        loss_growth: Median loss likewise; None where it has no ratio.
+    """
+
+    batch_growth: float
+    gradient_growth: float | None
+    loss_growth: float | None
+
+    @property
+    def sums(self) -> bool | None:
+        """Whether gradients grow with the batch; None where its signs contradict each other.
+
+        With g times the samples, the gradient of a mean is 1/sqrt(g) to 1 times as long, by how
+        much of it is noise, and that of a sum sqrt(g) to g times. A few steps vary by as much, so
+        the loss, where it has a ratio, must say the same.
+        """
+        signs = [
+            math.log(growth) / math.log(self.batch_growth) > BETWEEN_MEAN_AND_SUM
+            for growth in (self.gradient_growth, self.loss_growth)
+            if growth is not None and math.isfinite(growth)
+        ]
+        return signs[0] if len(set(signs)) == 1 else None
+
+
+@dataclass(frozen=True)
 class Measurement:
     """One config measured on a rig.
 
@@ -239,6 +272,7 @@ class Measurement:
             counter is readable.
         compilation: What torch.compile did; None in a process that compiles nothing.
         ranks: How the ranks spent their time, empty for one process.
+        effect: What its batch did to the steps, where that was looked at before.
     """
 
     throughput: Interval
@@ -255,6 +289,7 @@ class Measurement:
     power_w: float | None = None
     compilation: Compilation | None = None
     ranks: tuple[RankLoad, ...] = ()
+    effect: BatchEffect | None = None
 
     @property
     def communication_share(self) -> float | None:

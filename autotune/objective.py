@@ -277,8 +277,11 @@ class Objective:
         result = self._rig.measure(self._setting(config), plan, give_up, silence_s)
         if isinstance(result, Ending):
             self.close()
-        else:
-            self._on_rig = config
+            return result
+        self._on_rig = config
+        if result.effect is not None and result.effect.sums is not None:
+            assert self._base is not None, "set_up() comes first"
+            self._base = replace(self._base, sums=result.effect.sums)
         return result
 
     def _record(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -73,6 +74,13 @@ class TrialRecord:
     def outcome(self) -> Outcome:
         """How the trial ended."""
         return self.ending.outcome if self.ending is not None else Outcome.OK
+
+
+def gradients_sum(records: Iterable[TrialRecord]) -> bool | None:
+    """Return whether gradients grow with the batch, by what trials have seen; None if unknown."""
+    seen = (r.measurement.effect for r in records if r.measurement is not None)
+    signs = (effect.sums for effect in seen if effect is not None)
+    return next((sign for sign in signs if sign is not None), None)
 
 
 class Side(StrEnum):

@@ -21,7 +21,7 @@ from autotune.measurement import Compilation, Interval, Measurement, Memory, dou
 from autotune.parallel import parallel_notes
 from autotune.program import LaunchPlan
 from autotune.proposals import DEVICES, restarts
-from autotune.record import Head, TrialRecord
+from autotune.record import Head, TrialRecord, gradients_sum
 from autotune.session import Session
 from autotune.setting import Setting
 from autotune.space import ResolvedSpace
@@ -324,7 +324,7 @@ def conclude(session: Session, baseline: Baseline, verdict: Verdict) -> SearchRe
         doubts=doubts_of((*confirmation.baseline, *confirmation.winner)) if confirmation else (),
         records=tuple(records),
         head=session.study.head,
-        setting=baseline.setting,
+        setting=replace(baseline.setting, sums=gradients_sum(records)),
         seconds=session.budget.spent_s,
         processes=session.rigs.started,
         run_dir=session.run.path,

@@ -13,6 +13,7 @@ from time import perf_counter, time
 
 import torch
 
+from autotune.inside.batchprobe import BatchProbe
 from autotune.inside.borders import Borders, Step
 from autotune.inside.communication import LEAST_STEPS, CommunicationClock
 from autotune.inside.compiled import CompileCounter, frames_compiled
@@ -25,9 +26,10 @@ from autotune.inside.meetings import Meetings, Order, Report
 from autotune.inside.meter import Flow, Instruments, Meter
 from autotune.inside.seams.parts import PartsClock
 from autotune.inside.standstill import doing, waits_for_processes
-from autotune.measurement import Anatomy, Measurement, Memory, RankLoad
+from autotune.measurement import Anatomy, BatchEffect, Measurement, Memory, RankLoad
 from autotune.probes.host_load import HostLoad
 from autotune.probes.torch_memory import TorchMemory
+from autotune.setting import Setting
 from autotune.wire import (
     Close,
     Dissect,
@@ -90,6 +92,9 @@ class Driver(Borders):
         self._last_block: list[Report] = []
         self._meter: Meter | None = None
         self._dissection: Dissection | None = None
+        self._probe: BatchProbe | None = None
+        self._probed: BatchEffect | None = None
+        self._asked: Measure | None = None
         self._measured: Measurement | None = None
         self._memory = TorchMemory("cpu")
         self._compiled = CompileCounter()
@@ -187,6 +192,9 @@ class Driver(Borders):
         is_meeting = self._steps_left <= 0
         if self._dissection is not None:
             self._dissect(self._dissection, step)
+        elif self._probe is not None:
+            if self._probe.step(self.loss):
+                self._end_phase(self._probe)
         elif self._measured is not None:
             if is_meeting:
                 self._conclude(self._measured)
@@ -287,24 +295,23 @@ class Driver(Borders):
         measurement = meter.measurement(self._memory.read(Memory()))
         compilation = self._compiled.read()
         self._compiled.reset()
-        return replace(measurement, compilation=compilation)
+        return replace(measurement, compilation=compilation, effect=self._probed)
 
     def _obey(self) -> None:
         """Wait for the parent's next command and carry it out."""
         self._overtime.cancel()
         match self._commands.get():
-            case Measure(setting, plan, number):
-                before = self._setting.config if self._setting else setting.baseline
+            case Measure(setting, plan, number) as asked:
                 self._meetings.announce(Order(1, setting))
                 self._steps_left = 1
-                if setting.config != before:
-                    self.seams.scheduler.hold()
-                self.seams.apply(setting, since=self._setting)
-                self._setting = setting
-                self._memory.reset()
-                self.loss = None
-                self._begin_window(plan, number)
-                self._tally = Tally()
+                with self._turn:
+                    self._meter, self._number = None, number
+                growth = self._unknown_growth(setting)
+                if growth == 1.0:
+                    self._switch(setting)
+                    self._begin_window(plan, number)
+                else:
+                    self._probe, self._asked = BatchProbe(growth), asked
             case Dissect(plan, number) if self._group.world_size == 1:
                 with self._turn:
                     self._meter, self._number = None, number
@@ -324,7 +331,40 @@ class Driver(Borders):
             case other:
                 raise AssertionError(f"unexpected command {other!r}")
 
+    def _switch(self, setting: Setting) -> None:
+        before = self._setting.config if self._setting else setting.baseline
+        if setting.config != before:
+            self.seams.scheduler.hold()
+        self.seams.apply(setting, since=self._setting)
+        self._setting = setting
+
+    def _unknown_growth(self, setting: Setting) -> float:
+        """How many times as large batches become, if nobody knows what that does to gradients."""
+        before = self._setting.config if self._setting else setting.baseline
+        own, new = before.get("batch_size"), setting.config.get("batch_size")
+        by_itself = "batch_size" in setting.own_knobs or "batch_size" in setting.flags
+        known = setting.sums is not None or (self._probed and self._probed.sums is not None)
+        if not own or not new or by_itself or known or self._group.world_size > 1:
+            return 1.0
+        return int(new) / int(own)
+
+    def _end_phase(self, probe: BatchProbe) -> None:
+        """Go from the batch as it was to the new one, and from that to the window."""
+        assert self._asked is not None, "a probe comes before what was asked for"
+        if not probe.has_turned:
+            self.seams.rates.hold(held=True)
+            self._switch(self._asked.setting)
+            probe.turn()
+            return
+        self._probe, self._probed = None, probe.end()
+        self.seams.rates.hold(held=False)
+        self.seams.set_sums(sums=bool(self._probed.sums))
+        self._begin_window(self._asked.plan, self._asked.number)
+
     def _begin_window(self, plan: WindowPlan, number: int) -> None:
+        self._memory.reset()
+        self.loss = None
+        self._tally = Tally()
         meter = Meter(plan, self._instruments())
         meter.disturb()  # the switch itself falls into the first step
         with self._turn:

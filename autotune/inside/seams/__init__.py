@@ -208,6 +208,10 @@ class Seams:
         scales = dtype is torch.float16 and not self._own_scaler
         self.scaling.set_enabled(enabled=scales, device=self._device)
 
+    def set_sums(self, *, sums: bool) -> None:
+        """Say whether gradients grow with the batch, as those of a loss that sums do."""
+        self.rates.sums = self.accumulation.sums = sums
+
     def accumulate(self, steps: int) -> None:
         """Make a step of so many batches: by the trainer's own way, if one runs the loop."""
         if self.trainers.in_use:
@@ -240,9 +244,9 @@ class Seams:
             LrRule(setting.lr_rule),
             batch_parts(setting.baseline),
             setting.optimizers,
-            sums=bool(setting.sums),
         )
-        self.accumulation.sums = bool(setting.sums)
+        if setting.sums is not None:
+            self.set_sums(sums=setting.sums)
         before = since.config if since is not None else setting.baseline
         self.forward.allow_recompiles()
         for knob, value in setting.config.changes_from(before).items():
@@ -251,15 +255,19 @@ class Seams:
             elif knob not in setting.own_knobs:
                 registry()[knob].apply(value, self)
         if since is None and self._group.is_launched:
-            if "num_threads" in setting.config:  # ranks start with those of their share of cores
-                registry()["num_threads"].apply(setting.config["num_threads"], self)
-            if batch_growth(setting.baseline, setting.config) == 1.0:
-                self.rates.follow(world_size=self._group.world_size)
-            if not setting.distributes_itself:
-                self._train_together()
-            elif setting.distributes_itself in {LIGHTNING, FABRIC} and self._group.world_size > 1:
-                ranks = self._group.local_world_size
-                self.trainers.launch(ranks, self._group.world_size // ranks)
+            self._join_ranks(setting)
+
+    def _join_ranks(self, setting: Setting) -> None:
+        """Do what being one of several processes asks for."""
+        if "num_threads" in setting.config:  # ranks start with those of their share of cores
+            registry()["num_threads"].apply(setting.config["num_threads"], self)
+        if batch_growth(setting.baseline, setting.config) == 1.0:
+            self.rates.follow(world_size=self._group.world_size)
+        if not setting.distributes_itself:
+            self._train_together()
+        elif setting.distributes_itself in {LIGHTNING, FABRIC} and self._group.world_size > 1:
+            ranks = self._group.local_world_size
+            self.trainers.launch(ranks, self._group.world_size // ranks)
 
     def _train_together(self) -> None:
         """Make one program of the ranks that the launcher started, on their own shares of data."""

@@ -49,6 +49,9 @@ class RatesSeam:
 
     Args:
         say: Told what the user should know of the rates.
+
+    Attributes:
+        sums: Gradients grow with the batch: the loss sums over samples.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -56,7 +59,7 @@ class RatesSeam:
         self._rule = LrRule.NONE
         self._own: dict[str, int] = {}
         self._batch: dict[str, int] = {}
-        self._sums = False
+        self.sums = False
         self._known: tuple[OptimizerFacts, ...] = ()
         self._feeds_target = True
         self._is_held = False
@@ -70,8 +73,6 @@ class RatesSeam:
         rule: LrRule,
         batch: Mapping[str, int],
         known: tuple[OptimizerFacts, ...] = (),
-        *,
-        sums: bool = False,
     ) -> None:
         """Say how rates follow the batch.
 
@@ -79,9 +80,8 @@ class RatesSeam:
             rule: For all optimizers, or AUTO.
             batch: What the program's own global batch is the product of, by knob.
             known: The optimizers with their rates at the program's own batch, in order of steps.
-            sums: Gradients grow with the batch: the loss sums over samples.
         """
-        self._rule, self._own, self._known, self._sums = rule, dict(batch), known, sums
+        self._rule, self._own, self._known = rule, dict(batch), known
         self._batch = {**batch, **self._batch}
 
     def follow(self, **batch: int) -> None:
@@ -118,7 +118,7 @@ class RatesSeam:
         if self._is_held or not self._feeds_target or self._follows_itself.get(optimizer, False):
             return 1.0
         families = families_of(optimizer)
-        return optimizer_factor(self._rule, families, self.growth, sums=self._sums)
+        return optimizer_factor(self._rule, families, self.growth, sums=self.sums)
 
     def begin_step(self, optimizer: Optimizer) -> None:
         """An optimizer begins its step, maybe within that of another."""

@@ -1,0 +1,80 @@
+"""A loss that sums over its samples is told from one that averages, before a rate follows."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD
+
+from autotune.inside.batchprobe import MOST_STEPS, BatchProbe
+from autotune.lr import LrRule
+from autotune.measurement import BatchEffect
+from tests.rigging import base_setting, open_rig
+
+
+def probed(reduction: str, before: int, after: int, clip: float = math.inf) -> BatchEffect:
+    """Train before and after the batch changes; return what the probe says."""
+    torch.manual_seed(0)
+    model, loss_of = nn.Linear(8, 1), nn.MSELoss(reduction=reduction)
+    optimizer = SGD(model.parameters(), lr=1e-6)
+    probe = BatchProbe(after / before)
+
+    def phase(size: int) -> None:
+        while True:
+            optimizer.zero_grad()
+            x = torch.randn(size, 8)
+            loss = loss_of(model(x), x.sum(1, keepdim=True) + torch.randn(size, 1))
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()
+            if probe.step(loss.detach()):
+                return
+
+    phase(before)
+    probe.turn()
+    phase(after)
+    return probe.end()
+
+
+@pytest.mark.parametrize(("before", "after"), [(32, 256), (64, 16), (128, 256)])
+def test_sums_and_means_are_told_apart(before: int, after: int) -> None:
+    for reduction, sums in {"sum": True, "mean": False}.items():
+        assert probed(reduction, before, after).sums is sums, reduction
+
+
+def test_signs_that_contradict_each_other_say_nothing() -> None:
+    """Gradients that the program clips are as long for sums as for means: so are its steps."""
+    effect = probed("sum", 32, 256, clip=0.1)
+    assert effect.gradient_growth == pytest.approx(1.0)
+    assert effect.sums is None
+    assert BatchEffect(4.0, None, None).sums is None
+    assert BatchEffect(4.0, 0.9, None).sums is False
+
+
+def test_a_phase_ends_after_some_steps() -> None:
+    probe = BatchProbe(2.0)
+    assert [probe.step(None) for _ in range(MOST_STEPS)][-1]
+    probe.turn()
+    assert [probe.step(None) for _ in range(MOST_STEPS + 1)][-1]
+    assert probe.end() == BatchEffect(2.0, None, None)
+
+
+@pytest.mark.parametrize(("reduction", "factor"), [("sum", 1.0), ("mean", 4.0)])
+def test_a_rate_follows_the_batch_only_as_far_as_gradients_do_not(
+    reduction: str, factor: float, tmp_path: Path
+) -> None:
+    lengths = tmp_path / "lengths"
+    with open_rig(tmp_path, "sums.py", reduction, str(lengths)) as opened:
+        opened.base = base_setting(opened.profile, LrRule.AUTO)
+        effect = opened.measured(batch_size=128).effect
+        assert effect is not None
+        assert effect.sums is (reduction == "sum")
+        lines = opened.seen(lengths).read_text().splitlines()[:-1]
+    steps = [(int(size), float(rate)) for size, rate in map(str.split, lines)]
+    own = steps[0][1]
+    assert steps[-1] == (128, pytest.approx(factor * own, rel=0.1))
+    assert max(rate for _, rate in steps) <= 1.1 * factor * own, "not even for the first steps"
