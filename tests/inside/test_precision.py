@@ -181,7 +181,7 @@ def test_small_gradients_survive_by_scaling() -> None:
         gradient(1.0)
         optimizer.step()
         assert gradient(seams.scaling.scale) == pytest.approx(1e-8, rel=0.02)
-        seams.scaling.set_enabled(enabled=False, device="cpu")
+        seams.scaling.set_enabled(enabled=False)
         assert gradient(1.0) == 0.0
 
 

@@ -201,7 +201,7 @@ class Seams:
         else:
             self.forward.set_autocast(dtype, self._device)
         scales = dtype is torch.float16 and not self._own_scaler
-        self.scaling.set_enabled(enabled=scales, device=self._device)
+        self.scaling.set_enabled(enabled=scales)
 
     def accumulate(self, steps: int) -> None:
         """Make a step of so many batches: by the trainer's own way, if one runs the loop."""
