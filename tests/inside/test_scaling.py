@@ -53,8 +53,7 @@ class Loop:
     def loss(self, x: torch.Tensor | None = None) -> torch.Tensor:
         x = self.x if x is None else x
         wanted = x.sum(1, keepdim=True)
-        error: torch.Tensor = functional.mse_loss(self.model(x), wanted)
-        return error * self.height
+        return self.height * functional.mse_loss(self.model(x), wanted)
 
     @property
     def gradients(self) -> Iterator[torch.Tensor]:
@@ -64,7 +63,8 @@ class Loop:
         self.run.read.append(torch.as_tensor(value).detach().clone())
 
     def norm(self) -> torch.Tensor:
-        return torch.stack([g.norm() for g in self.gradients]).norm()
+        norm: torch.Tensor = torch.stack([g.norm() for g in self.gradients]).norm()
+        return norm
 
 
 def clips_by_hand(loop: Loop, steps: int) -> None:
