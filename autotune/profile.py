@@ -99,6 +99,8 @@ class Profile:
         world_size: Ranks that it was started with.
         batch_norm_layers: Number of BatchNorm layers in the root modules.
         stages: Parts of its one root module in a row, 0 where that is no nn.Sequential.
+        avoids_backward: It computes its gradients by ``torch.autograd.grad`` alone.
+        steps_by_hand: How it changes its weights without an optimizer, empty where one steps.
     """
 
     device: str
@@ -138,6 +140,8 @@ class Profile:
     world_size: int = 1
     batch_norm_layers: int = 0
     stages: int = 0
+    avoids_backward: bool = False
+    steps_by_hand: str = ""
 
     @property
     def training_loader(self) -> LoaderFacts | None:

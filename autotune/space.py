@@ -175,12 +175,18 @@ class SearchSpace:
             asked=restart & (self.demanded | flags.keys() | _first(profile)),
         )
 
+    def _is_named(self, knob: str) -> bool:
+        """Tell whether the user names the knob, or values for it in a file."""
+        return knob in self.demanded or knob in self.fixed or bool(self.knobs.get(knob))
+
     def _offer(self, knob: Knob, hardware: Hardware, profile: Profile) -> _Offer | NotOffered:
         """What a knob has here: by the seams, or by the program itself where these do not reach."""
         domain, flag = knob.domain(hardware, profile), _own_flag(knob.name, profile)
         own = profile.config_reads.get(knob.name)
         if isinstance(domain, NotOffered) and own is not None:
             domain = Domain((own,))
+        if isinstance(domain, NotOffered) and self._is_named(knob.name):
+            domain = knob.on_request(hardware, profile) or domain
         if isinstance(domain, NotOffered) and self.uses_flags:
             flag = _flag_for(knob, profile)
             domain = (flag and knob.by_flag(flag, hardware, profile)) or domain

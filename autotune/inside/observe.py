@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
-from torch.backends import cuda, cudnn
+from torch.backends import cudnn
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorms
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -21,7 +21,7 @@ from autotune.inside.feed import Feed
 from autotune.inside.seams import Seams
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.optimizer import implementation_of, implementations_of
-from autotune.inside.seams.process import profiles
+from autotune.inside.seams.process import profiles, sdpa_backend
 from autotune.profile import OptimizerFacts, Profile
 from autotune.strategies.base import ACCELERATE, DDP, FABRIC, LIGHTNING, TRANSFORMERS
 from autotune.wire import SLOW_STEP_S
@@ -155,7 +155,7 @@ class Observer:
             ),
             anomaly_detection=torch.is_anomaly_enabled(),
             calls_sdpa="scaled_dot_product_attention" in self._seams.uses.seen,
-            sdpa_backend=_sdpa_backend(),
+            sdpa_backend=sdpa_backend(),
             profiles=profiles(),
             copies_without_blocking=self._seams.transfer.own_non_blocking,
             zero_grad_to_none=self._seams.optimizer.own_to_none,
@@ -171,6 +171,7 @@ class Observer:
             world_size=self._world_size,
             batch_norm_layers=sum(isinstance(m, BatchNorms) for m in modules),
             stages=_stages(roots),
+            avoids_backward="grad" in self._seams.uses.seen and not self._seams.scaling.passes,
         )
 
     def _distributes_itself(self, roots: Iterable[nn.Module]) -> str:
@@ -210,17 +211,6 @@ def _stages(roots: Collection[nn.Module]) -> int:
 def _flushes_denormals() -> bool:
     """Tell whether this thread's arithmetic takes denormal numbers for 0; torch does not say."""
     return float(torch.tensor([1e-310], dtype=torch.float64) * 1) == 0.0
-
-
-def _sdpa_backend() -> str:
-    enabled = {
-        "flash": cuda.flash_sdp_enabled(),
-        "efficient": cuda.mem_efficient_sdp_enabled(),
-        "math": cuda.math_sdp_enabled(),
-        "cudnn": cuda.cudnn_sdp_enabled(),
-    }
-    names = [name for name, is_on in enabled.items() if is_on]
-    return names[0] if len(names) == 1 else "auto"
 
 
 def _lies_channels_last(weight: torch.Tensor) -> bool:

@@ -15,16 +15,20 @@ if TYPE_CHECKING:
 
 
 class DeterministicAlgorithms(Knob):
-    """Slower kernels that give the same bits in each run; a script may have left them on."""
+    """Slower kernels that give the same bits in each run; searched where the user names it."""
 
     name = "deterministic_algorithms"
     value_type = bool
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
-        """Return off beside on for a program that has them on."""
+        """Return nothing: a program that has them on wants them."""
         if not profile.deterministic_algorithms:
             return NotOffered("they are off")
-        return Domain((False, True))
+        return NotOffered(f"the program asks for them; --tune {self.name} tries it without")
+
+    def on_request(self, hardware: Hardware, profile: Profile) -> Domain | None:  # noqa: ARG002
+        """Return off beside on for a program that has them on."""
+        return Domain((False, True)) if profile.deterministic_algorithms else None
 
     def current(self, profile: Profile) -> KnobValue:
         """Return the program's own setting."""

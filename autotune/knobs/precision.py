@@ -62,8 +62,10 @@ class Precision(Knob):
             offered = ["fp32", "fp16"]
             if hardware.supports_bf16_gpu:  # Ampere brought both
                 offered = ["fp32", "tf32", "bf16", "fp16"]
-            if any("LBFGS" in optimizer.families for optimizer in profile.optimizers):
+            if _against_scaling(profile):
                 offered.remove("fp16")
+            if len(offered) == 1:
+                return NotOffered(f"only fp16 is fast here, and {_against_scaling(profile)}")
             return Domain(tuple(offered))
         if profile.device == "cpu" and not hardware.supports_bf16_cpu:
             return NotOffered("this CPU has no bf16 instructions and would emulate them")
@@ -76,7 +78,7 @@ class Precision(Knob):
             return f"{value} needs compute capability 8.0 or later"
         if value == "tf32" and profile.device != "cuda":
             return f"the model is on the {profile.device} device, tf32 is CUDA's"
-        return None
+        return _against_scaling(profile) if value == "fp16" else None
 
     def current(self, profile: Profile) -> KnobValue:
         """Return what the program's own autocast computes in, or how it multiplies fp32."""
@@ -90,6 +92,18 @@ class Precision(Knob):
         dtype = LONG.get(str(value))
         seams.set_precision(dtype)
         seams.process.switch("tf32", value)
+
+
+def _against_scaling(profile: Profile) -> str | None:
+    """Return why losses cannot be scaled, without which small fp16 gradients vanish."""
+    if profile.own_scaler or profile.own_autocast == "float16":
+        return None  # what the program does is its own
+    if profile.steps_by_hand:
+        return f"the program steps without an optimizer ({profile.steps_by_hand})"
+    if profile.avoids_backward:
+        return "the program computes gradients by torch.autograd.grad, which is not scaled"
+    lbfgs = (o.name for o in profile.optimizers if "LBFGS" in o.families)
+    return next((f"{name} compares losses and gradients of many passes" for name in lbfgs), None)
 
 
 def _words_of(flag: Flag) -> dict[str, str] | None:

@@ -41,5 +41,5 @@ class SdpaBackend(Knob):
         return profile.sdpa_backend
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Enable that kernel alone."""
+        """Enable that kernel, and the plain one for what it cannot do."""
         seams.process.switch(self.name, value)

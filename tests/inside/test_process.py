@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from torch.backends import cudnn
+from torch.backends import cuda, cudnn
 from torch.nn import functional
 
 from autotune.inside.seams.process import ProcessSeam
@@ -42,6 +42,38 @@ def test_determinism_that_the_program_sets_while_it_starts_comes_back(seam: Proc
         assert torch.are_deterministic_algorithms_enabled()
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_a_fused_kernel_of_attention_leaves_the_plain_one_for_what_it_cannot_do(
+    seam: ProcessSeam,
+) -> None:
+    torch.manual_seed(0)
+    q = torch.randn(2, 4, 16, 8)
+    mask = torch.randn(16, 16, requires_grad=True)  # fused kernels take none that is learned
+    expected = functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+    seam.switch("sdpa_backend", "flash")
+    torch.testing.assert_close(
+        functional.scaled_dot_product_attention(q, q, q, attn_mask=mask), expected
+    )
+
+
+def test_a_program_with_one_kernel_of_attention_alone_gets_it_back_alone(
+    seam: ProcessSeam,
+) -> None:
+    seam.switch("sdpa_backend", "auto")
+    try:
+        cuda.enable_math_sdp(False)
+        cuda.enable_mem_efficient_sdp(False)
+        cuda.enable_cudnn_sdp(False)
+        seam.settle()
+        assert cuda.math_sdp_enabled(), "all were asked for"
+        seam.switch("sdpa_backend", "flash")
+        assert (cuda.flash_sdp_enabled(), cuda.math_sdp_enabled()) == (True, False)
+    finally:
+        cuda.enable_math_sdp(True)
+        cuda.enable_mem_efficient_sdp(True)
+        cuda.enable_cudnn_sdp(True)
+        seam.settle()
 
 
 def test_kernels_of_attention_agree(seam: ProcessSeam) -> None:

@@ -21,6 +21,10 @@ from autotune.setting import Setting
 from tests.rigging import OpenRig, base_setting, open_rig
 
 SPACE = "full"
+DEBUGGING = """
+version: 1
+knobs: {anomaly_detection: auto, zero_grad_to_none: auto, deterministic_algorithms: [false]}
+"""
 
 
 @dataclass
@@ -41,7 +45,9 @@ class Mirrored:
 
 
 @contextmanager
-def mirrored(directory: Path, *words: str, **changes: KnobValue) -> Iterator[Mirrored]:
+def mirrored(
+    directory: Path, *words: str, space: str = SPACE, **changes: KnobValue
+) -> Iterator[Mirrored]:
     """Open a rig on the mirror, untouched, or restarted under some changes."""
     setting: Setting | None = None
     if changes:
@@ -50,7 +56,7 @@ def mirrored(directory: Path, *words: str, **changes: KnobValue) -> Iterator[Mir
         directory /= "changed"  # a rig leaves the mirror of another as it is
         directory.mkdir()
     mirror = directory / "mirror.jsonl"
-    with open_rig(directory, "mirror.py", str(mirror), *words, setting=setting, space=SPACE) as rig:
+    with open_rig(directory, "mirror.py", str(mirror), *words, setting=setting, space=space) as rig:
         yield Mirrored(rig, mirror)
 
 
@@ -137,7 +143,9 @@ def test_optimizers_walk_their_parameters_as_asked(tmp_path: Path) -> None:
 
 
 def test_what_a_script_left_on_for_debugging_goes_off_and_on_again(tmp_path: Path) -> None:
-    with mirrored(tmp_path, "debug") as program:
+    space = tmp_path / "debug.yaml"
+    space.write_text(DEBUGGING, encoding="utf-8")
+    with mirrored(tmp_path, "debug", space=str(space)) as program:
         base = program.open.base.baseline
         assert base["deterministic_algorithms"] is True
         assert base["anomaly_detection"] is True

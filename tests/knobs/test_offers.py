@@ -8,10 +8,12 @@ import pytest
 
 from autotune.config import Config, KnobValue
 from autotune.domain import Domain, NotOffered
+from autotune.errors import UsageError
 from autotune.hardware import Hardware
 from autotune.knobs import Scope, registry
 from autotune.profile import OptimizerFacts, Profile
 from autotune.program import LaunchPlan
+from autotune.space import SearchSpace
 from tests.made import A100, H100, MACHINES, V100, make_hardware, make_loader, make_profile
 
 CUDA = make_profile(device="cuda")
@@ -64,9 +66,45 @@ def test_a_program_with_weights_in_sixteen_bits_keeps_them() -> None:
     assert "bfloat16" in reason("precision", MACHINES["H100"], profile)
 
 
-def test_loss_scaling_and_lbfgs_do_not_go_together() -> None:
-    profile = replace(CUDA, optimizers=(optimizer("LBFGS", ("for-loop",)),))
-    assert "fp16" not in values("precision", MACHINES["H100"], profile)
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"optimizers": (OptimizerFacts("LBFGS", ("LBFGS",), (1.0,)),)}, "LBFGS compares"),
+        ({"steps_by_hand": "train.py:7 adds to weights"}, "train.py:7"),
+        ({"avoids_backward": True}, "torch.autograd.grad"),
+    ],
+)
+def test_fp16_is_refused_where_losses_cannot_be_scaled(
+    changes: dict[str, object], expected: str
+) -> None:
+    """Whoever names it; in a program that scales its own losses that is its own business."""
+    profile = make_profile(device="cuda", **changes)
+    assert values("precision", MACHINES["H100"], profile) == ("fp32", "tf32", "bf16")
+    assert expected in reason("precision", MACHINES["V100"], profile)
+    refused = registry()["precision"].refusal("fp16", MACHINES["H100"], profile)
+    assert refused is not None
+    assert expected in refused
+    own = replace(profile, own_scaler=True)
+    assert "fp16" in values("precision", MACHINES["H100"], own)
+
+
+def test_determinism_that_the_program_asks_for_is_left_to_it() -> None:
+    """Unless the user names the knob, on the command line or with values in a file."""
+    asks = make_profile(deterministic_algorithms=True)
+    assert "--tune deterministic_algorithms" in reason(
+        "deterministic_algorithms", make_hardware(), asks
+    )
+    space = SearchSpace("mine", {"deterministic_algorithms": None, "num_threads": None})
+    assert "deterministic_algorithms" not in space.resolve(make_hardware(), asks).domains
+    values_named = SearchSpace("mine", {"deterministic_algorithms": (False,)})
+    for named in (space.tune(["deterministic_algorithms"]), values_named):
+        resolved = named.resolve(make_hardware(), asks)
+        assert set(resolved.domains["deterministic_algorithms"].values) == {False, True}
+        assert resolved.baseline["deterministic_algorithms"] is True
+    fixed = space.fix({"deterministic_algorithms": False})
+    assert fixed.resolve(make_hardware(), asks).start["deterministic_algorithms"] is False
+    with pytest.raises(UsageError, match="they are off"):
+        values_named.tune(["deterministic_algorithms"]).resolve(make_hardware(), make_profile())
 
 
 # --- batch size -----------------------------------------------------------------------------------
@@ -324,13 +362,11 @@ def test_accumulation_is_offered_to_the_ordinary_loop() -> None:
 
 def test_what_a_script_left_on_is_offered_off() -> None:
     left_on = make_profile(
-        deterministic_algorithms=True,
         anomaly_detection=True,
         profiles=True,
         zero_grad_to_none=False,
     )
     for knob in (
-        "deterministic_algorithms",
         "anomaly_detection",
         "autograd_profiler",
         "zero_grad_to_none",

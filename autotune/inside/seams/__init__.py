@@ -206,7 +206,7 @@ class Seams:
         else:
             self.forward.set_autocast(dtype, self._device)
         scales = dtype is torch.float16 and not self._own_scaler
-        self.scaling.set_enabled(enabled=scales, device=self._device)
+        self.scaling.set_enabled(enabled=scales)
 
     def set_sums(self, *, sums: bool) -> None:
         """Say whether gradients grow with the batch, as those of a loss that sums do."""

@@ -138,7 +138,7 @@ class ForwardSeam:
                 return original(module, *args, **kwargs)
             seam._depth = 1
             try:
-                return seam._outermost(module, original, args, kwargs)
+                return seam._lasting(seam._outermost(module, original, args, kwargs))
             finally:
                 seam._depth = 0
 
@@ -163,6 +163,10 @@ class ForwardSeam:
         with autocast(self._device, self._autocast):
             output = original(module, *args, **kwargs)
         return _map_tensors(_to_fp32, output)
+
+    def _lasting(self, output: Any) -> Any:
+        """Return an output that the program may keep: CUDA graphs write the next into its place."""
+        return _map_tensors(torch.clone, output) if self._mode == "reduce-overhead" else output
 
     def _root_of(self, module: nn.Module) -> Root | None:
         known = self._roots.get(module, _UNKNOWN)

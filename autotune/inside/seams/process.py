@@ -114,16 +114,39 @@ class _Tf32(_Remembering):
         return {"tf32": ("high", True), "fp32": ("highest", own[1])}.get(str(value), own)
 
 
-def _set_sdpa_backend(backend: KnobValue) -> None:
-    """Leave one backend of scaled dot-product attention enabled, or all of them."""
-    setters: Mapping[str, Callable[[bool], None]] = {
-        "flash": cuda.enable_flash_sdp,
-        "efficient": cuda.enable_mem_efficient_sdp,
-        "math": cuda.enable_math_sdp,
-        "cudnn": cuda.enable_cudnn_sdp,
-    }
-    for name, enable in setters.items():
-        enable(backend in {"auto", name})
+SDPA_BACKENDS: Mapping[str, tuple[Callable[[], bool], Callable[[bool], None]]] = {
+    "flash": (cuda.flash_sdp_enabled, cuda.enable_flash_sdp),
+    "efficient": (cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
+    "math": (cuda.math_sdp_enabled, cuda.enable_math_sdp),
+    "cudnn": (cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp),
+}
+
+
+def sdpa_backend(enabled: tuple[bool, ...] | None = None) -> str:
+    """Return the one backend of attention that is enabled, of several ``auto``."""
+    enabled = _Attention().read() if enabled is None else enabled
+    names = [name for name, is_on in zip(SDPA_BACKENDS, enabled, strict=True) if is_on]
+    return names[0] if len(names) == 1 else "auto"
+
+
+class _Attention(_Remembering):
+    """One backend of scaled dot-product attention, all of them, or what the program had.
+
+    The one of plain arithmetic stays beside a fused one: torch takes it for what that cannot do,
+    as an evaluation in fp32 or a mask of another kind.
+    """
+
+    def read(self) -> tuple[Any, ...]:
+        return tuple(is_on() for is_on, _ in SDPA_BACKENDS.values())
+
+    def write(self, *values: Any) -> None:
+        for (_, enable), value in zip(SDPA_BACKENDS.values(), values, strict=True):
+            enable(value)
+
+    def chosen(self, value: KnobValue, own: tuple[Any, ...]) -> tuple[Any, ...]:
+        if value == sdpa_backend(own):
+            return own
+        return tuple(value in {"auto", name} or name == "math" for name in SDPA_BACKENDS)
 
 
 class _Profiler:
@@ -154,7 +177,7 @@ SWITCHES: Mapping[str, Callable[[Any], object]] = {
     "tf32": _Tf32(),
     "matmul_precision": torch.set_float32_matmul_precision,
     "flush_denormal": torch.set_flush_denormal,
-    "sdpa_backend": _set_sdpa_backend,
+    "sdpa_backend": _Attention(),
     "deterministic_algorithms": _Deterministic(),
     "anomaly_detection": _set_anomaly_detection,
     "autograd_profiler": _Profiler(),

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import autograd
 from torch.nn import functional
 from torch.utils import checkpoint
 
 from autotune.inside.seams.base import Patches
 
-WATCHED = ((functional, "scaled_dot_product_attention"), (checkpoint, "checkpoint"))
+WATCHED = (
+    (functional, "scaled_dot_product_attention"),
+    (checkpoint, "checkpoint"),
+    (autograd, "grad"),
+)
 
 
 class UsesSeam:
