@@ -99,6 +99,11 @@ class Profile:
         world_size: Ranks that it was started with.
         batch_norm_layers: Number of BatchNorm layers in the root modules.
         stages: Parts of its one root module in a row, 0 where that is no nn.Sequential.
+        blocks_change: What a pass through a repeated block was seen to change and a second pass
+            would change again, as ``Block: name``; empty for nothing.
+        shared_weight: Name of a 4-D parameter whose memory other tensors share, empty without one.
+        carries_state: Class name of a module that gets with a batch what it returned for the one
+            before; empty if none does.
     """
 
     device: str
@@ -138,6 +143,9 @@ class Profile:
     world_size: int = 1
     batch_norm_layers: int = 0
     stages: int = 0
+    blocks_change: str = ""
+    shared_weight: str = ""
+    carries_state: str = ""
 
     @property
     def training_loader(self) -> LoaderFacts | None:
@@ -150,6 +158,13 @@ class Profile:
         loader = self.training_loader
         size = loader.batch_size if loader is not None else None
         return size is not None and self.samples_per_step > 1.5 * size
+
+    @property
+    def depends_on_batch_before(self) -> str | None:
+        """Why batches cannot be cut in another way, as a clause, None where they can."""
+        if not self.carries_state:
+            return None
+        return f"{self.carries_state} goes on with the state that it returned for the batch before"
 
     @property
     def without_training_loader(self) -> NotOffered | None:
