@@ -101,6 +101,11 @@ class Profile:
         stages: Parts of its one root module in a row, 0 where that is no nn.Sequential.
         avoids_backward: It computes its gradients by ``torch.autograd.grad`` alone.
         steps_by_hand: How it changes its weights without an optimizer, empty where one steps.
+        blocks_change: What a pass through a repeated block was seen to change and a second pass
+            would change again, as ``Block: name``; empty for nothing.
+        shared_weight: Name of a 4-D parameter whose memory other tensors share, empty without one.
+        carries_state: Class name of a module that gets with a batch what it returned for the one
+            before; empty if none does.
     """
 
     device: str
@@ -142,6 +147,9 @@ class Profile:
     stages: int = 0
     avoids_backward: bool = False
     steps_by_hand: str = ""
+    blocks_change: str = ""
+    shared_weight: str = ""
+    carries_state: str = ""
 
     @property
     def training_loader(self) -> LoaderFacts | None:
@@ -154,6 +162,13 @@ class Profile:
         loader = self.training_loader
         size = loader.batch_size if loader is not None else None
         return size is not None and self.samples_per_step > 1.5 * size
+
+    @property
+    def depends_on_batch_before(self) -> str | None:
+        """Why batches cannot be cut in another way, as a clause, None where they can."""
+        if not self.carries_state:
+            return None
+        return f"{self.carries_state} goes on with the state that it returned for the batch before"
 
     @property
     def without_training_loader(self) -> NotOffered | None:

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from autotune.config import KnobValue
+from autotune.inside.aliases import shared_weight
 from autotune.inside.compiled import frames_compiled
 from autotune.inside.feed import Feed
 from autotune.inside.seams import Seams
@@ -83,6 +84,7 @@ class Observer:
             self._since_step.append(feed.loader)
         self._batches = self._batches + 1 if feed is self._feed else 1
         self._feed = feed
+        self._seams.carried.next_batch()
 
     def optimizer_stepped(self, optimizer: Optimizer) -> bool:
         """Note a step; return whether it belongs to the optimizer that stepped first of all."""
@@ -94,6 +96,8 @@ class Observer:
         if optimizer is not self._lead:
             return False
         self._lead_steps += 1
+        if self._feed is None:
+            self._seams.carried.next_batch()
         if self._lead_steps <= 3:
             self._stepped_at.append(perf_counter())
         self._batches_by_step.append(self._batches)
@@ -138,8 +142,12 @@ class Observer:
             root_modules=tuple(type(root).__name__ for root in roots),
             parameters=sum(r.parameters for r in roots.values()),
             repeated_blocks=len(blocks_of(roots)),
-            own_checkpointing="checkpoint" in self._seams.uses.seen,
+            own_checkpointing=(
+                "checkpoint" in self._seams.uses.seen or self._seams.forward.computes_again
+            ),
+            blocks_change=self._seams.checkpoint.purity.changed(blocks_of(roots)),
             conv2d_layers=sum(isinstance(m, nn.Conv2d) for m in modules),
+            shared_weight=shared_weight(roots),
             channels_last=any(_lies_channels_last(w) for w in weights),
             own_autocast=self._seams.autocast.own_dtype,
             own_scaler=self._seams.autocast.has_own_scaler,
@@ -172,6 +180,7 @@ class Observer:
             batch_norm_layers=sum(isinstance(m, BatchNorms) for m in modules),
             stages=_stages(roots),
             avoids_backward="grad" in self._seams.uses.seen and not self._seams.scaling.passes,
+            carries_state=self._seams.carried.found,
         )
 
     def _distributes_itself(self, roots: Iterable[nn.Module]) -> str:

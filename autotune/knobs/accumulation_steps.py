@@ -78,3 +78,5 @@ def _obstacles(profile: Profile) -> Iterator[str]:
         yield "the program accumulates gradients itself"
     if profile.reads_ahead and not profile.trainer:
         yield "the program reads batches ahead of the one that it trains on"
+    if reason := profile.depends_on_batch_before:
+        yield reason

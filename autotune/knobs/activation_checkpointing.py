@@ -31,6 +31,10 @@ class ActivationCheckpointing(Knob):
             return NotOffered("the model has no repeated blocks")
         if profile.own_checkpointing:
             return NotOffered("the program checkpoints activations itself")
+        if profile.blocks_change:
+            return NotOffered(
+                f"a block would change twice what a pass changes ({profile.blocks_change})"
+            )
         return Domain(self.choices)
 
     def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002

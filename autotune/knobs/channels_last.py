@@ -26,6 +26,10 @@ class ChannelsLast(Knob):
             return NotOffered("the model has no 2-D convolution")
         if profile.channels_last:
             return NotOffered("the program lays its weights out so itself")
+        if profile.shared_weight:
+            return NotOffered(f"the weight {profile.shared_weight} shares its memory with others")
+        if any("LBFGS" in optimizer.families for optimizer in profile.optimizers):
+            return NotOffered("LBFGS reads gradients in the order in which they lie in memory")
         return Domain((False, True))
 
     def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002

@@ -108,7 +108,7 @@ def shares_refusal(hardware: Hardware, profile: Profile) -> str | None:
         return f"{len(profile.loaders)} loaders train together"
     if not devices_of(hardware, profile):
         return "no GPU's facts are known"
-    return None
+    return profile.depends_on_batch_before
 
 
 def ddp_refusal(hardware: Hardware, profile: Profile) -> str | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+import random
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -135,3 +137,112 @@ def test_blocks_are_the_repeated_modules_with_the_most_parameters() -> None:
     assert len(blocks_of([model])) == 11, "all of one class, wherever they lie"
     assert blocks_of([nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))]) == [], "layers are none"
     assert blocks_of([nn.Sequential(Block())]) == [], "one is not repeated"
+
+
+class Stateful(nn.Module):
+    """A block whose passes change what the next pass sees, in one of the ways of *kind*."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.count = 0
+        self.last = torch.zeros(())
+        linear = nn.Linear(8, 8)
+        if kind == "spectral norm":
+            linear = nn.utils.parametrizations.spectral_norm(linear)
+        elif kind == "old spectral norm":
+            linear = nn.utils.spectral_norm(linear)
+        self.linear = linear
+        self.norm = nn.BatchNorm1d(8) if kind == "batch norm" else nn.Identity()
+        self.drop = nn.Dropout(0.3)
+        self.register_buffer("codes", torch.randn(16, 8))
+        self.register_buffer("table", torch.randn(8192, 4))  # large: its values are learned about
+        self.register_buffer("mean", torch.zeros(8))
+
+    codes: torch.Tensor
+    table: torch.Tensor
+    mean: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = torch.tanh(self.norm(self.linear(self.drop(x))))
+        match self.kind:
+            case "python's random":
+                y = y * random.random()
+            case "numpy's random":
+                y = y * float(numpy.random.rand())  # noqa: NPY002  # as programs do
+            case "codebook":
+                nearest = torch.cdist(y, self.codes).argmin(1)
+                y = y * self.codes[nearest]
+                self.codes.data[nearest] = 0.9 * self.codes[nearest] + 0.1 * y.detach()
+            case "large table":
+                y = y * self.table[: len(y), :1].clone()
+                self.table.data.mul_(0.9)
+            case "another tensor each time":
+                y = y * torch.exp(self.mean)
+                self.mean = 0.5 * self.mean + 0.5 * y.detach().mean(0)
+            case "counter":
+                self.count += 1
+                y = y * self.count
+            case "kept tensor":
+                y = y + self.last * y
+                self.last = y.sigmoid().mean()
+        return x + y
+
+
+KINDS = (
+    "batch norm",
+    "spectral norm",
+    "old spectral norm",
+    "python's random",
+    "numpy's random",
+    "codebook",
+    "large table",
+    "another tensor each time",
+    "counter",
+    "kept tensor",
+)
+
+
+def stateful(kind: str) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*(Stateful(kind) for _ in range(3)))
+
+
+def trained(model: nn.Module, passes: int = 2, steps: int = 5) -> dict[str, torch.Tensor]:
+    """The state after some steps of several passes before one backward pass."""
+    torch.manual_seed(1)
+    random.seed(1)
+    numpy.random.seed(1)  # noqa: NPY002
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(steps):
+        outputs = [model(torch.randn(4, 8)) for _ in range(passes)]
+        optimizer.zero_grad()
+        loss = torch.stack(outputs).diff(dim=0).square().mean() + outputs[0].square().mean()
+        if number == 2:
+            loss.backward(retain_graph=True)  # computes again twice
+        loss.backward()
+        optimizer.step()
+        for block in model.children():
+            if isinstance(block, Stateful):
+                block.last = block.last.detach()
+    kept = {f"{i}.last": b.last for i, b in enumerate(model) if isinstance(b, Stateful)}
+    counts = {f"{i}.count": torch.tensor(b.count) for i, b in enumerate(model)}
+    drawn = {"random": torch.tensor([random.random(), float(numpy.random.rand())])}  # noqa: NPY002
+    return {**copy.deepcopy(model.state_dict()), **kept, **counts, **drawn}
+
+
+def test_what_blocks_change_as_they_compute_is_changed_once() -> None:
+    for kind in KINDS:
+        plain = trained(stateful(kind))
+        for every in (1, 2):
+            model = stateful(kind)
+            seam = CheckpointSeam()
+            seam.choose(every)
+            seam.act_on([model])
+            try:
+                found = trained(model)
+            finally:
+                seam.remove()
+            assert found.keys() == plain.keys()
+            for name, expected in plain.items():
+                assert torch.equal(found[name], expected), (kind, every, name)

@@ -11,6 +11,7 @@ import torch
 from torch.optim import Optimizer
 
 from autotune.fence import FenceKind
+from autotune.inside.carried import CarriedState
 from autotune.inside.group import ALONE, Group
 from autotune.inside.listener import Listener
 from autotune.inside.seams.accumulation import AccumulationSeam
@@ -111,6 +112,7 @@ class Seams:
             listener, lambda: self.optimizer.optimizers, self.distribution.route
         )
         self.checkpoint = CheckpointSeam()
+        self.carried = CarriedState()
         self.process = ProcessSeam()
         self.transfer = TransferSeam()
         self.scheduler = SchedulerSeam(self.accumulation)
@@ -158,6 +160,7 @@ class Seams:
         """Watch, while the first steps run, what the program uses and takes by itself."""
         self.uses.install()
         self.flags.install()
+        self.forward.watch(self.checkpoint.watch, self.carried)
 
     def guard_files(self, start: Start, tell: Callable[[str], None] = lambda _: None) -> None:
         """Keep a trial from changing the user's files, and from reporting to experiment trackers.

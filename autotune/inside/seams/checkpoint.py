@@ -2,7 +2,7 @@
 
 Blocks are found by structure: modules of one class, with children of their own, that lie several in
 ``nn.ModuleList`` or ``nn.Sequential`` containers; of several such classes the one with the most
-parameters. torch's own non-reentrant ``checkpoint`` does the work, random numbers included.
+parameters. torch's own non-reentrant ``checkpoint`` does the work, within ``recompute``.
 """
 
 from __future__ import annotations
@@ -16,15 +16,24 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from autotune.inside.autograd import is_transforming
+from autotune.inside.purity import Purity
 from autotune.inside.seams.base import Patches
+from autotune.inside.seams.recompute import Recomputing
 
 LEAST_BLOCKS = 2
 
 
 class CheckpointSeam:
-    """Has every n-th block of the model computed again in the backward pass."""
+    """Has every n-th block of the model computed again in the backward pass.
+
+    Attributes:
+        purity: Knows what passes through blocks were seen to change for good.
+    """
 
     def __init__(self) -> None:
+        self.purity = Purity()
+        self._recomputing = Recomputing()
         self._every = 0
         self._chosen: WeakSet[nn.Module] = WeakSet()
         self._patches = Patches()
@@ -50,6 +59,11 @@ class CheckpointSeam:
         if blocks:
             self._wrap(type(blocks[0]))
 
+    def watch(self, root: nn.Module) -> None:
+        """Watch, in the untouched steps, what passes through this model's blocks change."""
+        for cls in {type(block) for blocks in _kinds_of([root]) for block in blocks}:
+            self._patches.replace(cls, "forward", self.purity.watched(cls.forward))
+
     def remove(self) -> None:
         """Put the model's classes back as they were."""
         self._patches.undo()
@@ -58,18 +72,26 @@ class CheckpointSeam:
     def _wrap(self, cls: type[nn.Module]) -> None:
         """Of the class, so that models are saved and copied as ever."""
         original = cls.forward
-        chosen = self._chosen
+        chosen, run = self._chosen, self._recomputing.run
 
         def forward(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if block in chosen and torch.is_grad_enabled():
+            if block not in chosen or not torch.is_grad_enabled() or is_transforming():
+                return original(block, *args, **kwargs)
+            if torch.compiler.is_compiling():  # the compiler sees by itself what changes
                 return checkpoint(original, block, *args, use_reentrant=False, **kwargs)
-            return original(block, *args, **kwargs)
+            return run(original, block, args, kwargs)
 
         self._patches.replace(cls, "forward", forward)
 
 
 def blocks_of(roots: Iterable[nn.Module]) -> list[nn.Module]:
     """Return the repeated blocks of some models in order, empty where nothing is repeated."""
+    repeated = [blocks for blocks in _kinds_of(roots) if len(blocks) >= LEAST_BLOCKS]
+    return max(repeated, key=_parameters, default=[])
+
+
+def _kinds_of(roots: Iterable[nn.Module]) -> list[list[nn.Module]]:
+    """Return the blocks of each class that lie in containers."""
     kinds: dict[type[nn.Module], list[nn.Module]] = defaultdict(list)
     for root in roots:
         for container in root.modules():
@@ -77,8 +99,7 @@ def blocks_of(roots: Iterable[nn.Module]) -> list[nn.Module]:
                 for block in container.children():
                     if block not in kinds[type(block)] and _is_block(block):
                         kinds[type(block)].append(block)
-    repeated = [blocks for blocks in kinds.values() if len(blocks) >= LEAST_BLOCKS]
-    return max(repeated, key=_parameters, default=[])
+    return list(kinds.values())
 
 
 def _is_block(module: nn.Module) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,6 +14,10 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from autotune.inside.aliases import is_part_of_more
+from autotune.inside.autograd import is_in_backward, is_transforming
+from autotune.inside.carried import RECURRENT, CarriedState
+from autotune.inside.feed import first_tensor
 from autotune.inside.listener import Listener
 from autotune.inside.seams.autocast import autocast
 from autotune.inside.seams.base import Patches
@@ -28,6 +33,19 @@ class Root:
     parameters: int
 
 
+@dataclass(frozen=True)
+class OutermostCall:
+    """An outermost call with gradients.
+
+    Attributes:
+        module: Class name of what was called.
+        first_dim: Of its first tensor, which mostly is the batch's; None without a tensor.
+    """
+
+    module: str
+    first_dim: int | None
+
+
 _UNKNOWN = Root(-1)
 
 
@@ -36,7 +54,8 @@ class ForwardSeam:
 
     At first ``nn.Module.__call__`` is wrapped, to see which modules the program calls; a nested
     call costs one comparison then. ``narrow()`` leaves only the classes of those modules wrapped,
-    so that nested modules, and what torch.compile traces of them, are PyTorch's own again.
+    so that nested modules, and what torch.compile traces of them, are PyTorch's own again. What is
+    called within a backward pass is computed again there, by checkpointing: it is never outermost.
 
     Args:
         listener: Told about every call; may be None.
@@ -45,6 +64,9 @@ class ForwardSeam:
 
     Attributes:
         most_parameters: Of any root that was called so far.
+        computes_again: Modules were called within a backward pass, before ``narrow()``.
+        records_calls: Whether outermost calls are noted.
+        calls: Those of the present step, while they are noted; whoever has them noted clears them.
     """
 
     def __init__(
@@ -65,7 +87,12 @@ class ForwardSeam:
         self._mode: str | None = None
         self._dynamic: bool | None = None
         self._narrowed = False
+        self._told_of_root: Callable[[nn.Module], None] | None = None
+        self._carried: CarriedState | None = None
         self.most_parameters = 0
+        self.computes_again = False
+        self.records_calls = False
+        self.calls: list[OutermostCall] = []
 
     @property
     def roots(self) -> dict[nn.Module, Root]:
@@ -114,11 +141,16 @@ class ForwardSeam:
         for cls in {type(m) for m in self.roots} if self._narrowed else {nn.Module}:
             self._wrap(cls)
 
+    def watch(self, told_of_root: Callable[[nn.Module], None], carried: CarriedState) -> None:
+        """Watch the calls until ``narrow()``; tell each new root before its first call."""
+        self._told_of_root, self._carried = told_of_root, carried
+
     def narrow(self) -> None:
         """Keep only the classes of the known roots wrapped, and compile the roots if asked to."""
         if self._narrowed:
             return
         self._narrowed = True
+        self._told_of_root = self._carried = None
         self._patches.undo()
         self.install()
         if self._mode is not None:
@@ -135,22 +167,42 @@ class ForwardSeam:
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if seam._depth or torch.compiler.is_compiling():
+                if seam._carried is not None and isinstance(module, RECURRENT):
+                    return seam._watched(module, original, args, kwargs)
+                return original(module, *args, **kwargs)
+            if is_in_backward():
+                seam.computes_again = True
                 return original(module, *args, **kwargs)
             seam._depth = 1
             try:
-                return seam._lasting(seam._outermost(module, original, args, kwargs))
+                if seam._carried is not None:
+                    return seam._watched(module, partial(seam._outermost, original), args, kwargs)
+                return seam._lasting(seam._outermost(original, module, *args, **kwargs))
             finally:
                 seam._depth = 0
 
         self._patches.replace(cls, "__call__", call)
 
-    def _outermost(
-        self, module: nn.Module, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+    def _watched(
+        self, module: nn.Module, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        """Call a module in the untouched steps."""
+        carried = self._carried
+        assert carried is not None, "calls are watched"
+        carried.called(module, (args, kwargs))
+        output = call(module, *args, **kwargs)
+        carried.returned(module, output)
+        return output
+
+    def _outermost(self, original: Call, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         root = self._root_of(module)
         if root is None:
             return original(module, *args, **kwargs)
         inputs = args or tuple(kwargs.values())
+        if self.records_calls and torch.is_grad_enabled():
+            tensor = first_tensor(inputs)
+            first_dim = None if tensor is None else int(tensor.shape[0])
+            self.calls.append(OutermostCall(type(module).__name__, first_dim))
         if self._listener is not None:
             self._listener.forward_called(root, inputs)
         if self._channels_last:
@@ -178,6 +230,8 @@ class ForwardSeam:
         root = Root(sum(p.numel() for p in parameters)) if parameters else None
         self._roots[module] = root
         if root is not None:
+            if self._told_of_root is not None:
+                self._told_of_root(module)
             self.most_parameters = max(self.most_parameters, root.parameters)
             if self._channels_last:
                 self._lay_out(module)
@@ -187,8 +241,8 @@ class ForwardSeam:
         layout = torch.channels_last if self._channels_last else torch.contiguous_format
         states = {p: s for o in self._optimizers() for p, s in o.state.items()}
         for parameter in module.parameters():
-            if parameter.dim() != 4:
-                continue
+            if parameter.dim() != 4 or is_part_of_more(parameter):
+                continue  # others would go on with the memory that it left
             parameter.data = parameter.data.contiguous(memory_format=layout)
             if parameter.grad is not None:
                 parameter.grad = parameter.grad.contiguous(memory_format=layout)
@@ -199,7 +253,9 @@ class ForwardSeam:
 
 
 def _to_channels_last(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+    if tensor.dim() != 4 or is_transforming():  # vmap has no such layout
+        return tensor
+    return tensor.contiguous(memory_format=torch.channels_last)
 
 
 def _to_fp32(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,50 @@
+"""Aliases: weights whose memory other tensors share, and which thus cannot move elsewhere."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Collection, Iterator
+
+import torch
+from torch import nn
+
+
+def shared_weight(roots: Collection[nn.Module]) -> str:
+    """Return the name of a 4-D parameter that shares its memory, empty if none does.
+
+    A part of a larger tensor does, as in flattened models, and one that another living tensor is
+    seen to lie in: another parameter, a view that an optimizer of the program's keeps.
+    """
+    names = {p: name for root in roots for name, p in root.named_parameters() if p.dim() == 4}
+    for parameter, name in names.items():
+        if any(is_part_of_more(own) for own in _own(parameter)):
+            return name
+    places = {_place(own): name for p, name in names.items() for own in _own(p)}
+    known = {id(own) for p in names for own in _own(p)}
+    return next((places[at] for at in _others(known) if at in places), "") if places else ""
+
+
+def is_part_of_more(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor lies in memory larger than itself."""
+    return _place(tensor) is not None and tensor.untyped_storage().nbytes() > tensor.nbytes
+
+
+def _own(parameter: torch.Tensor) -> Iterator[torch.Tensor]:
+    yield parameter
+    if parameter.grad is not None:
+        yield parameter.grad
+
+
+def _others(known: Collection[int]) -> Iterator[int | None]:
+    """Yield where the other tensors of this process lie."""
+    for value in gc.get_objects():
+        if issubclass(type(value), torch.Tensor) and id(value) not in known:
+            yield _place(value)
+
+
+def _place(tensor: torch.Tensor) -> int | None:
+    """Return where a tensor's memory begins, None where it has none of its own."""
+    try:
+        return tensor.untyped_storage().data_ptr() or None
+    except (RuntimeError, NotImplementedError):  # sparse, a wrapper of others, on no device
+        return None

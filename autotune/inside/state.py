@@ -1,0 +1,105 @@
+"""State: values by which it is seen that an object has changed, as deep as a few levels."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from types import CellType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy
+import torch
+from torch import nn
+
+DEPTH = 3  # an object's attribute that is a list: self.log.rows
+MOST_PARTS = 64  # of one object
+PLAIN = (int, float, complex, bool, str, bytes, type(None))
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor's state: a write shows in the version, or by ``.data`` in the values alone."""
+
+    version: int
+    values: int | None
+
+
+def state_of(value: Any, depth: int = DEPTH) -> Any:
+    """Return a value that equals another one as long as an object has not changed.
+
+    Modules, classes and what lies deeper than *depth* are not looked at.
+    """
+    if isinstance(value, PLAIN):
+        return value
+    if issubclass(type(value), torch.Tensor):
+        return _tensor(value)
+    for kind, look in KINDS:
+        if isinstance(value, kind):
+            return look(value)
+    return [(name, state_of(part, depth - 1)) for name, part in _parts(value)] if depth else None
+
+
+def hash_of(tensor: torch.Tensor) -> int | None:
+    """Return a hash of a tensor's values, None where torch has none for them."""
+    try:
+        values = tensor.detach()
+        values = torch.view_as_real(values) if values.is_complex() else values
+        return int(torch.hash_tensor(values).item())
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def _tensor(tensor: torch.Tensor) -> Tensor | None:
+    if tensor.is_meta or tensor.is_inference():
+        return None
+    return Tensor(tensor._version, hash_of(tensor))  # noqa: SLF001
+
+
+KINDS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+    (torch.Generator, lambda own: own.get_state().numpy().tobytes()),
+    (random.Random, lambda own: own.getstate()),
+    (numpy.random.RandomState, lambda own: pickle.dumps(own.get_state())),
+    (numpy.random.Generator, lambda own: pickle.dumps(own.bit_generator.state)),
+    (numpy.ndarray, lambda own: hash(own.tobytes()) if own.dtype != object else None),
+    ((nn.Module, ModuleType, type), lambda _: None),
+)
+
+
+def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(value, FunctionType):
+        yield from named_by(value)
+    elif isinstance(value, MethodType):
+        yield "self", value.__self__
+        yield from named_by(value.__func__)
+    elif isinstance(value, partial):
+        yield from (("function", value.func), ("arguments", (value.args, value.keywords)))
+    elif isinstance(value, Mapping):
+        yield "len", len(value)
+        yield from islice(value.items(), MOST_PARTS)
+    elif isinstance(value, (list, tuple, deque)):
+        yield "len", len(value)
+        yield from enumerate(islice(value, MOST_PARTS))
+    elif isinstance(value, (set, frozenset)):
+        yield "len", len(value)
+    else:
+        yield from islice(getattr(value, "__dict__", {}).items(), MOST_PARTS)
+
+
+def named_by(function: Any) -> Iterator[tuple[str, Any]]:
+    """Return what a function's free and global names stand for now; PyTorch's has none of note."""
+    function = inspect.unwrap(function)
+    if function.__module__.partition(".")[0] == "torch":
+        return
+    code = function.__code__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+        if cell != CellType():
+            yield name, cell.cell_contents
+    for name in code.co_names:
+        if name in function.__globals__:
+            yield name, function.__globals__[name]
