@@ -15,13 +15,13 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from autotune.inside.feed import Feed
 from autotune.inside.group import ALONE, Group
+from autotune.inside.item_watch import ItemWatch
 from autotune.inside.listener import Listener
 from autotune.inside.seams.accumulation import AccumulationSeam, EpochShape
 from autotune.inside.seams.base import Patches
+from autotune.inside.seams.workers import CONTEXT, Workers, start_method
 from autotune.inside.shards import ShardedIterable, ShardedSampler, share_of
-from autotune.profile import LoaderFacts
-
-CONTEXT = "_DataLoader__multiprocessing_context"  # behind the property, which refuses 0 workers
+from autotune.profile import DatasetFacts, LoaderFacts
 
 
 class LoaderSeam:
@@ -64,6 +64,8 @@ class LoaderSeam:
             WeakKeyDictionary()
         )
         self._options: dict[str, int | bool | str] = {}
+        self._workers = Workers()
+        self.items = ItemWatch()
         self.version = 0
         self.replays = False
         self.found_target = False
@@ -89,13 +91,18 @@ class LoaderSeam:
             self._built(loader)
         return self._facts[loader]
 
-    def iterate(self, loader: DataLoader[Any]) -> Iterator[Any]:
-        """Return PyTorch's own iterator over a loader."""
+    def dataset_facts(self, loader: DataLoader[Any]) -> DatasetFacts:
+        """Return what the first batches showed of a loader's dataset."""
+        return self.items.facts(loader, self._workers.picture(loader))
+
+    def iterate(self, loader: DataLoader[Any], own: DataLoader[Any]) -> Iterator[Any]:
+        """Return PyTorch's own iterator over a loader, or over what it is under the options."""
         if self._is_shared(loader):
             self._begins()
             if isinstance(loader.dataset, ShardedIterable):
                 loader.dataset.begin()
-        return self._original_iter(loader)
+        self.items.began()
+        return self._workers.begin(loader, own, self.facts(own), self._original_iter)
 
     def variant(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         """Return the loader under the requested options; itself when they change nothing."""
@@ -131,7 +138,8 @@ class LoaderSeam:
 
         self._patches.replace(DataLoader, "__init__", init)
         listener = self._listener
-        if listener is None and self._accumulation.steps == 1 and self._group.world_size == 1:
+        is_plain = self._accumulation.steps == 1 and self._group.world_size == 1
+        if listener is None and is_plain and not self._has_workers_of_ours:
             return
 
         def iterate(loader: DataLoader[Any]) -> Iterator[Any]:
@@ -144,6 +152,10 @@ class LoaderSeam:
 
         self._patches.replace(DataLoader, "__iter__", iterate)
         self._patches.replace(DataLoader, "__len__", length)
+
+    @property
+    def _has_workers_of_ours(self) -> bool:
+        return bool({"num_workers", "persistent_workers"} & self._options.keys())
 
     def length(self, loader: DataLoader[Any]) -> int | None:
         """Return the batches in an epoch, None for data without a length."""
@@ -185,7 +197,11 @@ class LoaderSeam:
             self._accumulation.begin(number, self.epoch_of(loader))
 
     def _in_groups(self, loader: DataLoader[Any]) -> Iterator[Any]:
-        batches = self.iterate(loader)
+        if (
+            loader not in self._facts
+        ):  # built before the seam was installed: as the program built it
+            return self._original_iter(loader)
+        batches = self.iterate(loader, loader)
         if self._accumulation.steps == 1 or not self.is_target(loader):
             return batches
         return self._noted(loader, batches)
@@ -227,6 +243,8 @@ class LoaderSeam:
             loader.multiprocessing_context,
             loader.worker_init_fn,
         )
+        if self._listener is not None or self._has_workers_of_ours:
+            self._workers.built(loader)
         if self._is_target(self._identity(facts)):
             self.found_target = True
             vars(loader).update(self._changes(loader))
@@ -362,10 +380,5 @@ def _read(loader: DataLoader[Any]) -> LoaderFacts:
         iterable=iterable,
         drop_last=loader.drop_last if plain is None else plain.drop_last,
         in_order=loader.in_order,
-        start_method=_start_method(loader),
+        start_method=start_method(loader.multiprocessing_context),
     )
-
-
-def _start_method(loader: DataLoader[Any]) -> str:
-    context = loader.multiprocessing_context or multiprocessing
-    return str(context.get_start_method())
