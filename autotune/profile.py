@@ -58,6 +58,53 @@ class OptimizerFacts:
     implementations: tuple[str, ...] = ()
 
 
+# Why copies of a dataset, in workers, would give other items; of its name and its parts
+DRAWS = "items of {} draw from a generator of their own ({}), which each worker would copy"
+HOLDS_OPEN = (
+    "workers would share what {} holds open ({}): open it in __getitem__, when the first item is "
+    "asked for, to get workers"
+)
+CHANGED = "the program changes {} between two batches ({}), and workers would not see it"
+DEPENDS = "items of {} depend on what earlier ones left ({}), and each worker would have its own"
+STEERED = (
+    "the program changes the order of {} between two batches ({}), and workers are asked for "
+    "batches ahead of that"
+)
+
+
+@dataclass(frozen=True)
+class DatasetFacts:
+    """What the first batches showed of a training loader's dataset; parts as a program writes them.
+
+    Attributes:
+        name: Class name of the dataset.
+        drawn_from: Generators of its own from which items draw.
+        handles: What was open when its loader was built, each with what it is.
+        set_by_program: What items read and the program changed between two batches.
+        changed_by_items: What items change and later items read, caches apart.
+        steered_order: What the program changed of the sampler between two batches.
+    """
+
+    name: str = ""
+    drawn_from: tuple[str, ...] = ()
+    handles: tuple[str, ...] = ()
+    set_by_program: tuple[str, ...] = ()
+    changed_by_items: tuple[str, ...] = ()
+    steered_order: tuple[str, ...] = ()
+
+    @property
+    def against_workers(self) -> str:
+        """Why workers would load other items than the program itself does, empty if they do not."""
+        cases = (
+            (self.drawn_from, DRAWS),
+            (self.handles, HOLDS_OPEN),
+            (self.set_by_program, CHANGED),
+            (self.changed_by_items, DEPENDS),
+            (self.steered_order, STEERED),
+        )
+        return next((text.format(self.name, ", ".join(p)) for p, text in cases if p), "")
+
+
 @dataclass(frozen=True)
 class Profile:
     """The program as observed.
@@ -106,6 +153,8 @@ class Profile:
         shared_weight: Name of a 4-D parameter whose memory other tensors share, empty without one.
         carries_state: Class name of a module that gets with a batch what it returned for the one
             before; empty if none does.
+        dataset: What its dataset does that copies of it would do otherwise.
+        loader_thread: Another thread than the one that trains asks for the batches.
     """
 
     device: str
@@ -150,6 +199,8 @@ class Profile:
     blocks_change: str = ""
     shared_weight: str = ""
     carries_state: str = ""
+    dataset: DatasetFacts = DatasetFacts()
+    loader_thread: bool = False
 
     @property
     def training_loader(self) -> LoaderFacts | None:
@@ -178,3 +229,22 @@ class Profile:
         if self.training_loader is None:
             return NotOffered(f"{len(self.loaders)} loaders train together")
         return None
+
+    @property
+    def without_workers(self) -> NotOffered | None:
+        """Why workers cannot be had where the program has none, None where they can."""
+        if refusal := self.without_training_loader:
+            return refusal
+        if self.loaders[0].num_workers:
+            return None
+        if self.loaders[0].iterable:
+            return NotOffered("the dataset is iterable: each worker may repeat all its samples")
+        reason = self.dataset.against_workers
+        return NotOffered(reason) if reason else None
+
+    @property
+    def ahead_of_order(self) -> NotOffered | None:
+        """Why no more batches can be asked for ahead, None where the order stands for an epoch."""
+        if not self.dataset.steered_order:
+            return None
+        return NotOffered(STEERED.format(self.dataset.name, ", ".join(self.dataset.steered_order)))

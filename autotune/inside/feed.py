@@ -129,15 +129,21 @@ class Feed:
 
     def _next(self, *, endless: bool) -> tuple[Any, int]:
         try:
-            batch = next(self._inner)
+            batch = self._fetch()
         except StopIteration:
             if not endless:
                 raise
             self._listener.epoch_ended(self)
             self._begin()
-            batch = next(self._inner)
+            batch = self._fetch()
         self._note_start()
         return batch, self._count(batch)
+
+    def _fetch(self) -> Any:
+        self._seam.items.before(self.loader)
+        batch = next(self._inner)
+        self._seam.items.after(self.loader)
+        return batch
 
     def _count(self, batch: Any) -> int:
         """Samples in a batch: by the loader's own size where it has one, else by the tensors."""
@@ -157,7 +163,7 @@ class Feed:
         self._batch_size = self._seam.batch_size(self._active)
         facts = self._seam.facts(self.loader)
         self._short_batch = None if facts.drop_last or facts.iterable else self.batches_per_epoch
-        self._inner: Iterator[Any] = self._seam.iterate(self._active)
+        self._inner: Iterator[Any] = self._seam.iterate(self._active, self.loader)
         self.starts += 1
 
     def _note_start(self) -> None:

@@ -23,7 +23,7 @@ from autotune.inside.seams import Seams
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.optimizer import implementation_of, implementations_of
 from autotune.inside.seams.process import profiles, sdpa_backend
-from autotune.profile import OptimizerFacts, Profile
+from autotune.profile import DatasetFacts, OptimizerFacts, Profile
 from autotune.strategies.base import ACCELERATE, DDP, FABRIC, LIGHTNING, TRANSFORMERS
 from autotune.wire import SLOW_STEP_S
 
@@ -181,7 +181,13 @@ class Observer:
             stages=_stages(roots),
             avoids_backward="grad" in self._seams.uses.seen and not self._seams.scaling.passes,
             carries_state=self._seams.carried.found,
+            dataset=self._dataset(),
         )
+
+    def _dataset(self) -> DatasetFacts:
+        """Return what is known of the dataset that trains, of several of the first."""
+        loaders = self.loaders or ()
+        return self._seams.loader.dataset_facts(loaders[0]) if loaders else DatasetFacts()
 
     def _distributes_itself(self, roots: Iterable[nn.Module]) -> str:
         """By what the program trains on several devices, or would if it were launched so."""

@@ -22,7 +22,7 @@ class InOrder(Knob):
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
         """Return both ways for one training loader."""
-        return profile.without_training_loader or Domain((True, False))
+        return profile.without_workers or Domain((True, False))
 
     def current(self, profile: Profile) -> KnobValue:
         """Return the setting of the (first) training loader."""

@@ -30,11 +30,17 @@ class NumWorkers(Knob):
             return refusal
         if profile.loaders[0].iterable:
             return NotOffered("the dataset is iterable: each worker may repeat all its samples")
-        return Domain(_candidates(hardware))
+        if refusal := profile.without_workers or profile.ahead_of_order:
+            return refusal
+        candidates = _candidates(hardware)
+        if profile.dataset.set_by_program:  # what its workers do not see, it would see without any
+            candidates = candidates[1:]
+        return Domain(candidates)
 
     def by_flag(self, flag: Flag, hardware: Hardware, profile: Profile) -> Domain | None:
         """Return the same for a flag that takes a number, unless workers would repeat samples."""
         repeats = any(loader.iterable for loader in profile.loaders)
+        repeats = repeats or bool(profile.dataset.against_workers)
         return None if repeats or flag.number is None else Domain(_candidates(hardware))
 
     def from_flag(self, flag: Flag) -> KnobValue:

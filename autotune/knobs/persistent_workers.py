@@ -22,7 +22,7 @@ class PersistentWorkers(Knob):
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
         """Return both ways for one training loader."""
-        return profile.without_training_loader or Domain((False, True))
+        return profile.without_workers or Domain((False, True))
 
     def current(self, profile: Profile) -> KnobValue:
         """Return the setting of the (first) training loader."""

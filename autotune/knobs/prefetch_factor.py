@@ -25,7 +25,7 @@ class PrefetchFactor(Knob):
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
         """Return the default and two deeper buffers, which even out batches of uneven cost."""
-        return profile.without_training_loader or Domain((2, 4, 8))
+        return profile.without_workers or profile.ahead_of_order or Domain((2, 4, 8))
 
     def current(self, profile: Profile) -> KnobValue:
         """Return the loader's own depth; without workers, the one it would get with them."""

@@ -23,7 +23,7 @@ class WorkerStartMethod(Knob):
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
         """Return the ways there are for a program that trains by itself."""
-        return profile.without_training_loader or Domain(self.choices)
+        return profile.without_workers or Domain(self.choices)
 
     def current(self, profile: Profile) -> KnobValue:
         """Return the method of the (first) training loader."""

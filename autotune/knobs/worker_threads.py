@@ -26,7 +26,7 @@ class WorkerThreads(Knob):
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
         """Return one, two and four, as far as there are cores."""
-        if refusal := profile.without_training_loader:
+        if refusal := profile.without_workers:
             return refusal
         if hardware.cpu_quota == 1:
             return NotOffered("there is one core")

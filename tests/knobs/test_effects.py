@@ -122,7 +122,7 @@ def overtaken(seen: list[dict[str, Any]]) -> int:
 
 @pytest.mark.parametrize(
     ("method", "process"),
-    [("spawn", "SpawnProcess"), ("forkserver", "ForkServerProcess"), ("fork", "Process")],
+    [("spawn", "SpawnProcess"), ("forkserver", "ForkServerProcess"), ("fork", "ForkProcess")],
 )
 def test_workers_begin_as_asked(tmp_path: Path, method: str, process: str) -> None:
     with mirrored(tmp_path) as program:

@@ -15,13 +15,13 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from autotune.inside.feed import Feed
 from autotune.inside.group import ALONE, Group
+from autotune.inside.item_watch import ItemWatch
 from autotune.inside.listener import Listener
 from autotune.inside.seams.accumulation import AccumulationSeam, EpochShape
 from autotune.inside.seams.base import Patches
+from autotune.inside.seams.workers import CONTEXT, Workers, start_method
 from autotune.inside.shards import ShardedIterable, ShardedSampler, share_of
-from autotune.profile import LoaderFacts
-
-CONTEXT = "_DataLoader__multiprocessing_context"  # behind the property, which refuses 0 workers
+from autotune.profile import DatasetFacts, LoaderFacts
 
 
 class LoaderSeam:
@@ -67,6 +67,8 @@ class LoaderSeam:
             WeakKeyDictionary()
         )
         self._options: dict[str, int | bool | str] = {}
+        self._workers = Workers()
+        self.items = ItemWatch()
         self.version = 0
         self.replays = False
         self.found_target = False
@@ -92,13 +94,18 @@ class LoaderSeam:
             self._built(loader)
         return self._facts[loader]
 
-    def iterate(self, loader: DataLoader[Any]) -> Iterator[Any]:
-        """Return PyTorch's own iterator over a loader."""
+    def dataset_facts(self, loader: DataLoader[Any]) -> DatasetFacts:
+        """Return what the first batches showed of a loader's dataset."""
+        return self.items.facts(loader, self._workers.picture(loader))
+
+    def iterate(self, loader: DataLoader[Any], own: DataLoader[Any]) -> Iterator[Any]:
+        """Return PyTorch's own iterator over a loader, or over what it is under the options."""
         if self._is_shared(loader):
             self._begins()
             if isinstance(loader.dataset, ShardedIterable):
                 loader.dataset.begin()
-        return self._original_iter(loader)
+        self.items.began()
+        return self._workers.begin(loader, own, self.facts(own), self._original_iter)
 
     def variant(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         """Return the loader under the requested options; itself when they change nothing."""
@@ -134,8 +141,8 @@ class LoaderSeam:
 
         self._patches.replace(DataLoader, "__init__", init)
         listener = self._listener
-        changes_steps = self._accumulation.steps > 1 or "batch_size" in self._options
-        if listener is None and not changes_steps and self._group.world_size == 1:
+        is_plain = not self._changes_steps and self._group.world_size == 1
+        if listener is None and is_plain and not self._has_workers_of_ours:
             return
 
         def iterate(loader: DataLoader[Any]) -> Iterator[Any]:
@@ -148,6 +155,10 @@ class LoaderSeam:
 
         self._patches.replace(DataLoader, "__iter__", iterate)
         self._patches.replace(DataLoader, "__len__", length)
+
+    @property
+    def _has_workers_of_ours(self) -> bool:
+        return bool({"num_workers", "persistent_workers"} & self._options.keys())
 
     def length(self, loader: DataLoader[Any]) -> int | None:
         """Return the batches in an epoch, None for data without a length."""
@@ -193,9 +204,16 @@ class LoaderSeam:
         if trains and self._accumulation.steps > 1:
             self._accumulation.begin(number, self.epoch_of(loader))
 
+    @property
+    def _changes_steps(self) -> bool:
+        """A step is made of other samples than the program's own."""
+        return self._accumulation.steps > 1 or "batch_size" in self._options
+
     def _in_groups(self, loader: DataLoader[Any]) -> Iterator[Any]:
-        batches = self.iterate(loader)
-        if self._accumulation.steps == 1 and "batch_size" not in self._options:
+        if loader not in self._facts:  # older than the seam: as the program built it
+            return self._original_iter(loader)
+        batches = self.iterate(loader, loader)
+        if not self._changes_steps:
             return batches
         return self._noted(loader, batches)
 
@@ -237,6 +255,8 @@ class LoaderSeam:
             loader.multiprocessing_context,
             loader.worker_init_fn,
         )
+        if self._listener is not None or self._has_workers_of_ours:
+            self._workers.built(loader)
         if self._is_target(self._identity(facts)):
             self.found_target = True
             vars(loader).update(self._changes(loader))
@@ -372,10 +392,5 @@ def _read(loader: DataLoader[Any]) -> LoaderFacts:
         iterable=iterable,
         drop_last=loader.drop_last if plain is None else plain.drop_last,
         in_order=loader.in_order,
-        start_method=_start_method(loader),
+        start_method=start_method(loader.multiprocessing_context),
     )
-
-
-def _start_method(loader: DataLoader[Any]) -> str:
-    context = loader.multiprocessing_context or multiprocessing
-    return str(context.get_start_method())
