@@ -158,7 +158,7 @@ class Observer:
             sdpa_backend=_sdpa_backend(),
             profiles=profiles(),
             copies_without_blocking=self._seams.transfer.own_non_blocking,
-            zero_grad_to_none=self._seams.optimizer.own_to_none,
+            zero_grad_to_none=self._seams.clearing.own_to_none,
             preloaded=os.environ.get("LD_PRELOAD", ""),
             cuda_alloc_conf=os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
             samples_per_step=sum(self._samples) / len(self._samples),

@@ -32,4 +32,4 @@ class ZeroGradToNone(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Overrule the argument of zero_grad."""
-        seams.optimizer.set_zero_grad_to_none(enabled=bool(value))
+        seams.clearing.drop_zeros(enabled=bool(value))

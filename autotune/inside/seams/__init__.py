@@ -17,6 +17,7 @@ from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.autocast import AutocastSeam
 from autotune.inside.seams.backward import BackwardSeam
 from autotune.inside.seams.checkpoint import CheckpointSeam
+from autotune.inside.seams.clearing import ClearingSeam
 from autotune.inside.seams.distribution import DistributionSeam
 from autotune.inside.seams.downloads import DownloadsSeam
 from autotune.inside.seams.flags import FlagsSeam
@@ -89,6 +90,8 @@ class Seams:
         self._device = "cpu"
         self.accumulation = AccumulationSeam()
         self.scaling = ScalingSeam()
+        self.accumulation.spare(lambda: self.scaling.scaler)
+        self.clearing = ClearingSeam(self.accumulation)
         self.trainers = TrainersSeam(endless=listener is not None)
         adopt = self.trainers.adopt if listener is not None else lambda: None
         self.loader = LoaderSeam(listener, self.accumulation, target, own_knobs, adopt)
@@ -124,6 +127,7 @@ class Seams:
         self._steps = 0
         self.loader.install()
         self.optimizer.install(watches=self._listener is not None)
+        self.clearing.install(watches=self._listener is not None)
         self.distribution.install()
         if (
             self._listener is not None
@@ -222,6 +226,7 @@ class Seams:
         self.accumulation.remove()
         self.scaling.remove()
         self.distribution.remove()
+        self.clearing.remove()
         self.optimizer.remove()
         self.loader.remove()
 

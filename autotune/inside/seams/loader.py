@@ -16,7 +16,8 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from autotune.inside.feed import Feed
 from autotune.inside.group import ALONE, Group
 from autotune.inside.listener import Listener
-from autotune.inside.seams.accumulation import AccumulationSeam, EpochShape
+from autotune.inside.micro_batches import EpochShape
+from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.base import Patches
 from autotune.inside.shards import ShardedIterable, ShardedSampler, share_of
 from autotune.profile import LoaderFacts
@@ -139,11 +140,7 @@ class LoaderSeam:
                 return seam._in_groups(loader)
             return Feed(loader, seam, listener)
 
-        def length(loader: DataLoader[Any]) -> int:
-            return seam._steps_of(loader)
-
         self._patches.replace(DataLoader, "__iter__", iterate)
-        self._patches.replace(DataLoader, "__len__", length)
 
     def length(self, loader: DataLoader[Any]) -> int | None:
         """Return the batches in an epoch, None for data without a length."""
@@ -179,10 +176,10 @@ class LoaderSeam:
         last = size if plain.drop_last else (dataset_len - 1) % size + 1
         return EpochShape(batches, size, last)
 
-    def hand_out(self, loader: DataLoader[Any], number: int) -> None:
+    def hand_out(self, loader: DataLoader[Any], number: int, iteration: object = None) -> None:
         """Note a batch of a loader that trains, by its number in the epoch."""
         if self._accumulation.steps > 1:
-            self._accumulation.begin(number, self.epoch_of(loader))
+            self._accumulation.begin(number, self.epoch_of(loader), iteration)
 
     def _in_groups(self, loader: DataLoader[Any]) -> Iterator[Any]:
         batches = self.iterate(loader)
@@ -191,16 +188,13 @@ class LoaderSeam:
         return self._noted(loader, batches)
 
     def _noted(self, loader: DataLoader[Any], batches: Iterator[Any]) -> Iterator[Any]:
-        for number, batch in enumerate(batches, start=1):
-            self.hand_out(loader, number)
-            yield batch
-
-    def _steps_of(self, loader: DataLoader[Any]) -> int:
-        """The length that the program sees: steps, by which schedules are planned."""
-        batches = self._original_len(loader)
-        if self._accumulation.steps > 1 and self.is_target(loader):
-            return -(-batches // self._accumulation.steps)
-        return batches
+        iteration = object()
+        try:
+            for number, batch in enumerate(batches, start=1):
+                self.hand_out(loader, number, iteration)
+                yield batch
+        finally:  # also where the program leaves its loop early
+            self._accumulation.end(iteration)
 
     def describe_missing_target(self) -> str:
         """Return what was not found and what follows from it."""

@@ -42,6 +42,11 @@ class ScalingSeam:
         return self._scaler is not None
 
     @property
+    def scaler(self) -> GradScaler | None:
+        """The seam's own, None without scaling."""
+        return self._scaler
+
+    @property
     def scale(self) -> float:
         """The present scale, 1 without scaling."""
         return 1.0 if self._scaler is None else float(self._scaler.get_scale())
