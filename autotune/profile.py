@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from autotune.config import KnobValue
 from autotune.domain import NotOffered
@@ -58,6 +59,38 @@ class OptimizerFacts:
     implementations: tuple[str, ...] = ()
 
 
+class HandKind(StrEnum):
+    """What a program's loop may do by its own hand, besides calling models and optimizers."""
+
+    PARAMETERS = "changes parameters outside of the optimizer's step"
+    GRADIENTS = "changes gradients"
+    KEPT = "keeps from step to step what it computes from parameters or gradients"
+    THROWN = "clears gradients between the backward pass and the step, in every step"
+    PASSES = "computes gradients again within the optimizer's step"
+    RATE = "sets the learning rate in every step"
+    SCHEDULE = "steps a scheduler with each batch, planned by the length of the loader"
+    READS_CLEARED = "reads gradients that it has cleared"
+
+
+@dataclass(frozen=True)
+class HandWork:
+    """One thing that the program's loop was seen doing by its own hand.
+
+    Attributes:
+        what: The method, class or count that tells it, such as ``mul_``.
+        where: File and line, empty where that is unknown.
+    """
+
+    kind: HandKind
+    what: str
+    where: str
+
+    @property
+    def evidence(self) -> str:
+        """What and where, as in ``train.py:57: mul_``."""
+        return f"{self.where}: {self.what}" if self.where else self.what
+
+
 @dataclass(frozen=True)
 class Profile:
     """The program as observed.
@@ -99,6 +132,8 @@ class Profile:
         world_size: Ranks that it was started with.
         batch_norm_layers: Number of BatchNorm layers in the root modules.
         stages: Parts of its one root module in a row, 0 where that is no nn.Sequential.
+        batches_per_step: Batches of the training loader that a step took, in the untouched steps.
+        by_hand: What its loop does by its own hand, in two of them.
     """
 
     device: str
@@ -138,6 +173,8 @@ class Profile:
     world_size: int = 1
     batch_norm_layers: int = 0
     stages: int = 0
+    batches_per_step: float = 1.0
+    by_hand: tuple[HandWork, ...] = ()
 
     @property
     def training_loader(self) -> LoaderFacts | None:
@@ -147,9 +184,11 @@ class Profile:
     @property
     def accumulates(self) -> bool:
         """The program itself makes one step of several batches."""
-        loader = self.training_loader
-        size = loader.batch_size if loader is not None else None
-        return size is not None and self.samples_per_step > 1.5 * size
+        return self.batches_per_step > 1
+
+    def hand_work(self, kind: HandKind) -> HandWork | None:
+        """Return the first thing of a kind that the loop does by its own hand, None without."""
+        return next((work for work in self.by_hand if work.kind is kind), None)
 
     @property
     def without_training_loader(self) -> NotOffered | None:

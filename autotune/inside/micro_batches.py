@@ -50,7 +50,12 @@ class Groups:
         self._drop = drop
         self._steps = 1
         self._next: tuple[int, EpochShape, object] | None = None
-        self._forget()
+        self._iteration: object = None
+        self._number = self._before = 0
+        self._counts_on = False
+        self._stepped: set[int] = set()
+        self.gathers = self.has_gradients = self.is_left_out = False
+        self.is_last, self.share = True, 1.0
 
     @property
     def steps(self) -> int:
@@ -61,8 +66,9 @@ class Groups:
         """Make groups of so many micro-batches from here on."""
         if steps != self._steps:
             self._abandon()
-            self._forget()
-            self._steps = steps
+            self.release()
+            self._number = self._before = 0
+            self._next, self._steps = None, steps
 
     def hand_out(self, number: int, epoch: EpochShape, iteration: object = None) -> None:
         """A training loader hands out a micro-batch, the *number*-th of its epoch, from 1."""
@@ -141,11 +147,3 @@ class Groups:
         if self.gathers:
             self._drop()
         self.gathers = self.has_gradients = self.is_left_out = False
-
-    def _forget(self) -> None:
-        self._number = self._before = 0
-        self._counts_on = False
-        self._iteration: object = None
-        self._stepped: set[int] = set()
-        self.gathers = self.has_gradients = self.is_left_out = False
-        self.is_last, self.share = True, 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Iterable, Mapping
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -58,6 +59,7 @@ class Observer:
         self._feed: Feed | None = None
         self._batches = 0
         self._batches_by_step: list[int] = []
+        self._batches_per_step: list[int] = []
         self._stepped_at: list[float] = []
         self.loaders: tuple[DataLoader[Any], ...] | None = None
 
@@ -111,9 +113,10 @@ class Observer:
             and any(feed.loader is own for own in self.loaders)
         )
 
-    def step_ended(self, samples: int) -> None:
-        """Note the samples of a whole step."""
+    def step_ended(self, samples: int, batches: int = 1) -> None:
+        """Note the samples of a whole step, and the batches that were taken for it."""
         self._samples.append(samples)
+        self._batches_per_step.append(batches)
 
     @property
     def _reads_ahead(self) -> bool:
@@ -171,6 +174,8 @@ class Observer:
             world_size=self._world_size,
             batch_norm_layers=sum(isinstance(m, BatchNorms) for m in modules),
             stages=_stages(roots),
+            batches_per_step=median(self._batches_per_step),
+            by_hand=self._seams.loop_watch.found(self.loaders or ()),
         )
 
     def _distributes_itself(self, roots: Iterable[nn.Module]) -> str:

@@ -1,4 +1,4 @@
-"""The seam at ``zero_grad``: gradients are dropped where the program asks for zeros, and kept in mind.
+"""The seam at ``zero_grad``: gradients are dropped in the place of zeros, and kept in mind.
 
 Zeros are a gradient, with which momentum and weight decay go on; a parameter without a gradient is
 passed over. So a parameter whose gradient was dropped in the place of zeros, and for which a
