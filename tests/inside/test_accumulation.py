@@ -117,14 +117,25 @@ def program(  # noqa: C901, PLR0913 - the many ways in which people write a loop
 
 
 @contextmanager
-def accumulating(samples: int, *, drop_last: bool = False, steps: int = 4, size: int = 8) -> Any:
+def accumulating(
+    samples: int | None,
+    *,
+    steps: int = 4,
+    size: int = 8,
+    is_late: bool = False,
+    precision: str = "fp32",
+    **loader: Any,
+) -> Any:
     """Seams as ``autotune run`` installs them, under batches of 8 and four for a step."""
-    facts = make_loader(dataset_len=samples, batch_size=32, drop_last=drop_last)
-    baseline = Config({"batch_size": 32, "accumulation_steps": 1})
-    config = Config({"batch_size": size, "accumulation_steps": steps})
+    facts = make_loader(**{"dataset_len": samples, "batch_size": 32, **loader})
+    baseline = Config({"batch_size": 32, "accumulation_steps": 1, "precision": "fp32"})
+    config = Config({"batch_size": size, "accumulation_steps": steps, "precision": precision})
     seams = Seams(listener=None, target=facts)
     seams.apply(Setting(config, baseline, facts, LrRule.LINEAR, (), "cpu"))
-    seams.install()
+    if is_late:
+        seams.install_late()
+    else:
+        seams.install()
     try:
         yield seams
     finally:

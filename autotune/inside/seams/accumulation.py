@@ -64,7 +64,7 @@ class AccumulationSeam:
         return not self._groups.is_last or self._groups.is_left_out
 
     def spare(self, scaler: Callable[[], GradScaler | None]) -> None:
-        """Leave one scaler alone, which is not the program's and knows of steps by itself."""
+        """Let one scaler, which is not the program's, update its scale at any time."""
         self._spared = scaler
 
     def begin(self, number: int, epoch: EpochShape, iteration: object = None) -> None:
@@ -181,8 +181,8 @@ class AccumulationSeam:
         seam = self
 
         def call(first: Any, *args: Any, **kwargs: Any) -> Any:
-            is_held = seam.holds and first is not seam._spared()
-            return None if is_held else original(first, *args, **kwargs)
+            is_spared = name == "update" and first is seam._spared()
+            return None if seam.holds and not is_spared else original(first, *args, **kwargs)
 
         self._patches.replace(owner, name, call)
 

@@ -15,6 +15,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from autotune.inside.seams.base import Patches
 
 OURS = ("torch", "autotune")  # by the first part of a module's name: they are not the program's
+FUNCTIONS = {FunctionType, BuiltinFunctionType}
 
 
 class ImportedSeam:
@@ -30,7 +31,7 @@ class ImportedSeam:
             (key, name): value
             for key, module in _modules(of_torch=True)
             for name, value in vars(module).items()
-            if isinstance(value, (FunctionType, BuiltinFunctionType))
+            if type(value) in FUNCTIONS  # a proxy may do anything where isinstance() asks it
         }
 
     def spread(self) -> None:
@@ -39,7 +40,7 @@ class ImportedSeam:
         for (module, name), before in self._before.items():
             now = vars(sys.modules[module]).get(name, before)
             if now is not before:
-                stands_for[id(before)] = before, now
+                stands_for.setdefault(id(before), (before, now))
         self._before = {}
         for _, owner in _modules(of_torch=False):
             for name, value in [*vars(owner).items()]:
@@ -53,9 +54,9 @@ class ImportedSeam:
 
 
 def _modules(*, of_torch: bool) -> Iterator[tuple[str, ModuleType]]:
-    """Yield loaded modules with their names: torch's, or those of others than torch and autotune."""
+    """Yield loaded modules with their names: torch's, or the program's and its libraries'."""
     for name, module in [*sys.modules.items()]:
         package = name.partition(".")[0]
         is_wanted = package == "torch" if of_torch else package not in OURS
-        if is_wanted and isinstance(module, ModuleType):
+        if is_wanted and issubclass(type(module), ModuleType):
             yield name, module
