@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from autotune.config import KnobValue
 from autotune.domain import NotOffered
@@ -105,6 +106,38 @@ class DatasetFacts:
         return next((text.format(self.name, ", ".join(p)) for p, text in cases if p), "")
 
 
+class HandKind(StrEnum):
+    """What a program's loop may do by its own hand, besides calling models and optimizers."""
+
+    PARAMETERS = "changes parameters outside of the optimizer's step"
+    GRADIENTS = "changes gradients"
+    KEPT = "keeps from step to step what it computes from parameters or gradients"
+    THROWN = "clears gradients between the backward pass and the step, in every step"
+    PASSES = "computes gradients again within the optimizer's step"
+    RATE = "sets the learning rate in every step"
+    SCHEDULE = "steps a scheduler with each batch, planned by the length of the loader"
+    READS_CLEARED = "reads gradients that it has cleared"
+
+
+@dataclass(frozen=True)
+class HandWork:
+    """One thing that the program's loop was seen doing by its own hand.
+
+    Attributes:
+        what: The method, class or count that tells it, such as ``mul_``.
+        where: File and line, empty where that is unknown.
+    """
+
+    kind: HandKind
+    what: str
+    where: str
+
+    @property
+    def evidence(self) -> str:
+        """What and where, as in ``train.py:57: mul_``."""
+        return f"{self.where}: {self.what}" if self.where else self.what
+
+
 @dataclass(frozen=True)
 class Profile:
     """The program as observed.
@@ -155,6 +188,8 @@ class Profile:
             before; empty if none does.
         dataset: What its dataset does that copies of it would do otherwise.
         loader_thread: Another thread than the one that trains asks for the batches.
+        batches_per_step: Batches of the training loader that a step took, in the untouched steps.
+        by_hand: What its loop does by its own hand, in two of them.
     """
 
     device: str
@@ -201,6 +236,8 @@ class Profile:
     carries_state: str = ""
     dataset: DatasetFacts = DatasetFacts()
     loader_thread: bool = False
+    batches_per_step: float = 1.0
+    by_hand: tuple[HandWork, ...] = ()
 
     @property
     def training_loader(self) -> LoaderFacts | None:
@@ -210,9 +247,11 @@ class Profile:
     @property
     def accumulates(self) -> bool:
         """The program itself makes one step of several batches."""
-        loader = self.training_loader
-        size = loader.batch_size if loader is not None else None
-        return size is not None and self.samples_per_step > 1.5 * size
+        return self.batches_per_step > 1
+
+    def hand_work(self, kind: HandKind) -> HandWork | None:
+        """Return the first thing of a kind that the loop does by its own hand, None without."""
+        return next((work for work in self.by_hand if work.kind is kind), None)
 
     @property
     def depends_on_batch_before(self) -> str | None:

@@ -200,7 +200,7 @@ class Borders(Listener):
             self.at_border(Step(samples, counts.wait_s, counts.tokens))
             return
         if samples:
-            self.observer.step_ended(samples)
+            self.observer.step_ended(samples, self.batches_per_step)
         if self.observer.is_complete:
             if self.seams.loader.misses_target:
                 raise LookupError(self.seams.loader.describe_missing_target())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Iterable, Mapping
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -59,6 +60,7 @@ class Observer:
         self._feed: Feed | None = None
         self._batches = 0
         self._batches_by_step: list[int] = []
+        self._batches_per_step: list[int] = []
         self._stepped_at: list[float] = []
         self.loaders: tuple[DataLoader[Any], ...] | None = None
 
@@ -115,9 +117,10 @@ class Observer:
             and any(feed.loader is own for own in self.loaders)
         )
 
-    def step_ended(self, samples: int) -> None:
-        """Note the samples of a whole step."""
+    def step_ended(self, samples: int, batches: int = 1) -> None:
+        """Note the samples of a whole step, and the batches that were taken for it."""
         self._samples.append(samples)
+        self._batches_per_step.append(batches)
 
     @property
     def _reads_ahead(self) -> bool:
@@ -166,7 +169,7 @@ class Observer:
             sdpa_backend=sdpa_backend(),
             profiles=profiles(),
             copies_without_blocking=self._seams.transfer.own_non_blocking,
-            zero_grad_to_none=self._seams.optimizer.own_to_none,
+            zero_grad_to_none=self._seams.clearing.own_to_none,
             preloaded=os.environ.get("LD_PRELOAD", ""),
             cuda_alloc_conf=os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
             samples_per_step=sum(self._samples) / len(self._samples),
@@ -182,6 +185,8 @@ class Observer:
             avoids_backward="grad" in self._seams.uses.seen and not self._seams.scaling.passes,
             carries_state=self._seams.carried.found,
             dataset=self._dataset(),
+            batches_per_step=median(self._batches_per_step),
+            by_hand=self._seams.loop_watch.found(self.loaders or ()),
         )
 
     def _dataset(self) -> DatasetFacts:

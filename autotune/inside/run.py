@@ -25,11 +25,14 @@ IN_RUN = "AUTOTUNE_RUN"
 STARTS_WITH_THE_PROCESS = {"malloc"}
 
 
-def install(setting: Setting, group: Group = ALONE) -> Seams:
-    """Apply a setting to the program that this process is about to run."""
+def install(setting: Setting, group: Group = ALONE, *, is_late: bool = False) -> Seams:
+    """Apply a setting to the program that this process is about to run, or runs by now."""
     seams = Seams(None, setting.loader, loose_knobs(setting), group)
     seams.apply(setting)
-    seams.install()
+    if is_late:
+        seams.install_late()
+    else:
+        seams.install()
     return seams
 
 
@@ -58,7 +61,7 @@ def apply(path: Path, allow_env: Collection[str] = ()) -> None:
         )
     written = {knob: setting.baseline[knob] for knob in late if knob in setting.baseline}
     kept = {knob: value for knob, value in setting.config.items() if knob not in late}
-    install(replace(setting, config=Config({**kept, **written})))
+    install(replace(setting, config=Config({**kept, **written})), is_late=True)
 
 
 def _comes_too_late(knob: str, setting: Setting) -> bool:

@@ -10,7 +10,7 @@ from autotune.domain import Domain, NotOffered
 from autotune.flags import Flag
 from autotune.hardware import Hardware
 from autotune.knobs.base import Knob
-from autotune.profile import Profile
+from autotune.profile import HandKind, Profile
 
 if TYPE_CHECKING:
     from autotune.inside.seams import Seams
@@ -64,6 +64,17 @@ class AccumulationSteps(Knob):
         return flag.number or self.minimum
 
 
+BY_HAND = {
+    HandKind.PARAMETERS: "which would be done for each micro-batch",
+    HandKind.GRADIENTS: "which would act on partial sums",
+    HandKind.KEPT: "which would be done for each micro-batch",
+    HandKind.THROWN: "and with them those of micro-batches before",
+    HandKind.PASSES: "for the last micro-batch alone",
+    HandKind.RATE: "which would count micro-batches as steps",
+    HandKind.SCHEDULE: "which counts each batch as a step",
+}
+
+
 def _obstacles(profile: Profile) -> Iterator[str]:
     """Why several batches would not make one exact step."""
     if len(profile.optimizers) != 1:
@@ -80,3 +91,6 @@ def _obstacles(profile: Profile) -> Iterator[str]:
         yield "the program reads batches ahead of the one that it trains on"
     if reason := profile.depends_on_batch_before:
         yield reason
+    for kind, consequence in BY_HAND.items():
+        if work := profile.hand_work(kind):
+            yield f"the program {kind} ({work.evidence}), {consequence}"

@@ -20,8 +20,8 @@ from torch.utils.checkpoint import checkpoint_sequential
 from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.config import Config
+from autotune.inside.micro_batches import EpochShape, Groups
 from autotune.inside.seams import Seams
-from autotune.inside.seams.accumulation import EpochShape
 from autotune.lr import LrRule
 from autotune.setting import Setting
 from tests.made import make_loader
@@ -38,7 +38,6 @@ class Run:
     losses: list[float] = field(default_factory=list)
     lr: float = 0.0
     norms: list[float] = field(default_factory=list)
-    length: int = 0
 
 
 def sgd(parameters: Any) -> Optimizer:
@@ -66,14 +65,14 @@ def program(  # noqa: C901, PLR0913 - the many ways in which people write a loop
     loader = DataLoader(data, batch_size=32, shuffle=True, drop_last=drop_last)
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
     optimizer = make_optimizer(model.parameters())
-    epochs = -(-STEPS // len(loader))
+    epochs = -(-STEPS // -(-samples // 32))
     scaler = torch.amp.GradScaler("cpu", enabled=scaled)
     scheduler: lr_scheduler.LRScheduler | None = None
     if schedule == "iteration":
-        scheduler = lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=epochs * len(loader))
+        scheduler = lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=STEPS)
     elif schedule == "epoch":
         scheduler = lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
-    run = Run(list(model.parameters()), length=len(loader))
+    run = Run(list(model.parameters()))
 
     def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         if style == "activations again":  # by backward passes within the backward pass
@@ -118,14 +117,25 @@ def program(  # noqa: C901, PLR0913 - the many ways in which people write a loop
 
 
 @contextmanager
-def accumulating(samples: int, *, drop_last: bool = False, steps: int = 4, size: int = 8) -> Any:
+def accumulating(
+    samples: int | None,
+    *,
+    steps: int = 4,
+    size: int = 8,
+    is_late: bool = False,
+    precision: str = "fp32",
+    **loader: Any,
+) -> Any:
     """Seams as ``autotune run`` installs them, under batches of 8 and four for a step."""
-    facts = make_loader(dataset_len=samples, batch_size=32, drop_last=drop_last)
-    baseline = Config({"batch_size": 32, "accumulation_steps": 1})
-    config = Config({"batch_size": size, "accumulation_steps": steps})
+    facts = make_loader(**{"dataset_len": samples, "batch_size": 32, **loader})
+    baseline = Config({"batch_size": 32, "accumulation_steps": 1, "precision": "fp32"})
+    config = Config({"batch_size": size, "accumulation_steps": steps, "precision": precision})
     seams = Seams(listener=None, target=facts)
     seams.apply(Setting(config, baseline, facts, LrRule.LINEAR, (), "cpu"))
-    seams.install()
+    if is_late:
+        seams.install_late()
+    else:
+        seams.install()
     try:
         yield seams
     finally:
@@ -157,7 +167,6 @@ def test_accumulated_micro_batches_are_one_batch(case: str, make_optimizer: Make
     whole = program(make_optimizer, **arguments)
     with accumulating(arguments["samples"], drop_last=arguments.get("drop_last", False)):
         parts = program(make_optimizer, **arguments)
-    assert parts.length == whole.length, "the program plans its schedule by steps"
     assert parts.lr == pytest.approx(whole.lr)
     assert len(parts.losses) > 3 * len(whole.losses), "each micro-batch is logged"
     for own, other in zip(whole.parameters, parts.parameters, strict=True):
@@ -198,11 +207,13 @@ def test_without_the_knob_nothing_is_grouped() -> None:
 def test_shares_of_a_group_follow_the_samples_and_add_up_to_one(
     epoch: EpochShape, shares: list[float], held: list[int]
 ) -> None:
-    seams = Seams(None, None)
-    seams.accumulation.steps = 4
+    groups = Groups(drop=lambda: None)
+    groups.regroup(4)
     seen = []
     for number, _ in zip(count(1), shares, strict=False):
-        seams.accumulation.begin(number, epoch)
-        seen.append((seams.accumulation.share, int(seams.accumulation.holds)))
+        groups.hand_out(number, epoch)
+        groups.take()
+        seen.append((groups.share, int(not groups.is_last)))
+        groups.stepped(groups, is_real=groups.is_last)
     assert [share for share, _ in seen] == pytest.approx(shares)
     assert [holds for _, holds in seen] == held

@@ -347,7 +347,7 @@ def test_optimizers_are_offered_what_all_of_them_have() -> None:
         ({"optimizers": (optimizer(), optimizer())}, "2 optimizers"),
         ({"optimizers": (optimizer("LBFGS"),)}, "LBFGS"),
         ({"zero_grad_to_none": None}, "zero_grad"),
-        ({"samples_per_step": 128.0}, "accumulates gradients itself"),
+        ({"batches_per_step": 2.0}, "accumulates gradients itself"),
     ],
 )
 def test_accumulation_is_refused_by_name_where_it_would_not_be_exact(

@@ -18,12 +18,15 @@ from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.autocast import AutocastSeam
 from autotune.inside.seams.backward import BackwardSeam
 from autotune.inside.seams.checkpoint import CheckpointSeam
+from autotune.inside.seams.clearing import ClearingSeam
 from autotune.inside.seams.distribution import DistributionSeam
 from autotune.inside.seams.downloads import DownloadsSeam
 from autotune.inside.seams.flags import FlagsSeam
 from autotune.inside.seams.forward import ForwardSeam
 from autotune.inside.seams.guard import GuardSeam
+from autotune.inside.seams.imported import ImportedSeam
 from autotune.inside.seams.loader import LoaderSeam
+from autotune.inside.seams.loop_watch import LoopWatchSeam
 from autotune.inside.seams.optimizer import OptimizerSeam
 from autotune.inside.seams.overlay import OverlaySeam
 from autotune.inside.seams.process import ProcessSeam
@@ -91,6 +94,7 @@ class Seams:
         self._device = "cpu"
         self.accumulation = AccumulationSeam()
         self.scaling = ScalingSeam()
+        self.clearing = ClearingSeam(self.accumulation)
         self.trainers = TrainersSeam(endless=listener is not None)
         adopt = self.trainers.adopt if listener is not None else lambda: None
         self.rates = RatesSeam(self._say)
@@ -118,18 +122,24 @@ class Seams:
         self.scheduler = SchedulerSeam(self.accumulation)
         self.autocast = AutocastSeam()
         self.uses = UsesSeam()
+        self.loop_watch = LoopWatchSeam(
+            lambda: self.optimizer.optimizers, lambda: self.scheduler.schedulers
+        )
         self.flags = FlagsSeam()
         self._backward = BackwardSeam(listener) if listener is not None else None
         self.downloads = DownloadsSeam()
         self._trackers: TrackersSeam | None = None
         self._files: OverlaySeam | GuardSeam | SilenceSeam | None = None
         self._telling: TellSavesSeam | None = None
+        self._imported = ImportedSeam()
+        self._watches_loop = False
 
     def install(self) -> None:
         """Install the seams; without a listener, only those that the applied setting needs."""
         self._steps = 0
         self.loader.install()
         self.optimizer.install(watches=self._listener is not None)
+        self.clearing.install(watches=self._listener is not None)
         self.distribution.install()
         if (
             self._listener is not None
@@ -161,6 +171,8 @@ class Seams:
         self.uses.install()
         self.flags.install()
         self.forward.watch(self.checkpoint.watch, self.carried)
+        self.loop_watch.install()
+        self._watches_loop = True
 
     def guard_files(self, start: Start, tell: Callable[[str], None] = lambda _: None) -> None:
         """Keep a trial from changing the user's files, and from reporting to experiment trackers.
@@ -226,6 +238,8 @@ class Seams:
         """Put PyTorch back as it was."""
         seams = (self.transfer, self.autocast, self.uses, self.flags, self.checkpoint, self.forward)
         files = (self._telling, self._files, self._trackers, self.downloads)
+        self._end_loop_watch()
+        self._imported.remove()
         for seam in (*files, self._backward, *seams, self.process):
             if seam is not None:
                 seam.remove()
@@ -234,6 +248,7 @@ class Seams:
         self.accumulation.remove()
         self.scaling.remove()
         self.distribution.remove()
+        self.clearing.remove()
         self.optimizer.remove()
         self.loader.remove()
 
@@ -289,11 +304,33 @@ class Seams:
             self.rates.fed(by_target=False)  # a rate for a batch that the program does not have
             logger.warning("autotune: %s", self.loader.describe_missing_target())
 
+    def install_late(self) -> None:
+        """Install the seams in a program that has imported by name what they replace."""
+        self._imported.note()
+        self.install()
+        self._imported.spread()
+
+    def _watch_loop(self) -> None:
+        """Watch what the program does by its own hand from the first step to the third."""
+        if self._steps == 1:
+            self.loop_watch.begin()
+            self.optimizer.watch(self.loop_watch.before_step, self.loop_watch.after_step)
+        elif self._steps == STEPS_UNTIL_ROOTS_ARE_KNOWN:
+            self._end_loop_watch()
+
+    def _end_loop_watch(self) -> None:
+        if self._watches_loop:
+            self._watches_loop = False
+            self.loop_watch.remove()
+            self.optimizer.unwatch()
+
     def _groups_changed(self) -> None:
         self.distribution.groups_changed()
 
     def _stepped(self, optimizer: Optimizer) -> None:
         self._steps += 1
+        if self._watches_loop:
+            self._watch_loop()
         if self.distribution.is_settling:
             self.distribution.stepped(optimizer)
         if self._steps == STEPS_UNTIL_ROOTS_ARE_KNOWN:

@@ -17,7 +17,8 @@ from autotune.inside.feed import Feed
 from autotune.inside.group import ALONE, Group
 from autotune.inside.item_watch import ItemWatch
 from autotune.inside.listener import Listener
-from autotune.inside.seams.accumulation import AccumulationSeam, EpochShape
+from autotune.inside.micro_batches import EpochShape
+from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.base import Patches
 from autotune.inside.seams.workers import CONTEXT, Workers, start_method
 from autotune.inside.shards import ShardedIterable, ShardedSampler, share_of
@@ -150,11 +151,7 @@ class LoaderSeam:
                 return seam._in_groups(loader)
             return Feed(loader, seam, listener)
 
-        def length(loader: DataLoader[Any]) -> int:
-            return seam._steps_of(loader)
-
         self._patches.replace(DataLoader, "__iter__", iterate)
-        self._patches.replace(DataLoader, "__len__", length)
 
     @property
     def _has_workers_of_ours(self) -> bool:
@@ -194,7 +191,9 @@ class LoaderSeam:
         last = size if plain.drop_last else (dataset_len - 1) % size + 1
         return EpochShape(batches, size, last)
 
-    def hand_out(self, loader: DataLoader[Any], number: int, *, trains: bool) -> None:
+    def hand_out(
+        self, loader: DataLoader[Any], number: int, iteration: object = None, *, trains: bool
+    ) -> None:
         """Note a batch, by its number in the epoch, and whether its loader is the one that trains.
 
         What the program iterates without gradients feeds no optimizer.
@@ -202,7 +201,7 @@ class LoaderSeam:
         if torch.is_grad_enabled():
             self._fed(by_target=trains)
         if trains and self._accumulation.steps > 1:
-            self._accumulation.begin(number, self.epoch_of(loader))
+            self._accumulation.begin(number, self.epoch_of(loader), iteration)
 
     @property
     def _changes_steps(self) -> bool:
@@ -218,17 +217,13 @@ class LoaderSeam:
         return self._noted(loader, batches)
 
     def _noted(self, loader: DataLoader[Any], batches: Iterator[Any]) -> Iterator[Any]:
-        trains = self.is_target(loader)
-        for number, batch in enumerate(batches, start=1):
-            self.hand_out(loader, number, trains=trains)
-            yield batch
-
-    def _steps_of(self, loader: DataLoader[Any]) -> int:
-        """The length that the program sees: steps, by which schedules are planned."""
-        batches = self._original_len(loader)
-        if self._accumulation.steps > 1 and self.is_target(loader):
-            return -(-batches // self._accumulation.steps)
-        return batches
+        trains, iteration = self.is_target(loader), object()
+        try:
+            for number, batch in enumerate(batches, start=1):
+                self.hand_out(loader, number, iteration, trains=trains)
+                yield batch
+        finally:  # also where the program leaves its loop early
+            self._accumulation.end(iteration)
 
     def describe_missing_target(self) -> str:
         """Return what was not found and what follows from it."""

@@ -8,7 +8,6 @@ from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import torch
-from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -60,8 +59,6 @@ class OptimizerSeam:
         self._optimizers: list[ref[Optimizer]] = []
         self._implementation: str | None = None
         self._own_flags: WeakKeyDictionary[Optimizer, list[dict[str, Any]]] = WeakKeyDictionary()
-        self._to_none: bool | None = None
-        self.own_to_none: bool | None = None
 
     @property
     def optimizers(self) -> list[Optimizer]:
@@ -83,19 +80,12 @@ class OptimizerSeam:
         for group in optimizer.param_groups:
             _use_implementation(optimizer, group, self._implementation)
 
-    def set_zero_grad_to_none(self, *, enabled: bool) -> None:
-        """Overrule what the program passes to ``zero_grad``."""
-        self._to_none = enabled
-
     def install(self, *, watches: bool) -> None:
         """Begin to listen; *watches* tells that what the program asks for is to be known."""
         accumulates = watches or self._accumulation.steps > 1
         self._follow_groups(accumulates=accumulates, scales=watches or self._scaling.is_needed)
         if watches or self._implementation is not None:
             self._follow_states()
-        if accumulates or self._to_none is not None:
-            self._follow_zero_grad(Optimizer)
-            self._follow_zero_grad(nn.Module)
         self._pre_hook = register_optimizer_step_pre_hook(
             lambda optimizer, _args, _kwargs: self._before_step(optimizer)
         )
@@ -143,18 +133,6 @@ class OptimizerSeam:
 
         self._patches.replace(Optimizer, "load_state_dict", load_state_dict)
         self._patches.replace(Optimizer, "state_dict", state_dict)
-
-    def _follow_zero_grad(self, owner: type[Optimizer] | type[nn.Module]) -> None:
-        original = owner.zero_grad
-        seam = self
-
-        def zero_grad(target: Any, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002
-            seam.own_to_none = set_to_none
-            if seam._accumulation.gathers:
-                return
-            original(target, set_to_none if seam._to_none is None else seam._to_none)
-
-        self._patches.replace(owner, "zero_grad", zero_grad)
 
     def watch(self, before: Callable[[], None], after: Callable[[], None]) -> None:
         """Call these around each step, until ``unwatch()``; also possible within a step."""

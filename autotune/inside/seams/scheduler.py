@@ -28,6 +28,11 @@ class SchedulerSeam:
         self._held = False
         self._patches = Patches()
 
+    @property
+    def schedulers(self) -> list[LRScheduler]:
+        """The living schedulers."""
+        return list(self._schedulers)
+
     def hold(self) -> None:
         """Let no scheduler step any more."""
         self._held = True

@@ -1,0 +1,299 @@
+"""The seam around the program's own loop: what it does by its own hand, watched for two steps.
+
+Two of the untouched steps run under a ``TorchFunctionMode``, which sees the calls that the loop
+itself makes: between outermost module calls, backward passes, ``zero_grad``, optimizer steps and
+the loading of batches, for which it is taken off. It changes nothing of what is computed.
+
+Not covered: programs that compile anything, where the mode would be compiled into their code; what
+happens more rarely than in every second step; changes of weights within a module's own ``forward``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from threading import get_ident
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn, overrides
+from torch._C import _len_torch_function_stack
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils._device import DeviceContext
+from torch.utils.data import DataLoader, dataloader
+
+from autotune.inside.compiled import frames_compiled
+from autotune.inside.hand_work import READS_GRAD, SETS_DATA, SETS_GRAD, Ledger
+from autotune.inside.own_code import place_of_hand_work, place_of_program
+from autotune.inside.seams.base import Patches, outermost
+from autotune.profile import HandKind, HandWork
+
+WINDOWS = 2  # between the first step and the third
+HABITS = {HandKind.RATE, HandKind.SCHEDULE, HandKind.THROWN, HandKind.PASSES}  # in all windows
+NAMES = {READS_GRAD: ".grad", SETS_GRAD: ".grad =", SETS_DATA: ".data ="}
+
+
+class LoopWatchSeam:
+    """Watches the loop between the first step and the third.
+
+    Args:
+        optimizers: Gives the living optimizers.
+        schedulers: Gives the living schedulers.
+    """
+
+    def __init__(
+        self,
+        optimizers: Callable[[], Iterable[Optimizer]],
+        schedulers: Callable[[], Iterable[LRScheduler]],
+    ) -> None:
+        self._optimizers, self._schedulers = optimizers, schedulers
+        self._patches, self._lengths = Patches(), Patches()
+        self._mode = _Mode(self._called)
+        self._ledger = Ledger()
+        self._is_on = False
+        self._thread = 0
+        self._depth = 0  # of calls that are not the loop's own
+        self._is_in_step = False
+        self._phase = ""
+        self._windows = 0
+        self._passes = [0, 0]  # outside of the optimizer's step, and within
+        self._rates: list[float] = []
+        self._epochs: dict[int, int] = {}
+        self._found: dict[HandWork, set[int]] = {}
+        self._horizons: dict[str, float] = {}
+        self._asked: WeakKeyDictionary[DataLoader[Any], tuple[int, str]] = WeakKeyDictionary()
+
+    def install(self) -> None:
+        """Watch, until the first step, where the program asks for the length of its loaders."""
+        original = DataLoader.__len__
+        seam = self
+
+        def length(loader: DataLoader[Any]) -> int:
+            batches = original(loader)
+            place = place_of_program(sys._getframe(1))  # noqa: SLF001
+            if place and loader not in seam._asked:
+                seam._asked[loader] = batches, place
+            return batches
+
+        self._lengths.replace(DataLoader, "__len__", length)
+
+    def begin(self) -> None:
+        """The first step is about to end: watch the loop from there on."""
+        self._lengths.undo()
+        if self._is_on or frames_compiled():
+            return
+        self._is_on, self._depth, self._thread = True, 1, get_ident()
+        self._take_off_for(nn.Module, "__call__")
+        self._take_off_for(torch.Tensor, "backward")
+        self._take_off_for(dataloader._BaseDataLoaderIter, "__next__")  # noqa: SLF001
+        self._take_off_for(DataLoader, "_get_iterator")  # workers that are forked have no mode
+        self._watch_backward()
+        for owner in (Optimizer, nn.Module):
+            self._watch_clearing(owner)
+
+    def before_step(self) -> None:
+        """An optimizer is about to step."""
+        self._hush()
+        self._is_in_step = True
+        rates, moved = self._rates_now(), self._moved()
+        for scheduler in moved:
+            name = type(scheduler).__name__
+            self._horizons[name] = max(_horizon(scheduler), self._horizons.get(name, 0))
+            self._find(HandWork(HandKind.SCHEDULE, name, ""))
+        if not moved and rates != self._rates:
+            self._find(HandWork(HandKind.RATE, "lr", ""))
+
+    def after_step(self) -> None:
+        """An optimizer has stepped."""
+        if self._passes[1] > 1 or all(self._passes):
+            self._find(HandWork(HandKind.PASSES, str(sum(self._passes)), ""))
+        self._windows += 1
+        self._passes, self._phase, self._is_in_step = [0, 0], "", False
+        self._rates = self._rates_now()
+        self._epochs = {id(s): s.last_epoch for s in self._schedulers()}
+        self._ledger.next_step()
+        self._ledger.know(self._optimizers())
+        self._speak()
+
+    def remove(self) -> None:
+        """Watch no more."""
+        self._lengths.undo()
+        if self._is_on:
+            self._is_on = False
+            self._mode.take_off()
+            self._patches.undo()
+            self._ledger = Ledger()
+
+    def found(self, loaders: Iterable[DataLoader[Any]]) -> tuple[HandWork, ...]:
+        """Return what was seen; *loaders* are those that train."""
+        return tuple(self._judged([*loaders]))
+
+    def _judged(self, loaders: list[DataLoader[Any]]) -> Iterator[HandWork]:
+        datasets = [id(loader.dataset) for loader in loaders]  # wrappers build loaders again
+        asked = [its for own, its in self._asked.items() if id(own.dataset) in datasets]
+        for work, windows in self._found.items():
+            if work.kind in HABITS and len(windows) < WINDOWS:
+                continue
+            if work.kind is not HandKind.SCHEDULE:
+                yield work
+                continue
+            planned = [at for batches, at in asked if self._horizons[work.what] >= batches]
+            if planned:
+                yield HandWork(work.kind, work.what, planned[0])
+
+    def _find(self, work: HandWork) -> None:
+        self._found.setdefault(work, set()).add(self._windows)
+
+    def _called(self, call: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """The loop itself has called something of torch's."""
+        kind = self._ledger.judge(call, args, kwargs, result)
+        if call == READS_GRAD and self._phase == "cleared":
+            kind = HandKind.READS_CLEARED
+        if call == SETS_GRAD:
+            self._ledger.know(self._optimizers())
+            if args[1] is None and self._phase != "computed":
+                kind = HandKind.GRADIENTS  # cleared by hand, as zero_grad() does it
+        if kind is None:
+            return
+        place = place_of_hand_work(sys._getframe(1))  # noqa: SLF001
+        if place:
+            name = next((n for own, n in NAMES.items() if own == call), call.__name__)
+            self._find(HandWork(kind, name, place))
+
+    def _moved(self) -> list[LRScheduler]:
+        """Schedulers that have stepped since the optimizer has."""
+        return [s for s in self._schedulers() if s.last_epoch != self._epochs.get(id(s))]
+
+    def _rates_now(self) -> list[float]:
+        groups = (group for optimizer in self._optimizers() for group in optimizer.param_groups)
+        return [float(group["lr"]) for group in groups if "lr" in group]
+
+    def _hush(self) -> None:
+        if self._depth == 0:
+            self._mode.take_off()
+        self._depth += 1
+
+    def _speak(self) -> None:
+        self._depth = max(0, self._depth - 1)
+        if self._depth == 0 and self._is_on:
+            self._mode.put_on()
+
+    def _is_mine(self) -> bool:
+        return self._is_on and get_ident() == self._thread
+
+    def _take_off_for(self, owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+        seam = self
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not seam._is_mine():
+                return original(*args, **kwargs)
+            seam._hush()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                seam._speak()
+
+        self._patches.replace(owner, name, call)
+
+    def _watch_backward(self) -> None:
+        original = torch.autograd.backward
+        seam = self
+
+        def backward(*args: Any, **kwargs: Any) -> None:
+            original(*args, **kwargs)
+            if seam._is_mine():
+                seam._passes[seam._is_in_step] += 1
+                seam._enter("computed")
+
+        self._patches.replace(torch.autograd, "backward", outermost(backward, original))
+        self._take_off_for(torch.autograd, "backward")
+
+    def _watch_clearing(self, owner: type[Optimizer] | type[nn.Module]) -> None:
+        original = owner.zero_grad
+        seam = self
+
+        def zero_grad(target: Any, *args: Any, **kwargs: Any) -> None:
+            if seam._is_mine() and seam._phase == "computed" and seam._trains(target):
+                place = place_of_hand_work(sys._getframe(1))  # noqa: SLF001
+                seam._find(HandWork(HandKind.THROWN, "zero_grad", place))
+            original(target, *args, **kwargs)
+            if seam._is_mine():
+                seam._enter("cleared")
+
+        self._patches.replace(owner, "zero_grad", zero_grad)
+        self._take_off_for(owner, "zero_grad")
+
+    def _enter(self, phase: str) -> None:
+        self._phase = phase
+        self._ledger.know(self._optimizers())
+
+    def _trains(self, target: Optimizer | nn.Module) -> bool:
+        if isinstance(target, Optimizer):
+            return True
+        cleared = {id(p) for p in target.parameters()}
+        groups = (group for optimizer in self._optimizers() for group in optimizer.param_groups)
+        return any(id(p) in cleared for group in groups for p in group["params"])
+
+
+class _Mode(overrides.TorchFunctionMode):
+    """Tells of each call once it has returned."""
+
+    def __init__(self, called: Callable[[Any, Any, Any, Any], None]) -> None:
+        super().__init__()
+        self._called = called
+        self._is_within = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._is_within = True  # torch itself has taken the mode off
+        try:
+            result = func(*args, **(kwargs or {}))
+            self._called(func, args, kwargs or {}, result)
+        finally:
+            self._is_within = False
+        return result
+
+    def put_on(self) -> None:
+        """Begin to see calls, after any mode of the program's: those come off in their own order.
+
+        Only the default device lies below, where torch insists on it.
+        """
+        if self._is_within:
+            return
+        modes = _take_all()
+        devices = [mode for mode in modes if isinstance(mode, DeviceContext)]
+        others = [
+            mode for mode in modes if not isinstance(mode, DeviceContext) and mode is not self
+        ]
+        for mode in (*devices, self, *others):
+            overrides._push_mode(mode)  # noqa: SLF001
+
+    def take_off(self) -> None:
+        """See no more calls."""
+        if self._is_within:
+            return
+        for mode in _take_all():
+            if mode is not self:
+                overrides._push_mode(mode)  # noqa: SLF001
+
+
+def _take_all() -> list[Any]:
+    """Take all modes off; return them, the one that saw calls last first."""
+    count = _len_torch_function_stack()
+    return [overrides._pop_mode() for _ in range(count)][::-1]  # noqa: SLF001
+
+
+def _horizon(scheduler: Any) -> float:
+    """The greatest number that a schedule is planned by, inf where a function plans it."""
+    state = vars(scheduler)
+    if any(callable(rule) for rule in state.get("lr_lambdas") or ()):
+        return float("inf")
+    inner = state.get("_schedulers") or ()
+    own = [
+        v for k, v in state.items() if isinstance(v, int) and k not in {"last_epoch", "_step_count"}
+    ]
+    return max(
+        [0.0, *map(float, own), *map(float, state.get("milestones") or ()), *map(_horizon, inner)]
+    )

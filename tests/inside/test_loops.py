@@ -1,0 +1,307 @@
+"""Loops that do more than clear, compute and step: four micro-batches of eight are one batch of 32.
+
+Each program is written for batches of 32. It is run as it is, and under batch_size=8 with
+accumulation_steps=4, over the same samples.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, lr_scheduler
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from autotune.inside.seams import Seams
+from autotune.knobs import registry
+from tests.inside.test_accumulation import accumulating
+
+ONE_BY_ONE = "SequentialSampler"
+Parameters = list[torch.Tensor]
+
+
+def made(samples: int = 96, nan_at: int | None = None) -> TensorDataset:
+    torch.manual_seed(0)
+    x = torch.randn(samples, 6)
+    y = x.sum(1, keepdim=True).sin()
+    if nan_at is not None:
+        x[nan_at] = float("nan")
+    return TensorDataset(x, y)
+
+
+def model_of() -> tuple[nn.Module, SGD]:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    return model, SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def loss_of(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return nn.functional.mse_loss(model(x), y)
+
+
+def values(parameters: Any) -> Parameters:
+    return [p.detach().clone() for p in parameters]
+
+
+def assert_same(whole: Parameters, parts: Parameters, *, say: str = "") -> None:
+    for own, other in zip(whole, parts, strict=True):
+        assert own.isfinite().all(), say
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=4e-6, msg=lambda text: say + text)
+
+
+def leaves_out(kind: str, *, clears_first: bool) -> Parameters:
+    """Train over data of which one sample is NaN."""
+    loader = DataLoader(made(nan_at=45), batch_size=32)
+    model, optimizer = model_of()
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0, enabled=kind == "by a scaler")
+    for _ in range(3):
+        for x, y in loader:
+            if clears_first:
+                optimizer.zero_grad()
+            loss = loss_of(model, x, y)
+            if kind == "before backward" and not loss.isfinite():
+                optimizer.zero_grad()
+                continue
+            if kind == "without clearing" and not loss.isfinite():
+                continue
+            scaler.scale(loss).backward()
+            if kind == "after backward" and not loss.isfinite():
+                optimizer.zero_grad()
+                continue
+            scaler.step(optimizer)
+            scaler.update()
+            if not clears_first:
+                optimizer.zero_grad()
+    return values(model.parameters())
+
+
+@pytest.mark.parametrize(
+    "kind", ["before backward", "after backward", "without clearing", "by a scaler"]
+)
+def test_a_group_with_a_loss_that_is_not_finite_is_left_out_as_a_batch_is(kind: str) -> None:
+    for clears_first in (True, False):
+        whole = leaves_out(kind, clears_first=clears_first)
+        with accumulating(96, sampler=ONE_BY_ONE):
+            parts = leaves_out(kind, clears_first=clears_first)
+        assert_same(whole, parts, say=f"{kind}, {clears_first=}: ")
+
+
+def test_the_seams_own_scale_falls_after_a_group_that_overflowed() -> None:
+    with accumulating(96, sampler=ONE_BY_ONE, precision="fp16") as seams:
+        model, optimizer = model_of()
+        for x, y in DataLoader(made(nan_at=3), batch_size=32):
+            optimizer.zero_grad()
+            loss_of(model, x, y).backward()
+            optimizer.step()
+        assert seams.scaling.scale == 2.0**15
+        assert all(p.isfinite().all() for p in model.parameters())
+
+
+class Stream(IterableDataset[Any]):
+    """A part of the samples each time, and no length."""
+
+    def __init__(self, parts: int) -> None:
+        self.parts, self.begun = parts, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        data, size = made(160), 160 // self.parts
+        first = self.begun * size
+        self.begun += 1
+        return iter([data[i] for i in range(first, first + size)])
+
+
+def test_groups_of_a_stream_go_on_across_its_epochs() -> None:
+    def streams(parts: int) -> Parameters:
+        loader = DataLoader(Stream(parts), batch_size=32)
+        model, optimizer = model_of()
+        schedule = lr_scheduler.ExponentialLR(optimizer, 0.5)
+        for _ in range(parts):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss_of(model, x, y).backward()
+                optimizer.step()
+            if parts == 1:  # else once in an epoch, of which there are more
+                continue
+            schedule.step()
+            schedule.base_lrs = [0.05]
+            optimizer.param_groups[0]["lr"] = 0.05
+        assert parts in {1, schedule.last_epoch}, "a schedule of epochs is not held back"
+        return values(model.parameters())
+
+    whole = streams(1)
+    with accumulating(None, dataset="Stream", iterable=True, sampler="_InfiniteConstantSampler"):
+        parts = streams(4)
+    assert_same(whole, parts)
+
+
+def test_a_loop_that_is_left_early_hands_nothing_on_to_what_follows() -> None:
+    def leaves(after: int) -> Parameters:
+        loader = DataLoader(made(), batch_size=32)
+        second = DataLoader(made(24), batch_size=12)
+        model, optimizer = model_of()
+        schedule = lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        for data, most in ((loader, after), (loader, after), (second, 10**6)):
+            for number, (x, y) in enumerate(data):
+                if number == most:
+                    break
+                loss_of(model, x, y).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            schedule.step()
+        return [*values(model.parameters()), torch.tensor(optimizer.param_groups[0]["lr"])]
+
+    whole = leaves(2)
+    with accumulating(96, sampler=ONE_BY_ONE):
+        parts = leaves(2 * 4 + 3)
+    assert_same(whole, parts)
+
+
+def test_reading_the_training_data_to_evaluate_disturbs_no_group() -> None:
+    def evaluates(every: int) -> Parameters:
+        loader = DataLoader(made(), batch_size=32)
+        model, optimizer = model_of()
+        for number, (x, y) in enumerate(loader):
+            optimizer.zero_grad()
+            loss_of(model, x, y).backward()
+            optimizer.step()
+            if number % every == 0:
+                for other, _ in loader:
+                    with torch.no_grad():
+                        model(other)
+        return values(model.parameters())
+
+    whole = evaluates(1)
+    with accumulating(96, sampler=ONE_BY_ONE):
+        parts = evaluates(5)
+    assert_same(whole, parts)
+
+
+def test_averages_of_weights_are_taken_once_in_a_step() -> None:
+    def averages() -> Parameters:
+        loader = DataLoader(made(), batch_size=32)
+        model, optimizer = model_of()
+        average = AveragedModel(model)
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss_of(model, x, y).backward()
+            optimizer.step()
+            average.update_parameters(model)
+        return [average.n_averaged.float(), *values(average.module.parameters())]
+
+    whole = averages()
+    with accumulating(96, sampler=ONE_BY_ONE):
+        parts = averages()
+    assert_same(whole, parts)
+
+
+def test_a_loader_has_the_length_of_its_iteration() -> None:
+    def counts() -> tuple[Parameters, float]:
+        loader = DataLoader(made(), batch_size=32)
+        model, optimizer = model_of()
+        batches, total = iter(loader), 0.0
+        for _ in range(len(loader)):
+            x, y = next(batches)
+            optimizer.zero_grad()
+            loss = loss_of(model, x, y)
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+        assert next(batches, None) is None, "all of the data was trained on"
+        return values(model.parameters()), total / len(loader)
+
+    whole, mean = counts()
+    with accumulating(96, sampler=ONE_BY_ONE):
+        parts, other = counts()
+    assert_same(whole, parts)
+    assert other == pytest.approx(mean, rel=1e-5), "mean loss, over the same samples and weights"
+
+
+def in_module(source: str) -> ModuleType:
+    """A module of the program, imported before anything else happens."""
+    module = ModuleType("an_own_module")
+    exec(source, vars(module))
+    sys.modules[module.__name__] = module
+    return module
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from torch.nn.utils import clip_grad_norm_ as clip",
+        "from torch.nn.utils.clip_grad import clip_grad_norm_ as clip",
+        "from torch.nn.utils import clip_grad\ndef clip(*a): clip_grad.clip_grad_norm_(*a)",
+    ],
+)
+def test_clipping_that_was_imported_by_name_before_the_seams_came_is_seen(source: str) -> None:
+    module = in_module(source)
+    own = module.clip
+
+    def clips() -> Parameters:
+        model, optimizer = model_of()
+        for x, y in DataLoader(made(), batch_size=32):
+            optimizer.zero_grad()
+            loss_of(model, x, y).backward()
+            module.clip(model.parameters(), 0.05)
+            optimizer.step()
+        return values(model.parameters())
+
+    try:
+        whole = clips()
+        with accumulating(96, sampler=ONE_BY_ONE, is_late=True):
+            parts = clips()
+        assert module.clip is own
+    finally:
+        del sys.modules[module.__name__]
+    assert_same(whole, parts)
+
+
+def rarely_used(ask: Callable[[SGD], None]) -> Parameters:
+    """Train a model of which one part has no gradient in most steps."""
+    torch.manual_seed(2)
+    parts = nn.ModuleList([nn.Linear(4, 1), nn.Linear(4, 1)])
+    optimizer = SGD(parts.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
+    for number in range(12):
+        ask(optimizer)
+        if number != 9:  # and a step without a backward pass
+            parts[int(number % 4 == 0)](torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+    return values(parts.parameters())
+
+
+def test_where_zeros_are_dropped_a_parameter_without_a_gradient_still_gets_them() -> None:
+    def to_zeros(optimizer: SGD) -> None:
+        optimizer.zero_grad(set_to_none=False)
+
+    whole = rarely_used(to_zeros)
+    seams = Seams(None, None)
+    drop_zeros(seams, enabled=True)
+    seams.install()
+    try:
+        parts = rarely_used(to_zeros)
+    finally:
+        seams.remove()
+    assert all(map(torch.equal, whole, parts))
+
+
+def test_what_a_program_drops_never_becomes_zeros() -> None:
+    whole = rarely_used(SGD.zero_grad)
+    for enabled in (False, True):
+        seams = Seams(None, None)
+        drop_zeros(seams, enabled=enabled)
+        seams.install()
+        try:
+            parts = rarely_used(lambda optimizer: optimizer.zero_grad())
+        finally:
+            seams.remove()
+        assert all(map(torch.equal, whole, parts))
+
+
+def drop_zeros(seams: Seams, *, enabled: bool) -> None:
+    """Apply the knob."""
+    registry()["zero_grad_to_none"].apply(enabled, seams)
