@@ -18,7 +18,6 @@ those of micro-batches.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 

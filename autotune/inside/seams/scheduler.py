@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import wraps
 from typing import Any
+from weakref import WeakSet
 
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -26,6 +28,7 @@ class SchedulerSeam:
     def __init__(self, accumulation: AccumulationSeam) -> None:
         self._accumulation = accumulation
         self._held = False
+        self._schedulers: WeakSet[LRScheduler] = WeakSet()
         self._patches = Patches()
 
     @property
@@ -39,6 +42,7 @@ class SchedulerSeam:
 
     def install(self) -> None:
         """Wrap ``step`` of every scheduler class that has its own."""
+        self._know_schedulers()
         for cls in _with_subclasses(LRScheduler):
             if "step" in vars(cls):
                 self._wrap(cls)
@@ -46,6 +50,17 @@ class SchedulerSeam:
     def remove(self) -> None:
         """Put PyTorch back as it was."""
         self._patches.undo()
+
+    def _know_schedulers(self) -> None:
+        original = LRScheduler.__init__
+        seam = self
+
+        @wraps(original)  # Lightning looks at the signature
+        def init(scheduler: LRScheduler, *args: Any, **kwargs: Any) -> None:
+            original(scheduler, *args, **kwargs)
+            seam._schedulers.add(scheduler)
+
+        self._patches.replace(LRScheduler, "__init__", init)
 
     def _wrap(self, cls: type[LRScheduler]) -> None:
         original = vars(cls)["step"]
