@@ -18,7 +18,7 @@ from filelock import FileLock
 
 from autotune.launcher import with_ranks
 from autotune.program import LaunchPlan
-from tests.strategies.together import Case, alone
+from tests.strategies.together import LOSSES, Case, alone
 
 ROOT = Path(__file__).parents[2]
 TOLERANCE = 1e-9
@@ -40,6 +40,8 @@ CASES = [
     *(Case(s, o, "adversaries") for s in STRATEGIES for o in OPTIMIZERS),
     *(Case(s, "sgd", "outside clipping") for s in ("ddp", "fsdp")),
     *(Case(s, "adamw", style) for s in STRATEGIES for style in ("unused", "late clearing")),
+    *(Case("ddp", "sgd", style) for style in LOSSES),
+    *(Case(s, "sgd", style) for s in ("fsdp", "zero1") for style in ("sum", "tokens and mean")),
 ]
 WITH_BATCHNORM = [Case(strategy, "sgd", "batchnorm") for strategy in STRATEGIES]
 Results = dict[str, dict[str, Any]]

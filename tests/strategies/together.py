@@ -211,7 +211,55 @@ def relay(case: Case) -> dict[str, Any]:
     return {"weights": weights, "outside": torch.zeros(1)}
 
 
-PROGRAMS = {"adversaries": adversaries, "relay": relay}
+def of_losses(case: Case) -> dict[str, Any]:
+    """Train by a loss that is no mean over samples; every seventh label is left out."""
+    torch.manual_seed(0)
+    x = torch.randn(SAMPLES, 6, dtype=torch.float64)
+    labels = x.argmax(1).where(torch.arange(SAMPLES) % 7 > 0, torch.tensor(-100))
+    loader = DataLoader(TensorDataset(x, labels), batch_size=BATCH, shuffle=True)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 6)).double()
+    optimizer = SGD(model.parameters(), lr=0.05 / BATCH if "sum" in case.style else 0.05)
+    for _ in range(EPOCHS):
+        for features, targets in loader:
+            optimizer.zero_grad()
+            loss_of(case.style, model, features, targets).backward()
+            optimizer.step()
+    return {"weights": model.state_dict(), "outside": torch.zeros(1)}
+
+
+def loss_of(style: str, model: nn.Module, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the loss that a case names."""
+    output, known = model(x), (labels >= 0).double()
+    errors = (output - x).square().sum(1)
+    tokens = nn.functional.cross_entropy(output, labels)
+    weights = torch.arange(1, 7, dtype=x.dtype)
+    match style:
+        case "sum":
+            return nn.functional.mse_loss(output, x, reduction="sum")
+        case "sum times batch":
+            return nn.functional.mse_loss(output, x) * x.size(0)
+        case "sum and penalty":
+            penalty = sum(p.pow(2).sum() for p in model.parameters())
+            return errors.sum() - 0.5 * torch.sum(1 - output.exp()) + 0.3 * penalty
+        case "tokens":
+            return tokens
+        case "tokens and mean":
+            return tokens + 0.5 * errors.mean() + errors.sum() / len(x)
+        case "class weights":
+            return nn.functional.cross_entropy(output, labels, weights, label_smoothing=0.1)
+        case "masked":
+            return (errors * known).sum() / known.sum()
+        case "masked by number":
+            return errors[known > 0].sum() / int(known.sum())
+        case _:
+            return errors[labels >= 0].mean()
+
+
+LOSSES = (
+    *("sum", "sum times batch", "sum and penalty", "tokens", "tokens and mean"),
+    *("class weights", "masked", "masked by number", "selected"),
+)
+PROGRAMS = {"adversaries": adversaries, "relay": relay, **dict.fromkeys(LOSSES, of_losses)}
 
 
 def optimizer_of(name: str, trained: list[nn.Parameter]) -> Optimizer:
