@@ -22,6 +22,8 @@ class LoaderFacts:
         prefetch_factor: Batches each worker holds ready; None without workers.
         has_batch_sampler: The program passed its own batch sampler.
         start_method: How its workers begin: ``fork``, ``forkserver`` or ``spawn``.
+        site: Tells the lines that built it from others, empty where that is not known.
+        twins: How many with otherwise equal facts there were when training began; 0 if unknown.
     """
 
     dataset: str
@@ -38,6 +40,8 @@ class LoaderFacts:
     ordinal: int = 0
     in_order: bool = True
     start_method: str = "fork"
+    site: str = ""
+    twins: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class OptimizerFacts:
         lrs: The learning rates it had.
         implementation: The one in use: ``for-loop``, ``foreach`` or ``fused``.
         implementations: Those that it has for its parameters' device.
+        has_own_step: Its step is none of torch's, which treat each parameter by itself.
     """
 
     name: str
@@ -56,6 +61,7 @@ class OptimizerFacts:
     lrs: tuple[float, ...]
     implementation: str = "for-loop"
     implementations: tuple[str, ...] = ()
+    has_own_step: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,10 @@ class Profile:
         world_size: Ranks that it was started with.
         batch_norm_layers: Number of BatchNorm layers in the root modules.
         stages: Parts of its one root module in a row, 0 where that is no nn.Sequential.
+        in_batch_loss: By what its loss compares samples of one batch, and where; empty if not.
+        curved_loss: What makes its loss no sum of means over samples, and where; empty if nothing.
+        carries_state: What it carries from step to step besides its weights, empty if nothing.
+        steps_by_hand: How it changes weights without an optimizer, empty where it has one.
     """
 
     device: str
@@ -138,6 +148,10 @@ class Profile:
     world_size: int = 1
     batch_norm_layers: int = 0
     stages: int = 0
+    in_batch_loss: str = ""
+    curved_loss: str = ""
+    carries_state: str = ""
+    steps_by_hand: str = ""
 
     @property
     def training_loader(self) -> LoaderFacts | None:

@@ -27,6 +27,7 @@ class Setting:
         trainer: The library whose trainer runs its loop: ``lightning``, ``transformers`` or empty.
         flags: Flags of the program's own by which knobs act, by the names of the knobs.
         distributes_itself: By what the program trains on several devices, empty if it does not.
+        sums: The gradients grow with the batch: the loss sums over samples.
     """
 
     config: Config
@@ -40,6 +41,7 @@ class Setting:
     trainer: str = ""
     flags: Mapping[str, Flag] = field(default_factory=dict)
     distributes_itself: str = ""
+    sums: bool = False
 
     @classmethod
     def as_written(

@@ -39,7 +39,7 @@ class Case:
 
     Attributes:
         strategy: Of the config; the global batch is always that of the program.
-        optimizer: ``sgd`` or ``adamw``.
+        optimizer: ``sgd``, ``adamw`` or ``by norm``.
         style: What the program does besides.
         accumulation_steps: Of the config.
     """
@@ -113,6 +113,8 @@ def program(case: Case) -> dict[str, Any]:  # noqa: C901 - the many ways to writ
     if case.style == "plateau":  # it lowers the rate whenever a loss is not the best so far
         schedule = ReduceLROnPlateau(optimizer, factor=0.9, patience=0, threshold=0.0)
     norms = []
+    twin = DataLoader(data, batch_size=BATCH, shuffle=True)  # of the same facts
+    metrics = []
     for epoch in range(EPOCHS):
         if epoch == 3:
             optimizer = second_phase(case.style, model, optimizer, trained)
@@ -135,13 +137,23 @@ def program(case: Case) -> dict[str, Any]:  # noqa: C901 - the many ways to writ
                 optimizer.zero_grad()
             if schedule is not None:
                 schedule.step(loss.item())
+        if case.style == "twin":
+            metrics += [len(twin), evaluated(model, twin), evaluated(model, loader)]
     return {
         "weights": model.state_dict(),
         "outside": outside.detach(),
         "optimizer": optimizer.state_dict(),
         "norms": norms,
+        "metrics": metrics,
         "lr": optimizer.param_groups[0]["lr"],
     }
+
+
+def evaluated(model: nn.Module, loader: DataLoader[Any]) -> float:
+    """Return a mean over batches of sums, as scripts report them."""
+    with torch.no_grad():
+        errors = [(model(x) - y).square().sum().item() for x, y in loader]
+    return sum(errors) / len(loader)
 
 
 def second_phase(
@@ -227,6 +239,17 @@ def of_losses(case: Case) -> dict[str, Any]:
     return {"weights": model.state_dict(), "outside": torch.zeros(1)}
 
 
+class ByNorm(SGD):
+    """A step whose length is a norm over all of its parameters', as some for large batches do."""
+
+    def step(self, closure: Any = None) -> Any:
+        grads = [p.grad for group in self.param_groups for p in group["params"]]
+        norm = sum(grad.pow(2).sum() for grad in grads) ** 0.5
+        for grad in grads:
+            grad.mul_(1 / (1 + norm))
+        return super().step(closure)
+
+
 def loss_of(style: str, model: nn.Module, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Return the loss that a case names."""
     output, known = model(x), (labels >= 0).double()
@@ -266,6 +289,8 @@ def optimizer_of(name: str, trained: list[nn.Parameter]) -> Optimizer:
     """Return the optimizer that a case names."""
     if name == "sgd":
         return SGD(trained, lr=0.05, momentum=0.9, weight_decay=1e-3)
+    if name == "by norm":
+        return ByNorm(trained, lr=0.05, momentum=0.9)
     return AdamW(trained, lr=0.01)
 
 

@@ -23,6 +23,7 @@ from autotune.inside.seams.flags import FlagsSeam
 from autotune.inside.seams.forward import ForwardSeam
 from autotune.inside.seams.guard import GuardSeam
 from autotune.inside.seams.loader import LoaderSeam
+from autotune.inside.seams.losses import LossesSeam
 from autotune.inside.seams.optimizer import OptimizerSeam
 from autotune.inside.seams.overlay import OverlaySeam
 from autotune.inside.seams.process import ProcessSeam
@@ -112,6 +113,7 @@ class Seams:
         self.scheduler = SchedulerSeam(self.accumulation, lambda: self.optimizer.lr_factor)
         self.autocast = AutocastSeam()
         self.uses = UsesSeam()
+        self.losses = LossesSeam()
         self.flags = FlagsSeam()
         self._backward = BackwardSeam(listener) if listener is not None else None
         self.downloads = DownloadsSeam()
@@ -153,6 +155,8 @@ class Seams:
         """Watch, while the first steps run, what the program uses and takes by itself."""
         self.uses.install()
         self.flags.install()
+        self.losses.install()
+        self.forward.returned = self.losses.returned
 
     def guard_files(self, start: Start, tell: Callable[[str], None] = lambda _: None) -> None:
         """Keep a trial from changing the user's files, and from reporting to experiment trackers.
@@ -217,6 +221,7 @@ class Seams:
         for seam in (*files, self._backward, *seams, self.process):
             if seam is not None:
                 seam.remove()
+        self._leave_losses()
         self.trainers.remove()
         self.scheduler.remove()
         self.accumulation.remove()
@@ -229,6 +234,7 @@ class Seams:
         """Apply what a setting changes: from the program's own values, or from another setting."""
         self._own_autocast, self._own_scaler = setting.own_autocast, setting.own_scaler
         self._device = setting.device
+        self.distribution.weigh_as_sums(enabled=setting.sums)
         if since is None and setting.trainer and "accumulation_steps" in setting.changes():
             self.trainers.prepare(setting.trainer)
         self.optimizer.set_rule(LrRule(setting.lr_rule), batch_parts(setting.baseline))
@@ -261,11 +267,16 @@ class Seams:
     def _about_to_train(self) -> None:
         """The program's own set-up is over, its first step comes now."""
         self.process.settle()
+        self.loader.training_begins()
         if self.loader.misses_target and self._group.world_size > 1:
             raise LookupError(self.loader.describe_missing_target())
         if self.loader.misses_target:
             self.optimizer.forget_batch()  # a rate for a batch that the program does not have
             logger.warning("autotune: %s", self.loader.describe_missing_target())
+
+    def _leave_losses(self) -> None:
+        self.forward.returned = None
+        self.losses.remove()
 
     def _groups_changed(self) -> None:
         self.distribution.groups_changed()
@@ -280,6 +291,7 @@ class Seams:
         if self._steps == STEPS_UNTIL_ROOTS_ARE_KNOWN:
             self.uses.remove()
             self.flags.remove()
+            self._leave_losses()
             self.forward.narrow()
             self.checkpoint.act_on(self.forward.roots)
         if self._listener is not None:

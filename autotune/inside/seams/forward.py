@@ -45,6 +45,7 @@ class ForwardSeam:
 
     Attributes:
         most_parameters: Of any root that was called so far.
+        returned: Told what a root was given and what it returned.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class ForwardSeam:
         self._dynamic: bool | None = None
         self._narrowed = False
         self.most_parameters = 0
+        self.returned: Callable[[tuple[Any, ...], Any], None] | None = None
 
     @property
     def roots(self) -> dict[nn.Module, Root]:
@@ -138,7 +140,10 @@ class ForwardSeam:
                 return original(module, *args, **kwargs)
             seam._depth = 1
             try:
-                return seam._outermost(module, original, args, kwargs)
+                output = seam._outermost(module, original, args, kwargs)
+                if seam.returned is not None and seam._roots.get(module):
+                    seam.returned(args or tuple(kwargs.values()), output)
+                return output
             finally:
                 seam._depth = 0
 

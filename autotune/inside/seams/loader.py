@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import multiprocessing
@@ -17,10 +17,12 @@ from autotune.inside.feed import Feed
 from autotune.inside.group import ALONE, Group
 from autotune.inside.listener import Listener
 from autotune.inside.seams.accumulation import AccumulationSeam, EpochShape
+from autotune.inside.own_code import site
 from autotune.inside.seams.base import Patches
 from autotune.inside.shards import ShardedIterable, ShardedSampler, share_of
 from autotune.profile import LoaderFacts
 
+DATA = ("dataset", "sampler", "batch_sampler", "batch_size")  # attributes that make batches
 CONTEXT = "_DataLoader__multiprocessing_context"  # behind the property, which refuses 0 workers
 
 
@@ -57,6 +59,9 @@ class LoaderSeam:
         self._facts: WeakKeyDictionary[DataLoader[Any], LoaderFacts] = WeakKeyDictionary()
         self._own: WeakKeyDictionary[DataLoader[Any], _Own] = WeakKeyDictionary()
         self._seen: Counter[LoaderFacts] = Counter()
+        self._twins: Counter[LoaderFacts] | None = None  # when training began
+        self._written: WeakKeyDictionary[DataLoader[Any], dict[str, Any]] = WeakKeyDictionary()
+        self._evaluated: WeakSet[DataLoader[Any]] = WeakSet()
         self._group = ALONE
         self._begins: Callable[[], None] = lambda: None
         self._shared = 0
@@ -86,11 +91,21 @@ class LoaderSeam:
     def facts(self, loader: DataLoader[Any]) -> LoaderFacts:
         """Return the loader as the program built it, be it before the seam was installed."""
         if loader not in self._facts:
-            self._built(loader)
-        return self._facts[loader]
+            self._built(loader, "")
+        twins = self._twins and self._twins[self._kind(self._facts[loader])]
+        return replace(self._facts[loader], twins=twins or 0)
+
+    def training_begins(self) -> None:
+        """The program has built what it trains with, and may build it again for each epoch."""
+        if self._twins is None:
+            self._twins = self._seen.copy()
 
     def iterate(self, loader: DataLoader[Any]) -> Iterator[Any]:
-        """Return PyTorch's own iterator over a loader."""
+        """Return PyTorch's own iterator over a loader; without gradients it has all its data."""
+        if loader in self._written and not torch.is_grad_enabled():
+            self._evaluated.add(loader)
+            return self._original_iter(self._as_written(loader))
+        self._evaluated.discard(loader)
         if self._is_shared(loader):
             self._begins()
             if isinstance(loader.dataset, ShardedIterable):
@@ -126,7 +141,7 @@ class LoaderSeam:
         @wraps(original_init)  # Lightning looks at the signature
         def init(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
             original_init(loader, *args, **kwargs)
-            seam._built(loader)
+            seam._built(loader, site())
             seam._built_one()
 
         self._patches.replace(DataLoader, "__init__", init)
@@ -188,6 +203,8 @@ class LoaderSeam:
         batches = self.iterate(loader)
         if self._accumulation.steps == 1 or not self.is_target(loader):
             return batches
+        if loader in self._evaluated:
+            return batches
         return self._noted(loader, batches)
 
     def _noted(self, loader: DataLoader[Any], batches: Iterator[Any]) -> Iterator[Any]:
@@ -197,6 +214,8 @@ class LoaderSeam:
 
     def _steps_of(self, loader: DataLoader[Any]) -> int:
         """The length that the program sees: steps, by which schedules are planned."""
+        if loader in self._evaluated:
+            return self._original_len(self._as_written(loader))
         batches = self._original_len(loader)
         if self._accumulation.steps > 1 and self.is_target(loader):
             return -(-batches // self._accumulation.steps)
@@ -215,11 +234,23 @@ class LoaderSeam:
         """Put PyTorch back as it was."""
         self._patches.undo()
 
-    def _built(self, loader: DataLoader[Any]) -> None:
-        facts = _read(loader)
-        identity = self._identity(facts)
-        facts = replace(facts, ordinal=self._seen[identity])
-        self._seen[identity] += 1
+    def _as_written(self, loader: DataLoader[Any]) -> DataLoader[Any]:
+        """Return a copy that hands out all that the program's own would."""
+        copy = object.__new__(type(loader))
+        vars(copy).update(vars(loader))
+        vars(copy).update(self._written[loader], _iterator=None)
+        return copy
+
+    def _kind(self, facts: LoaderFacts) -> LoaderFacts:
+        """What twins have in common."""
+        return replace(self._identity(facts), ordinal=0, twins=0)
+
+    def _built(self, loader: DataLoader[Any], site: str) -> None:
+        has_site = self._target is None or bool(self._target.site)
+        facts = replace(_read(loader), site=site if has_site else "")
+        kind = self._kind(facts)
+        facts = replace(facts, ordinal=self._seen[kind])
+        self._seen[kind] += 1
         self._facts[loader] = facts
         self._own[loader] = _Own(
             loader.batch_sampler,
@@ -229,15 +260,19 @@ class LoaderSeam:
         )
         if self._is_target(self._identity(facts)):
             self.found_target = True
-            vars(loader).update(self._changes(loader))
+            changes = self._changes(loader)
+            self._written[loader] = {n: vars(loader)[n] for n in DATA if n in changes}
+            vars(loader).update(changes)
 
     def _is_target(self, identity: LoaderFacts) -> bool:
         """A program may build its loaders again for each epoch: then the count alone differs."""
         if self._target is None:
             return False
-        if self.found_target:
-            return replace(identity, ordinal=0) == replace(self._target, ordinal=0)
-        return identity == self._target
+        site = identity.site or self._target.site
+        if self._kind(replace(identity, site=site)) != self._kind(self._target):
+            return False
+        is_later = self.found_target and identity.ordinal >= self._target.twins
+        return is_later or identity.ordinal == self._target.ordinal
 
     def _identity(self, facts: LoaderFacts) -> LoaderFacts:
         """What a loader is known by from run to run."""
