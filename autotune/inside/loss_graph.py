@@ -118,28 +118,33 @@ def _visit(
 ) -> list[tuple[Any, _Factors]]:
     """Note what a scalar is; return what it is made of, if that is more scalars."""
     kind, inputs = _kind(node), _inputs(node)
-    if "AccumulateGrad" in kind:
-        return []
     if kind in {"Sum", "Mean"} and inputs and _kind(inputs[0]) == "Stack":
         return [(part, factors) for part in _inputs(inputs[0])]
     if kind in {"Sum", "Mean"} or hasattr(node, "_saved_reduction"):
         _note_term(node, kind, factors, reading, samples)
-    elif kind == "Mul" and len(inputs) == 1:
-        return [(inputs[0], factors.times(_constant_of(node)))]
-    elif kind == "Div" and len(inputs) == 1 and node.next_functions[0][0] is not None:
-        return [(inputs[0], factors.divided(node._saved_other))]  # noqa: SLF001 - autograd's own
-    elif kind in PASSING:
+        return []
+    if kind in {"Mul", "Div"}:
+        return _visit_product(node, factors, reading)
+    if kind in PASSING:
         return [(part, factors) for part in inputs]
-    elif kind in {"Mul", "Div"}:  # of two scalars, one of which may be a parameter's
-        others = [part for part in inputs if not _is_of_parameters(part)]
-        if len(others) < 2 and (kind == "Mul" or others == inputs[:1]):
-            return [(part, factors) for part in others]
-        reading.curve = "a product of two means" if kind == "Mul" else "a quotient of two sums"
-    elif kind in CURVES:
-        if not _is_of_parameters(node):
-            reading.curve = f"{kind.lower()} of a mean or a sum"
-    else:
-        reading.is_known = False
+    if kind not in CURVES:
+        reading.is_known = reading.is_known and "AccumulateGrad" in kind
+    elif not _is_of_parameters(node):
+        reading.curve = f"{kind.lower()} of a mean or a sum"
+    return []
+
+
+def _visit_product(node: Any, factors: _Factors, reading: Reading) -> list[tuple[Any, _Factors]]:
+    """Return the scalar that is multiplied or divided by a number, or by a parameter's."""
+    kind, inputs = _kind(node), _inputs(node)
+    if kind == "Mul" and len(inputs) == 1:
+        return [(inputs[0], factors.times(_constant_of(node)))]
+    if len(inputs) == 1 and node.next_functions[0][0] is not None:
+        return [(inputs[0], factors.divided(node._saved_other))]  # noqa: SLF001 - autograd's own
+    others = [part for part in inputs if not _is_of_parameters(part)]
+    if len(others) < 2 and (kind == "Mul" or others == inputs[:1]):
+        return [(part, factors) for part in others]
+    reading.curve = "a product of two means" if kind == "Mul" else "a quotient of two sums"
     return []
 
 
@@ -200,7 +205,7 @@ def compared(loss: torch.Tensor, outputs: Collection[Any], samples: int | None) 
     if loss.grad_fn is None or not samples or samples < 2:
         return ""
     for node in _above(loss.grad_fn, outputs):
-        if found := _comparison(node, samples):
+        if outputs and (found := _comparison(node, samples)):  # else all lies within the model
             return found
         if _kind(node) in {"NllLoss", "NllLoss2D"} and _counts_up(node._saved_target):  # noqa: SLF001
             return f"cross entropy whose targets are 0 to {len(node._saved_target) - 1} in order"  # noqa: SLF001
@@ -236,8 +241,8 @@ def _above(root: Any, outputs: Collection[Any]) -> Iterator[Any]:
     todo, seen = [root], {root}
     while todo and len(seen) < MOST_COMPARED:
         node = todo.pop()
-        yield node
         if node not in outputs:
+            yield node
             new = [part for part in _inputs(node) if part not in seen]
             seen.update(new)
             todo += new

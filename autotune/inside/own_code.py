@@ -13,7 +13,7 @@ from types import FrameType
 
 import torch
 
-FRAMES = 3  # that tell one place from another: who builds, who asks for it, and who asks that
+FRAMES = 2  # that tell one place from another: who builds, and who asks for that
 LIBRARIES = tuple(
     {
         *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),

@@ -188,7 +188,9 @@ class DistributionSeam:
         self.draw_otherwise()
         tensor = first_tensor(inputs)
         self._weighing.samples = None if tensor is None else len(tensor)
-        if self._hook is not None and self._has_stepped:  # first batches may be one draw of all ranks
+        if (
+            self._hook is not None and self._has_stepped
+        ):  # first batches may be one draw of all ranks
             self._inputs.append(_fingerprint(inputs))
         model.has_trained = True
         if model.reached is not None:

@@ -16,8 +16,8 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from autotune.inside.feed import Feed
 from autotune.inside.group import ALONE, Group
 from autotune.inside.listener import Listener
-from autotune.inside.seams.accumulation import AccumulationSeam, EpochShape
 from autotune.inside.own_code import site
+from autotune.inside.seams.accumulation import AccumulationSeam, EpochShape
 from autotune.inside.seams.base import Patches
 from autotune.inside.shards import ShardedIterable, ShardedSampler, share_of
 from autotune.profile import LoaderFacts
@@ -92,8 +92,12 @@ class LoaderSeam:
         """Return the loader as the program built it, be it before the seam was installed."""
         if loader not in self._facts:
             self._built(loader, "")
-        twins = self._twins and self._twins[self._kind(self._facts[loader])]
-        return replace(self._facts[loader], twins=twins or 0)
+        facts = self._facts[loader]
+        if self._twins is None:
+            return facts
+        is_alone = len(self._sites(facts)) == 1  # then it is known by its facts, wherever it is
+        twins = self._twins[self._kind(facts)]
+        return replace(facts, site="" if is_alone else facts.site, twins=twins)
 
     def training_begins(self) -> None:
         """The program has built what it trains with, and may build it again for each epoch."""
@@ -245,6 +249,11 @@ class LoaderSeam:
         """What twins have in common."""
         return replace(self._identity(facts), ordinal=0, twins=0)
 
+    def _sites(self, facts: LoaderFacts) -> set[str]:
+        """Where those with otherwise equal facts were built before training began."""
+        kind = replace(self._kind(facts), site="")
+        return {k.site for k in self._twins or () if replace(k, site="") == kind}
+
     def _built(self, loader: DataLoader[Any], site: str) -> None:
         has_site = self._target is None or bool(self._target.site)
         facts = replace(_read(loader), site=site if has_site else "")
@@ -269,8 +278,10 @@ class LoaderSeam:
         if self._target is None:
             return False
         site = identity.site or self._target.site
-        if self._kind(replace(identity, site=site)) != self._kind(self._target):
+        if self._kind(replace(identity, site=self._target.site)) != self._kind(self._target):
             return False
+        if site != self._target.site:  # one from elsewhere may train later, those known do not
+            return self._twins is not None and site not in self._sites(self._target)
         is_later = self.found_target and identity.ordinal >= self._target.twins
         return is_later or identity.ordinal == self._target.ordinal
 

@@ -82,4 +82,3 @@ class LossesSeam:
     def _usual(self, counter: Counter[str]) -> str:
         (found, times), *_ = counter.most_common(1) or [("", 0)]
         return found if times >= SEEN else ""
-
