@@ -23,6 +23,8 @@ class LoaderFacts:
         prefetch_factor: Batches each worker holds ready; None without workers.
         has_batch_sampler: The program passed its own batch sampler.
         start_method: How its workers begin: ``fork``, ``forkserver`` or ``spawn``.
+        site: Tells the lines that built it from others, empty where that is not known.
+        twins: How many with otherwise equal facts there were when training began; 0 if unknown.
     """
 
     dataset: str
@@ -39,6 +41,8 @@ class LoaderFacts:
     ordinal: int = 0
     in_order: bool = True
     start_method: str = "fork"
+    site: str = ""
+    twins: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class OptimizerFacts:
         lrs: The learning rates it had.
         implementation: The one in use: ``for-loop``, ``foreach`` or ``fused``.
         implementations: Those that it has for its parameters' device.
+        has_own_step: Its step is none of torch's, which treat each parameter by itself.
     """
 
     name: str
@@ -57,6 +62,7 @@ class OptimizerFacts:
     lrs: tuple[float, ...]
     implementation: str = "for-loop"
     implementations: tuple[str, ...] = ()
+    has_own_step: bool = False
 
 
 # Why copies of a dataset, in workers, would give other items; of its name and its parts
@@ -190,6 +196,10 @@ class Profile:
         loader_thread: Another thread than the one that trains asks for the batches.
         batches_per_step: Batches of the training loader that a step took, in the untouched steps.
         by_hand: What its loop does by its own hand, in two of them.
+        in_batch_loss: By what its loss compares samples of one batch, and where; empty if not.
+        curved_loss: What makes its loss no sum of means over samples, and where; empty if nothing.
+        carries_state: What it carries from step to step besides its weights, empty if nothing.
+        steps_by_hand: How it changes weights without an optimizer, empty where it has one.
     """
 
     device: str
@@ -238,6 +248,10 @@ class Profile:
     loader_thread: bool = False
     batches_per_step: float = 1.0
     by_hand: tuple[HandWork, ...] = ()
+    in_batch_loss: str = ""
+    curved_loss: str = ""
+    carries_state: str = ""
+    steps_by_hand: str = ""
 
     @property
     def training_loader(self) -> LoaderFacts | None:

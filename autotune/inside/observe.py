@@ -187,6 +187,8 @@ class Observer:
             dataset=self._dataset(),
             batches_per_step=median(self._batches_per_step),
             by_hand=self._seams.loop_watch.found(self.loaders or ()),
+            in_batch_loss=self._seams.losses.in_batch,
+            curved_loss=self._seams.losses.curve,
         )
 
     def _dataset(self) -> DatasetFacts:
@@ -219,7 +221,17 @@ def _optimizer_facts(optimizer: Optimizer) -> OptimizerFacts:
         lrs,
         implementation_of(optimizer),
         implementations_of(optimizer),
+        _has_own_step(optimizer),
     )
+
+
+def _has_own_step(optimizer: Optimizer) -> bool:
+    """Tell whether a class from outside torch defines the step; ours are wrapped around it."""
+    for cls in type(optimizer).__mro__:
+        step = vars(cls).get("step")
+        if step is not None and not step.__module__.startswith("autotune."):
+            return not cls.__module__.startswith("torch.optim")
+    return True
 
 
 def _stages(roots: Collection[nn.Module]) -> int:

@@ -85,6 +85,8 @@ def _obstacles(profile: Profile) -> Iterator[str]:
         yield "LBFGS computes the loss again by itself, within its step"
     if profile.zero_grad_to_none is None and not profile.trainer:
         yield "the program does not clear gradients by zero_grad()"
+    if profile.in_batch_loss:
+        yield f"the loss compares samples of one batch: {profile.in_batch_loss}"
     if profile.accumulates:
         yield "the program accumulates gradients itself"
     if profile.reads_ahead and not profile.trainer:

@@ -42,6 +42,8 @@ class BatchSize(Knob):
             return NotOffered(
                 "the program draws its batches without a DataLoader: only its own flags reach them"
             )
+        if profile.in_batch_loss:
+            return NotOffered(f"the loss compares samples of one batch: {profile.in_batch_loss}")
         loader = profile.training_loader
         if loader is None:
             return NotOffered(f"{len(profile.loaders)} loaders train together")
@@ -71,8 +73,8 @@ class BatchSize(Knob):
         seams.rates.follow(batch_size=int(value))
 
     def by_flag(self, flag: Flag, hardware: Hardware, profile: Profile) -> Domain | None:  # noqa: ARG002
-        """Return the flag's own value and its doublings."""
-        own = flag.number
+        """Return the flag's own value and its doublings; None where the batch makes the loss."""
+        own = 0 if profile.in_batch_loss else flag.number
         return None if not own else Domain(tuple(own * factor for factor in FACTORS))
 
     def from_flag(self, flag: Flag) -> KnobValue:

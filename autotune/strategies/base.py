@@ -95,13 +95,26 @@ def ranks_refusal(hardware: Hardware, profile: Profile) -> str | None:
     families = {name for optimizer in profile.optimizers for name in optimizer.families}
     if found := families & BY_LOSS:
         return f"{', '.join(found)} decides by its loss, which is another one on each rank"
+    if reason := loss_refusal(profile):
+        return reason
     return shares_refusal(hardware, profile)
+
+
+def loss_refusal(profile: Profile) -> str | None:
+    """Return why what the program trains is not the mean of what ranks train, or None."""
+    if profile.in_batch_loss:
+        return f"the loss compares samples of one batch: {profile.in_batch_loss}"
+    if profile.curved_loss:
+        return f"the loss of all ranks is not the mean of theirs: {profile.curved_loss}"
+    return None
 
 
 def shares_refusal(hardware: Hardware, profile: Profile) -> str | None:
     """Return why a batch cannot be shared out among devices here, as a clause, or None."""
     if profile.distributes_itself:
         return f"the program distributes itself ({profile.distributes_itself})"
+    if reason := _loop_refusal(profile):
+        return reason
     if profile.device not in {"cpu", "cuda"}:
         return f"the model computes on the {profile.device} device"
     if len(profile.loaders) > 1:
@@ -109,6 +122,15 @@ def shares_refusal(hardware: Hardware, profile: Profile) -> str | None:
     if not devices_of(hardware, profile):
         return "no GPU's facts are known"
     return profile.depends_on_batch_before
+
+
+def _loop_refusal(profile: Profile) -> str | None:
+    """Return why the program's loop is one process's, or None."""
+    if profile.steps_by_hand:
+        return f"the program changes its weights by hand ({profile.steps_by_hand})"
+    if profile.carries_state:
+        return f"what a batch leaves is carried on to the next one: {profile.carries_state}"
+    return None
 
 
 def ddp_refusal(hardware: Hardware, profile: Profile) -> str | None:

@@ -31,7 +31,13 @@ class Zero1(Strategy):
     name = "zero1"
 
     def refusal(self, hardware: Hardware, profile: Profile) -> str | None:
-        """Return why the data cannot be shared out."""
+        """Return why the data, or an optimizer's step, cannot be shared out."""
+        if own := [optimizer.name for optimizer in profile.optimizers if optimizer.has_own_step]:
+            return (
+                f"the step of {', '.join(own)} is none of torch's: it may look at all parameters "
+                "together, as a norm over all does, and here each rank shows it a part (ddp shows "
+                "it all)"
+            )
         return ranks_refusal(hardware, profile)
 
     def distribute(self, module: nn.Module, site: Site) -> nn.Module:

@@ -18,7 +18,7 @@ from filelock import FileLock
 
 from autotune.launcher import with_ranks
 from autotune.program import LaunchPlan
-from tests.strategies.together import Case, alone
+from tests.strategies.together import LOSSES, Case, alone
 
 ROOT = Path(__file__).parents[2]
 TOLERANCE = 1e-9
@@ -40,7 +40,10 @@ CASES = [
     *(Case(s, o, "adversaries") for s in STRATEGIES for o in OPTIMIZERS),
     *(Case(s, "sgd", "outside clipping") for s in ("ddp", "fsdp")),
     *(Case(s, "adamw", style) for s in STRATEGIES for style in ("unused", "late clearing")),
+    *(Case("ddp", "sgd", style) for style in LOSSES),
+    *(Case(s, "sgd", style) for s in ("fsdp", "zero1") for style in ("sum", "tokens and mean")),
 ]
+TWIN, DRIFTS = Case("ddp", "sgd", "twin"), Case("ddp", "sgd", "drifts")
 WITH_BATCHNORM = [Case(strategy, "sgd", "batchnorm") for strategy in STRATEGIES]
 Results = dict[str, dict[str, Any]]
 
@@ -59,7 +62,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 def _start_ranks(out: Path) -> None:
-    names = [str(case) for case in (*CASES, *WITH_BATCHNORM)]
+    names = [str(case) for case in (*CASES, *WITH_BATCHNORM, TWIN, DRIFTS)]
     argv = (sys.executable, "-m", "tests.strategies.together", str(out), *names)
     plan = with_ranks(LaunchPlan(argv, str(ROOT), ranks=2))
     subprocess.run(plan.argv, cwd=plan.cwd, env={**os.environ, **plan.env}, check=True, timeout=300)
@@ -88,6 +91,16 @@ def test_gradients_are_clipped_by_the_norm_over_all_ranks(case: Case, together: 
 def test_a_rate_that_follows_the_loss_follows_that_of_all_ranks(together: Results) -> None:
     case = Case("ddp", "sgd", "plateau")
     assert together[str(case)]["lr"] == alone(case)["lr"] < alone(Case("ddp", "sgd"))["lr"]
+
+
+def test_what_ranks_evaluate_is_what_one_process_evaluates(together: Results) -> None:
+    assert together[str(TWIN)]["metrics"] == pytest.approx(alone(TWIN)["metrics"], rel=1e-9)
+
+
+def test_ranks_that_drift_apart_after_the_first_steps_are_told(together: Results) -> None:
+    error = together[str(DRIFTS)]["error"]
+    assert "drifted apart" in error
+    assert "Leave strategy and world_size out of the search" in error
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.style in {"plain", *TWO_PHASES}], ids=str)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import h5py
+import numpy
 import pytest
+import safetensors.numpy
+import safetensors.torch
 import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
@@ -38,8 +43,10 @@ class Ranks:
     @contextmanager
     def second(self) -> Iterator[None]:
         self._second.install()
-        yield
-        self._second.remove()
+        try:
+            yield
+        finally:
+            self._second.remove()
 
     def place_of(self, path: Path) -> str:
         """Where the second rank reads a file."""
@@ -149,3 +156,36 @@ def test_a_checkpoint_that_the_first_rank_never_saves_is_told_with_the_mend(
         torch.save({}, tmp_path / "best.pt")
         with pytest.raises(TimeoutError, match="Leave strategy and world_size out of the search"):
             torch.load(tmp_path / "best.pt")
+
+
+def test_what_libraries_write_by_their_own_code_is_the_first_ranks(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    tensors, table, base, array = (
+        tmp_path / name for name in ("m.safetensors", "t.h5", "log.db", "a.bin")
+    )
+    with sqlite3.connect(base) as there:
+        there.execute("create table log (step)")
+    before = base.read_bytes()
+    with ranks.second():
+        safetensors.torch.save_file({"w": torch.ones(2)}, tensors)
+        safetensors.numpy.save_file({"w": numpy.ones(2)}, filename=str(tensors) + "2")
+        with h5py.File(table, "w") as written:
+            written["x"] = [1, 2]
+        for uri in (f"file:{base}", str(base)):
+            with sqlite3.connect(uri, uri=uri.startswith("file")) as log:
+                log.execute("insert into log values (1)")
+            log.close()
+        numpy.memmap(array, "uint8", "w+", shape=(4,))[:] = 1
+        assert safetensors.torch.load_file(tensors)["w"].tolist() == [1, 1]
+        with h5py.File(table) as found:
+            assert list(found["x"]) == [1, 2]
+        with sqlite3.connect(base) as log:
+            assert log.execute("select count(*) from log").fetchone() == (2,)
+        log.close()
+        with sqlite3.connect(":memory:") as memory:
+            memory.execute("create table log (step)")
+        memory.close()
+    there.close()
+    assert base.read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == {"log.db", "shadow", "temporary"}

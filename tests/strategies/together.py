@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import distributed, nn
+from torch.nn import functional
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, TensorDataset
@@ -39,7 +41,7 @@ class Case:
 
     Attributes:
         strategy: Of the config; the global batch is always that of the program.
-        optimizer: ``sgd`` or ``adamw``.
+        optimizer: ``sgd``, ``adamw`` or ``by norm``.
         style: What the program does besides.
         accumulation_steps: Of the config.
     """
@@ -96,7 +98,7 @@ class Net(nn.Module):
         return torch.as_tensor(self.last(self.norm(x)))
 
 
-def program(case: Case) -> dict[str, Any]:  # noqa: C901 - the many ways to write a loop
+def program(case: Case) -> dict[str, Any]:  # noqa: C901, PLR0912 - the many ways to write a loop
     """Train for some steps as a script would; return what it ends with."""
     torch.manual_seed(0)
     x = torch.randn(SAMPLES, 6, dtype=torch.float64)
@@ -107,13 +109,17 @@ def program(case: Case) -> dict[str, Any]:  # noqa: C901 - the many ways to writ
     trained = list(model.parameters())
     if case.style != "frozen in optimizer":
         trained = [p for p in trained if p.requires_grad]
-    trained += [outside] if case.style.startswith("outside") else []
+    trained += [outside] if case.style.startswith(("outside", "drifts")) else []
     optimizer = optimizer_of(case.optimizer, trained)
     schedule: ReduceLROnPlateau | None = None
     if case.style == "plateau":  # it lowers the rate whenever a loss is not the best so far
         schedule = ReduceLROnPlateau(optimizer, factor=0.9, patience=0, threshold=0.0)
     norms = []
-    for epoch in range(EPOCHS):
+    twin = DataLoader(data, batch_size=BATCH, shuffle=True)  # of the same facts
+    metrics = []
+    for epoch in range(12 if case.style == "drifts" else EPOCHS):
+        if case.style == "drifts" and epoch > 2:  # each rank draws otherwise
+            outside.data += torch.rand(1)
         if epoch == 3:
             optimizer = second_phase(case.style, model, optimizer, trained)
         for features, labels in loader:
@@ -121,7 +127,7 @@ def program(case: Case) -> dict[str, Any]:  # noqa: C901 - the many ways to writ
                 optimizer.step(lambda: backward(model, optimizer, features, labels))  # noqa: B023
                 continue
             output = model(features) if case.style != "halves" else by_halves(model, features)
-            if case.style.startswith("outside"):
+            if case.style.startswith(("outside", "drifts")):
                 output = output * outside
             loss = nn.functional.mse_loss(output, labels)
             if case.style != "late clearing":
@@ -135,13 +141,23 @@ def program(case: Case) -> dict[str, Any]:  # noqa: C901 - the many ways to writ
                 optimizer.zero_grad()
             if schedule is not None:
                 schedule.step(loss.item())
+        if case.style == "twin":
+            metrics += [len(twin), evaluated(model, twin), evaluated(model, loader)]
     return {
         "weights": model.state_dict(),
         "outside": outside.detach(),
         "optimizer": optimizer.state_dict(),
         "norms": norms,
+        "metrics": metrics,
         "lr": optimizer.param_groups[0]["lr"],
     }
+
+
+def evaluated(model: nn.Module, loader: DataLoader[Any]) -> float:
+    """Return a mean over batches of sums, as scripts report them."""
+    with torch.no_grad():
+        errors = [(model(x) - y).square().sum().item() for x, y in loader]
+    return float(sum(errors) / len(loader))
 
 
 def second_phase(
@@ -211,13 +227,73 @@ def relay(case: Case) -> dict[str, Any]:
     return {"weights": weights, "outside": torch.zeros(1)}
 
 
-PROGRAMS = {"adversaries": adversaries, "relay": relay}
+def of_losses(case: Case) -> dict[str, Any]:
+    """Train by a loss that is no mean over samples; every seventh label is left out."""
+    torch.manual_seed(0)
+    x = torch.randn(SAMPLES, 6, dtype=torch.float64)
+    labels = x.argmax(1).where(torch.arange(SAMPLES) % 7 > 0, torch.tensor(-100))
+    loader = DataLoader(TensorDataset(x, labels), batch_size=BATCH, shuffle=True)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 6)).double()
+    optimizer = SGD(model.parameters(), lr=0.05 / BATCH if "sum" in case.style else 0.05)
+    for _ in range(EPOCHS):
+        for features, targets in loader:
+            optimizer.zero_grad()
+            loss_of(case.style, model, features, targets).backward()
+            optimizer.step()
+    return {"weights": model.state_dict(), "outside": torch.zeros(1)}
+
+
+class ByNorm(SGD):
+    """A step whose length is a norm over all of its parameters', as some for large batches do."""
+
+    def step(self, closure: Any = None) -> Any:
+        grads = [p.grad for group in self.param_groups for p in group["params"]]
+        norm = sum(grad.pow(2).sum() for grad in grads) ** 0.5
+        for grad in grads:
+            grad.mul_(1 / (1 + norm))
+        return super().step(closure)
+
+
+def loss_of(style: str, model: nn.Module, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the loss that a case names."""
+    output, known = model(x), (labels >= 0).double()
+    errors = (output - x).square().sum(1)
+    weights = torch.arange(1, 7, dtype=x.dtype)
+    losses: dict[str, Callable[[], Any]] = {
+        "sum": lambda: functional.mse_loss(output, x, reduction="sum"),
+        "sum times batch": lambda: functional.mse_loss(output, x) * x.size(0),
+        "sum and penalty": lambda: (
+            errors.sum()
+            - 0.5 * torch.sum(1 - output.exp())
+            + 0.3 * sum(p.pow(2).sum() for p in model.parameters())
+        ),
+        "tokens": lambda: functional.cross_entropy(output, labels),
+        "tokens and mean": lambda: (
+            functional.cross_entropy(output, labels) + 0.5 * errors.mean() + errors.sum() / len(x)
+        ),
+        "class weights": lambda: functional.cross_entropy(
+            output, labels, weights, label_smoothing=0.1
+        ),
+        "masked": lambda: (errors * known).sum() / known.sum(),
+        "masked by number": lambda: errors[known > 0].sum() / int(known.sum()),
+        "selected": lambda: errors[labels >= 0].mean(),
+    }
+    return torch.as_tensor(losses[style]())
+
+
+LOSSES = (
+    *("sum", "sum times batch", "sum and penalty", "tokens", "tokens and mean"),
+    *("class weights", "masked", "masked by number", "selected"),
+)
+PROGRAMS = {"adversaries": adversaries, "relay": relay, **dict.fromkeys(LOSSES, of_losses)}
 
 
 def optimizer_of(name: str, trained: list[nn.Parameter]) -> Optimizer:
     """Return the optimizer that a case names."""
     if name == "sgd":
         return SGD(trained, lr=0.05, momentum=0.9, weight_decay=1e-3)
+    if name == "by norm":
+        return ByNorm(trained, lr=0.05, momentum=0.9)
     return AdamW(trained, lr=0.01)
 
 
@@ -273,7 +349,10 @@ def main(out: str, *names: str) -> None:
     for name in names:
         case = case_of(name)
         apart = replace(group, shared=group.store.within(name))
-        results[name] = run(case, apart)
+        try:
+            results[name] = run(case, apart)
+        except RuntimeError as error:
+            results[name] = {"error": str(error)}
     if group.is_first:
         torch.save(results, out)
     group.leave()

@@ -27,6 +27,7 @@ from autotune.inside.seams.guard import GuardSeam
 from autotune.inside.seams.imported import ImportedSeam
 from autotune.inside.seams.loader import LoaderSeam
 from autotune.inside.seams.loop_watch import LoopWatchSeam
+from autotune.inside.seams.losses import LossesSeam
 from autotune.inside.seams.optimizer import OptimizerSeam
 from autotune.inside.seams.overlay import OverlaySeam
 from autotune.inside.seams.process import ProcessSeam
@@ -125,6 +126,7 @@ class Seams:
         self.loop_watch = LoopWatchSeam(
             lambda: self.optimizer.optimizers, lambda: self.scheduler.schedulers
         )
+        self.losses = LossesSeam()
         self.flags = FlagsSeam()
         self._backward = BackwardSeam(listener) if listener is not None else None
         self.downloads = DownloadsSeam()
@@ -173,6 +175,8 @@ class Seams:
         self.forward.watch(self.checkpoint.watch, self.carried)
         self.loop_watch.install()
         self._watches_loop = True
+        self.losses.install()
+        self.forward.returned = self.losses.returned
 
     def guard_files(self, start: Start, tell: Callable[[str], None] = lambda _: None) -> None:
         """Keep a trial from changing the user's files, and from reporting to experiment trackers.
@@ -226,6 +230,7 @@ class Seams:
     def set_sums(self, *, sums: bool) -> None:
         """Say whether gradients grow with the batch, as those of a loss that sums do."""
         self.rates.sums = self.accumulation.sums = sums
+        self.distribution.weigh_as_sums(enabled=sums)
 
     def accumulate(self, steps: int) -> None:
         """Make a step of so many batches: by the trainer's own way, if one runs the loop."""
@@ -243,6 +248,7 @@ class Seams:
         for seam in (*files, self._backward, *seams, self.process):
             if seam is not None:
                 seam.remove()
+        self._leave_losses()
         self.trainers.remove()
         self.scheduler.remove()
         self.accumulation.remove()
@@ -298,6 +304,7 @@ class Seams:
     def _about_to_train(self) -> None:
         """The program's own set-up is over, its first step comes now."""
         self.process.settle()
+        self.loader.training_begins()
         if self.loader.misses_target and self._group.world_size > 1:
             raise LookupError(self.loader.describe_missing_target())
         if self.loader.misses_target:
@@ -324,6 +331,10 @@ class Seams:
             self.loop_watch.remove()
             self.optimizer.unwatch()
 
+    def _leave_losses(self) -> None:
+        self.forward.returned = None
+        self.losses.remove()
+
     def _groups_changed(self) -> None:
         self.distribution.groups_changed()
 
@@ -336,6 +347,7 @@ class Seams:
         if self._steps == STEPS_UNTIL_ROOTS_ARE_KNOWN:
             self.uses.remove()
             self.flags.remove()
+            self._leave_losses()
             self.forward.narrow()
             self.checkpoint.act_on(self.forward.roots)
         if self._listener is not None:

@@ -5,8 +5,9 @@ ranks take over the first rank's weights. In the first step gradients are averag
 they are computed; from then on, when it is known which parameters get any, the strategy does it.
 What no called model owns goes on being averaged one by one.
 
-Checked once, when each optimizer has made its third step, and said by an error: the ranks'
-parameters and gradients are equal, and they do not all train on the same batches.
+Checked when each optimizer has made its third step, and said by an error: the ranks' parameters and
+gradients are equal, and they do not all train on the same batches. Parameters are compared again
+later, at ever longer intervals.
 
 Covered: several models and optimizers, parts that are frozen for good or from step to step, several
 losses in a step, parameters outside of any called module, unused parameters, models, optimizers and
@@ -42,11 +43,14 @@ from autotune.inside.seams.base import Patches
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.clipping import ClippingSeam
 from autotune.inside.seams.randomness import RandomnessSeam
+from autotune.inside.seams.weighing import WeighingSeam
 from autotune.inside.sharded import is_sharded, whole
 from autotune.strategies import STRATEGIES, Site, Strategy
 
 DDP_OPTIONS = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph")
 ROUNDS = 3  # of a step by each optimizer, after which the ranks are compared
+LATER_ROUNDS = (30, 300)  # in which parameters are compared again
+EVERY_ROUNDS = 1000  # after these: a comparison costs some ms
 TOLERANCE = 1e-6
 
 
@@ -69,6 +73,7 @@ class DistributionSeam:
         self._optimizers = optimizers
         self._accumulation = accumulation
         self._averaging = AveragingSeam(group, accumulation)
+        self._weighing = WeighingSeam(group)
         self._strategy: Strategy | None = None
         self._options: dict[str, KnobValue] = {}
         self._called: WeakKeyDictionary[nn.Module, _Model] = WeakKeyDictionary()
@@ -95,6 +100,10 @@ class DistributionSeam:
         """Ask for options, by the names of their knobs."""
         self._options.update(options)
 
+    def weigh_as_sums(self, *, enabled: bool) -> None:
+        """Say that the program's losses sum over samples, where their graphs do not tell."""
+        self._weighing.sums = enabled
+
     @property
     def is_needed(self) -> bool:
         """A strategy acts on the program's models."""
@@ -113,6 +122,7 @@ class DistributionSeam:
             return
         if self.has_ranks:
             self._averaging.install()
+            self._weighing.install()
             self._clipping.install()
             self._judge_alike()
             self._hook = register_optimizer_step_pre_hook(self._note_gradients)
@@ -122,6 +132,7 @@ class DistributionSeam:
         self._patches.undo()
         self._stop_noting()
         self._clipping.remove()
+        self._weighing.remove()
         self._averaging.remove()
         self._randomness.remove()
 
@@ -175,7 +186,11 @@ class DistributionSeam:
 
     def _begin_pass(self, model: _Model, inputs: tuple[Any, ...]) -> None:
         self.draw_otherwise()
-        if self.is_settling and self._has_stepped:  # first batches may be one draw of all ranks
+        tensor = first_tensor(inputs)
+        self._weighing.samples = None if tensor is None else len(tensor)
+        if (
+            self._hook is not None and self._has_stepped
+        ):  # first batches may be one draw of all ranks
             self._inputs.append(_fingerprint(inputs))
         model.has_trained = True
         if model.reached is not None:
@@ -184,30 +199,40 @@ class DistributionSeam:
     @property
     def is_settling(self) -> bool:
         """It wants to know of the steps of optimizers."""
-        return self._hook is not None
+        return self._hook is not None or (self.has_ranks and self._group.world_size > 1)
 
     def stepped(self, optimizer: Optimizer) -> None:
-        """An optimizer has made one of its first steps.
+        """An optimizer has made a step.
 
         Raises:
             RuntimeError: when the ranks do not train one model, on data of their own.
         """
-        self._has_stepped = True
-        self._seen |= {id(p) for p in _parameters([optimizer])}
-        for module, model in self._called.items():
-            if not model.is_distributed and model.trained <= self._seen:
-                model.note_gradients(module)
+        if self._hook is not None:
+            self._note_step(optimizer)
         if optimizer in self._in_round:
             self._round += 1
             self._round_length = len(self._in_round)
             self._in_round.clear()
         self._in_round.add(optimizer)
-        if self._round == ROUNDS - 1 and len(self._in_round) >= self._round_length:
+        if len(self._in_round) < self._round_length:
+            return
+        if self._hook is not None and self._round == ROUNDS - 1:
             self._check()
+        elif len(self._in_round) == self._round_length and _is_checked_again(self._round + 1):
+            self._compare(f"check {self._round + 1}", _sums(_parameters(self._optimizers())))
+
+    def _note_step(self, optimizer: Optimizer) -> None:
+        """Learn from one of the first steps which parameters get gradients."""
+        self._has_stepped = True
+        self._seen |= {id(p) for p in _parameters([optimizer])}
+        for module, model in self._called.items():
+            if not model.is_distributed and model.trained <= self._seen:
+                model.note_gradients(module)
 
     def _check(self) -> None:
         """Insist that the ranks train one model, on data of their own."""
         self._stop_noting()
+        self._weighing.settle()
         if self._group.world_size == 1:
             return
         if not self._called:
@@ -215,21 +240,27 @@ class DistributionSeam:
                 "no module is called whose parameters an optimizer trains, so the ranks cannot "
                 "train together. Leave strategy and world_size out of the search."
             )
-        state = [*self._gradients, sum(_sum(p) for p in _parameters(self._optimizers()))]
-        size = self._group.world_size
-        every = self._group.store.gather("check", (state, self._inputs), self._group.rank, size)
-        if not all(_are_equal(theirs, state) for theirs, _ in every):
-            raise RuntimeError(
-                "the ranks' models drifted apart: the program changes its weights or gradients in "
-                "a way that is not seen here. Leave strategy and world_size out of the search."
-            )
+        state = [*self._gradients, *_sums(_parameters(self._optimizers()))]
+        inputs = self._compare("check", state)
         is_shared_out = self._has_loader and len(set(self._inputs)) <= 1  # equal samples, or unseen
-        if not is_shared_out and all(theirs == self._inputs for _, theirs in every):
+        if not is_shared_out and all(theirs == self._inputs for theirs in inputs):
             raise RuntimeError(
                 "all ranks train on the same batches, or on what cannot be compared: the program "
                 "makes them without a DataLoader, or by random numbers or an order of its own. "
                 "Leave strategy and world_size out of the search."
             )
+
+    def _compare(self, name: str, state: list[float]) -> list[list[float | None]]:
+        """Insist that all ranks have the same numbers; return their inputs of the first steps."""
+        size = self._group.world_size
+        every = self._group.store.gather(name, (state, self._inputs), self._group.rank, size)
+        self._inputs = self._inputs if name == "check" else []
+        if not all(_are_equal(theirs, state) for theirs, _ in every):
+            raise RuntimeError(
+                "the ranks' models drifted apart: the program changes its weights or gradients in "
+                "a way that is not seen here. Leave strategy and world_size out of the search."
+            )
+        return [inputs for _, inputs in every]
 
     def _stands_aside(self, model: _Model) -> bool:
         """Tell whether something is frozen now for whose gradient DDP would wait.
@@ -397,8 +428,17 @@ def _parameters(optimizers: Iterable[Optimizer]) -> list[nn.Parameter]:
     return list({id(p): p for p in every}.values())
 
 
-def _sum(parameter: torch.Tensor) -> float:
-    return float(whole(parameter.detach()).double().sum())
+def _is_checked_again(round_: int) -> bool:
+    return round_ in LATER_ROUNDS or round_ % EVERY_ROUNDS == 0
+
+
+def _sums(parameters: Iterable[torch.Tensor]) -> list[float]:
+    """Return the sum and the norm of all parameters, and wait for the device once."""
+    parts = [whole(p.detach()).double() for p in parameters]
+    both = [torch.stack([part.sum(), part.square().sum()]) for part in parts]
+    total = sum(pair.to(both[0].device) for pair in both) if both else torch.zeros(2)
+    total = torch.as_tensor(total).cpu()
+    return [float(total[0]), float(total[1].sqrt())]
 
 
 def _size_of_gradient(parameter: torch.Tensor) -> float:

@@ -67,6 +67,7 @@ class ForwardSeam:
         computes_again: Modules were called within a backward pass, before ``narrow()``.
         records_calls: Whether outermost calls are noted.
         calls: Those of the present step, while they are noted; whoever has them noted clears them.
+        returned: Told what a root was given and what it returned.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class ForwardSeam:
         self.computes_again = False
         self.records_calls = False
         self.calls: list[OutermostCall] = []
+        self.returned: Callable[[tuple[Any, ...], Any], None] | None = None
 
     @property
     def roots(self) -> dict[nn.Module, Root]:
@@ -192,6 +194,8 @@ class ForwardSeam:
         carried.called(module, (args, kwargs))
         output = call(module, *args, **kwargs)
         carried.returned(module, output)
+        if self.returned is not None and self._roots.get(module):
+            self.returned(args or tuple(kwargs.values()), output)
         return output
 
     def _outermost(self, original: Call, module: nn.Module, *args: Any, **kwargs: Any) -> Any:

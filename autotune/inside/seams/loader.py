@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import multiprocessing
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from autotune.inside.feed import Feed
+from autotune.inside.frames import site
 from autotune.inside.group import ALONE, Group
 from autotune.inside.item_watch import ItemWatch
 from autotune.inside.listener import Listener
@@ -23,6 +24,8 @@ from autotune.inside.seams.base import Patches
 from autotune.inside.seams.workers import CONTEXT, Workers, start_method
 from autotune.inside.shards import ShardedIterable, ShardedSampler, share_of
 from autotune.profile import DatasetFacts, LoaderFacts
+
+DATA = ("dataset", "sampler", "batch_sampler", "batch_size")  # attributes that make batches
 
 
 class LoaderSeam:
@@ -61,6 +64,9 @@ class LoaderSeam:
         self._facts: WeakKeyDictionary[DataLoader[Any], LoaderFacts] = WeakKeyDictionary()
         self._own: WeakKeyDictionary[DataLoader[Any], _Own] = WeakKeyDictionary()
         self._seen: Counter[LoaderFacts] = Counter()
+        self._twins: Counter[LoaderFacts] | None = None  # when training began
+        self._written: WeakKeyDictionary[DataLoader[Any], dict[str, Any]] = WeakKeyDictionary()
+        self._evaluated: WeakSet[DataLoader[Any]] = WeakSet()
         self._group = ALONE
         self._begins: Callable[[], None] = lambda: None
         self._shared = 0
@@ -92,15 +98,32 @@ class LoaderSeam:
     def facts(self, loader: DataLoader[Any]) -> LoaderFacts:
         """Return the loader as the program built it, be it before the seam was installed."""
         if loader not in self._facts:
-            self._built(loader)
-        return self._facts[loader]
+            self._built(loader, "")
+        facts = self._facts[loader]
+        if self._twins is None:
+            return facts
+        is_alone = len(self._sites(facts)) == 1  # then it is known by its facts, wherever it is
+        twins = self._twins[self._kind(facts)]
+        return replace(facts, site="" if is_alone else facts.site, twins=twins)
+
+    def training_begins(self) -> None:
+        """The program has built what it trains with, and may build it again for each epoch."""
+        if self._twins is None:
+            self._twins = self._seen.copy()
 
     def dataset_facts(self, loader: DataLoader[Any]) -> DatasetFacts:
         """Return what the first batches showed of a loader's dataset."""
         return self.items.facts(loader, self._workers.picture(loader))
 
     def iterate(self, loader: DataLoader[Any], own: DataLoader[Any]) -> Iterator[Any]:
-        """Return PyTorch's own iterator over a loader, or over what it is under the options."""
+        """Return PyTorch's own iterator over a loader, or over what it is under the options.
+
+        Without gradients it has all its data.
+        """
+        if loader in self._written and not torch.is_grad_enabled():
+            self._evaluated.add(loader)
+            return self._original_iter(self._as_written(loader))
+        self._evaluated.discard(loader)
         if self._is_shared(loader):
             self._begins()
             if isinstance(loader.dataset, ShardedIterable):
@@ -137,7 +160,7 @@ class LoaderSeam:
         @wraps(original_init)  # Lightning looks at the signature
         def init(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
             original_init(loader, *args, **kwargs)
-            seam._built(loader)
+            seam._built(loader, site())
             seam._built_one()
 
         self._patches.replace(DataLoader, "__init__", init)
@@ -151,7 +174,12 @@ class LoaderSeam:
                 return seam._in_groups(loader)
             return Feed(loader, seam, listener)
 
+        def length(loader: DataLoader[Any]) -> int:
+            is_whole = loader in seam._evaluated
+            return seam._original_len(seam._as_written(loader) if is_whole else loader)
+
         self._patches.replace(DataLoader, "__iter__", iterate)
+        self._patches.replace(DataLoader, "__len__", length)
 
     @property
     def _has_workers_of_ours(self) -> bool:
@@ -212,7 +240,7 @@ class LoaderSeam:
         if loader not in self._facts:  # older than the seam: as the program built it
             return self._original_iter(loader)
         batches = self.iterate(loader, loader)
-        if not self._changes_steps:
+        if not self._changes_steps or loader in self._evaluated:
             return batches
         return self._noted(loader, batches)
 
@@ -238,11 +266,28 @@ class LoaderSeam:
         """Put PyTorch back as it was."""
         self._patches.undo()
 
-    def _built(self, loader: DataLoader[Any]) -> None:
-        facts = _read(loader)
-        identity = self._identity(facts)
-        facts = replace(facts, ordinal=self._seen[identity])
-        self._seen[identity] += 1
+    def _as_written(self, loader: DataLoader[Any]) -> DataLoader[Any]:
+        """Return a copy that hands out all that the program's own would."""
+        copy = object.__new__(type(loader))
+        vars(copy).update(vars(loader))
+        vars(copy).update(self._written[loader], _iterator=None)
+        return copy
+
+    def _kind(self, facts: LoaderFacts) -> LoaderFacts:
+        """What twins have in common."""
+        return replace(self._identity(facts), ordinal=0, twins=0)
+
+    def _sites(self, facts: LoaderFacts) -> set[str]:
+        """Where those with otherwise equal facts were built before training began."""
+        kind = replace(self._kind(facts), site="")
+        return {k.site for k in self._twins or () if replace(k, site="") == kind}
+
+    def _built(self, loader: DataLoader[Any], site: str) -> None:
+        has_site = self._target is None or bool(self._target.site)
+        facts = replace(_read(loader), site=site if has_site else "")
+        kind = self._kind(facts)
+        facts = replace(facts, ordinal=self._seen[kind])
+        self._seen[kind] += 1
         self._facts[loader] = facts
         self._own[loader] = _Own(
             loader.batch_sampler,
@@ -254,15 +299,21 @@ class LoaderSeam:
             self._workers.built(loader)
         if self._is_target(self._identity(facts)):
             self.found_target = True
-            vars(loader).update(self._changes(loader))
+            changes = self._changes(loader)
+            self._written[loader] = {n: vars(loader)[n] for n in DATA if n in changes}
+            vars(loader).update(changes)
 
     def _is_target(self, identity: LoaderFacts) -> bool:
         """A program may build its loaders again for each epoch: then the count alone differs."""
         if self._target is None:
             return False
-        if self.found_target:
-            return replace(identity, ordinal=0) == replace(self._target, ordinal=0)
-        return identity == self._target
+        site = identity.site or self._target.site
+        if self._kind(replace(identity, site=self._target.site)) != self._kind(self._target):
+            return False
+        if site != self._target.site:  # one from elsewhere may train later, those known do not
+            return self._twins is not None and site not in self._sites(self._target)
+        is_later = self.found_target and identity.ordinal >= self._target.twins
+        return is_later or identity.ordinal == self._target.ordinal
 
     def _identity(self, facts: LoaderFacts) -> LoaderFacts:
         """What a loader is known by from run to run."""

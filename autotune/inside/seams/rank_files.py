@@ -2,8 +2,8 @@
 
 Covered: ``torch.save`` anywhere; ``open`` (and so ``Path.write_text``, numpy, json, pickle) for
 writing; renaming and removing files; making folders; ``logging.FileHandler``; TensorBoard's
-``SummaryWriter``. What is written goes to a folder that ends with the rank. Not covered: what other
-libraries write by their own C code.
+``SummaryWriter``; safetensors, HDF5, SQLite and images of cv2. What is written goes to a folder that
+ends with the rank. Not covered: what other libraries write by their own C code.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from autotune.inside.seams import library_files
 from autotune.inside.seams.after_import import AfterImport
 from autotune.inside.seams.base import Patches
 
@@ -43,7 +45,7 @@ class RankFilesSeam:
         self._unguarded = tuple(os.path.realpath(place) + os.sep for place in places)
         self._shadows: dict[str, Path] = {}
         self._made: set[str] = set()
-        self._tensorboard = AfterImport()
+        self._imports = AfterImport()
         self._patches = Patches()
 
     def install(self) -> None:
@@ -54,11 +56,18 @@ class RankFilesSeam:
         self._redirect_mkdir()
         self._redirect_torch()
         self._redirect_file_handler()
-        self._tensorboard.wait_for(TENSORBOARD, self._redirect_summary_writer)
+        self._imports.wait_for(TENSORBOARD, self._redirect_summary_writer)
+        for call in library_files.CALLS:
+            self._imports.wait_for(
+                call.module,
+                partial(
+                    library_files.redirect, call, path_for=self._path_for, patches=self._patches
+                ),
+            )
 
     def remove(self) -> None:
         """Put everything back as it was."""
-        self._tensorboard.remove()
+        self._imports.remove()
         self._patches.undo()
 
     def _redirect_open(self) -> None:

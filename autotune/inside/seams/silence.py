@@ -1,11 +1,11 @@
 """The seam that silences ranks beside the first: one program is heard, and one writes files.
 
 Covered: what is printed, progress bars, log handlers, experiment trackers, ``torch.save``, files
-opened for writing, renamed, linked or removed, directories made. A checkpoint that such a rank
-would have saved and loads again is the one that the first rank saved at the same turn, whatever
-names they give it, and wherever the first rank has brought it; other files that it writes, and
-checkpoints among temporary files, are its own, in a folder that ends with it. Not covered: what
-other libraries write by their own C code.
+opened for writing, also by the C code of safetensors, HDF5, SQLite and cv2, renamed, linked or
+removed, directories made. A checkpoint that such a rank would have saved and loads again is the one
+that the first rank saved at the same turn, whatever names they give it, and wherever the first rank
+has brought it; other files that it writes, and checkpoints among temporary files, are its own, in a
+folder that ends with it. Not covered: what other libraries write by their own C code.
 """
 
 from __future__ import annotations
