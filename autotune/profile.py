@@ -99,6 +99,10 @@ class Profile:
         world_size: Ranks that it was started with.
         batch_norm_layers: Number of BatchNorm layers in the root modules.
         stages: Parts of its one root module in a row, 0 where that is no nn.Sequential.
+        steps_by_hand: Where it computes the gradients by which it changes its weights itself, as in
+            ``train.py:41``; empty where an optimizer does.
+        bounded_by_steps: What in it says that it makes a number of steps whatever a batch holds, as
+            in ``train.py:57: for step in range(200)``; empty where nothing was seen to say so.
     """
 
     device: str
@@ -138,6 +142,8 @@ class Profile:
     world_size: int = 1
     batch_norm_layers: int = 0
     stages: int = 0
+    steps_by_hand: str = ""
+    bounded_by_steps: str = ""
 
     @property
     def training_loader(self) -> LoaderFacts | None:
@@ -159,3 +165,13 @@ class Profile:
         if self.training_loader is None:
             return NotOffered(f"{len(self.loaders)} loaders train together")
         return None
+
+    def without_optimizer(self, so: str) -> NotOffered | None:
+        """Why knobs that need an optimizer cannot act, None where one steps.
+
+        Args:
+            so: What follows from it for the knob, as a clause.
+        """
+        if not self.steps_by_hand:
+            return None
+        return NotOffered(f"the program updates its weights by hand ({self.steps_by_hand}) {so}")

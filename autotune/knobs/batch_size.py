@@ -49,6 +49,8 @@ class BatchSize(Knob):
             return NotOffered("the training loader has its own batch sampler")
         if loader.batch_size is None:
             return NotOffered("the dataset makes whole batches itself (batch_size=None)")
+        if refusal := profile.without_optimizer("and its rate could not follow the batch"):
+            return refusal
         most = (loader.dataset_len or 1 << 62) // LEAST_STEPS_PER_EPOCH
         own = loader.batch_size
         return Domain(tuple(own * f for f in FACTORS if f == 1 or own * f <= most))

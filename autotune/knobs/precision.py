@@ -62,7 +62,8 @@ class Precision(Knob):
             offered = ["fp32", "fp16"]
             if hardware.supports_bf16_gpu:  # Ampere brought both
                 offered = ["fp32", "tf32", "bf16", "fp16"]
-            if any("LBFGS" in optimizer.families for optimizer in profile.optimizers):
+            is_lbfgs = any("LBFGS" in optimizer.families for optimizer in profile.optimizers)
+            if is_lbfgs or profile.steps_by_hand:
                 offered.remove("fp16")
             return Domain(tuple(offered))
         if profile.device == "cpu" and not hardware.supports_bf16_cpu:
@@ -70,7 +71,10 @@ class Precision(Knob):
         return Domain(("fp32", "bf16"))
 
     def refusal(self, value: KnobValue, hardware: Hardware, profile: Profile) -> str | None:
-        """Emulated bf16 is slow, and TF32 does not exist, before Ampere."""
+        """Emulated bf16 is slow, and TF32 does not exist, before Ampere; fp16 leaves out steps."""
+        without = profile.without_optimizer("and a step that overflows fp16 could not be left out")
+        if value == "fp16" and without is not None:
+            return without.reason
         lacks = profile.device == "cuda" and hardware.gpus and not hardware.supports_bf16_gpu
         if lacks and value in {"tf32", "bf16"}:
             return f"{value} needs compute capability 8.0 or later"

@@ -102,6 +102,8 @@ def shares_refusal(hardware: Hardware, profile: Profile) -> str | None:
     """Return why a batch cannot be shared out among devices here, as a clause, or None."""
     if profile.distributes_itself:
         return f"the program distributes itself ({profile.distributes_itself})"
+    if without := profile.without_optimizer("and what it does with several devices is not known"):
+        return without.reason
     if profile.device not in {"cpu", "cuda"}:
         return f"the model computes on the {profile.device} device"
     if len(profile.loaders) > 1:

@@ -1,0 +1,53 @@
+"""Frames: which calls on the stack are the program's own, and where they stand in its files."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+
+OURS = str(Path(__file__).parent.parent) + os.sep
+INSTALLED = tuple(
+    {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a file, as people name it."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}:{self.line}"
+
+
+def stack(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame and those that called it, the innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def is_programs(code: CodeType) -> bool:
+    """Tell whether code is neither ours nor installed with Python."""
+    return not code.co_filename.startswith((OURS, *INSTALLED, "<frozen"))
+
+
+def callers() -> list[FrameType]:
+    """Return the frames from our caller's caller outwards, up to the program's first."""
+    frames = [f for f in stack(sys._getframe(2)) if not f.f_code.co_filename.startswith(OURS)]  # noqa: SLF001
+    own = [number for number, f in enumerate(frames) if is_programs(f.f_code)]
+    return frames[: own[-1] + 1] if own else []
+
+
+def own_place() -> Place | None:
+    """Return the line of the program that is being executed, None outside of it."""
+    own = (f for f in stack(sys._getframe(1)) if is_programs(f.f_code))  # noqa: SLF001
+    frame = next(own, None)
+    return None if frame is None else Place(frame.f_code.co_filename, frame.f_lineno)
