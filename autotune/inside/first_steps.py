@@ -66,6 +66,12 @@ class FirstSteps:
         return sum(self._samples) / len(self._samples)
 
     @property
+    def batches_per_step(self) -> int:
+        """Batches between the second and the third step, at least 1."""
+        _, second, third = self._batches_by_step[:3]
+        return max(1, third - second)
+
+    @property
     def reads_ahead(self) -> bool:
         """More batches were out at the third step than three steps take."""
         _, second, third = self._batches_by_step[:3]

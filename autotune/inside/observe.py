@@ -13,8 +13,11 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNorms
 from torch.optim import Optimizer
 
 from autotune.config import KnobValue
+from autotune.inside.bounds import Calls, Known, bound_by_flag, bound_of, calls_of
 from autotune.inside.compiled import frames_compiled
+from autotune.inside.feed import Feed
 from autotune.inside.first_steps import FirstSteps
+from autotune.inside.frames import callers
 from autotune.inside.seams import Seams
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.optimizer import implementation_of, implementations_of
@@ -39,6 +42,36 @@ class Observer(FirstSteps):
         self._seams = seams
         self._optimizers: dict[int, OptimizerFacts] = {}
         self._device = ""
+        self._asked: dict[int, Calls] = {}
+        self._bound: str | None = None
+
+    def batch_handed_out(self, feed: Feed) -> None:
+        """Note a batch, and from where in the program it was asked for."""
+        super().batch_handed_out(feed)
+        if self.loaders is None and torch.is_grad_enabled():
+            self._asked[id(feed.loader)] = calls_of(callers())
+
+    def _step_made(self) -> None:
+        was_known = self.loaders is not None
+        super()._step_made()
+        if self.loaders is not None and not was_known:
+            asked = [call for own in self.loaders for call in self._asked.get(id(own), ())]
+            known = Known(self._seams.flags.all(), self._steps_per_epoch)
+            self._bound = bound_of(callers(), asked, known)
+
+    @property
+    def _steps_per_epoch(self) -> int | None:
+        batches = self._seams.loader.length(self.loaders[0]) if self.loaders else None
+        return batches and max(1, batches // self.batches_per_step)
+
+    @property
+    def _bounded_by_steps(self) -> str:
+        """What says that the program makes a number of steps; a trainer's loop is not its own."""
+        if self._seams.trainers.in_use:
+            return self._seams.trainers.bound
+        if self._bound is not None:
+            return self._bound
+        return bound_by_flag(self._seams.flags.all())
 
     def optimizer_stepped(self, optimizer: Optimizer) -> bool:
         """Note a step; return whether it belongs to the optimizer that stepped first of all."""
@@ -98,6 +131,7 @@ class Observer(FirstSteps):
             world_size=self._world_size,
             batch_norm_layers=sum(isinstance(m, BatchNorms) for m in modules),
             stages=_stages(roots),
+            bounded_by_steps=self._bounded_by_steps,
             steps_by_hand=str(self._seams.by_hand.place) if self.lead is None else "",
         )
 
