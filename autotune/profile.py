@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autotune.config import KnobValue
-from autotune.domain import NotOffered
+from autotune.domain import Domain, NotOffered
 from autotune.flags import Flag
 
 
@@ -165,6 +165,17 @@ class Profile:
         if self.training_loader is None:
             return NotOffered(f"{len(self.loaders)} loaders train together")
         return None
+
+    def unless_by_steps(self, domain: Domain) -> Domain | NotOffered:
+        """Return what a knob offers that puts more samples into a step, if steps are not fixed."""
+        if not self.bounded_by_steps:
+            return domain
+        return NotOffered(
+            f"the program makes a fixed number of steps ({self.bounded_by_steps}): more samples in "
+            "each would be more training, not an earlier end; name the knob in --tune or --fix to "
+            "try it",
+            by_name=domain,
+        )
 
     def without_optimizer(self, so: str) -> NotOffered | None:
         """Why knobs that need an optimizer cannot act, None where one steps.

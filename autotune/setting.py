@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from autotune.config import Config, KnobValue
 from autotune.flags import Flag
-from autotune.lr import LrRule, rule_for
+from autotune.lr import LrRule, batch_growth, rule_for
 from autotune.profile import LoaderFacts, Profile
 
 
@@ -27,6 +27,7 @@ class Setting:
         trainer: The library whose trainer runs its loop: ``lightning``, ``transformers`` or empty.
         flags: Flags of the program's own by which knobs act, by the names of the knobs.
         distributes_itself: By what the program trains on several devices, empty if it does not.
+        bounded_by_steps: What says that it makes a fixed number of steps, empty if nothing does.
     """
 
     config: Config
@@ -40,6 +41,7 @@ class Setting:
     trainer: str = ""
     flags: Mapping[str, Flag] = field(default_factory=dict)
     distributes_itself: str = ""
+    bounded_by_steps: str = ""
 
     @classmethod
     def as_written(
@@ -70,9 +72,20 @@ class Setting:
             trainer=profile.trainer,
             flags=flags or {},
             distributes_itself=profile.distributes_itself,
+            bounded_by_steps=profile.bounded_by_steps,
         )
 
     def changes(self) -> dict[str, KnobValue]:
         """Return the knobs that the seams must set, those of the program itself left out."""
         changed = self.config.changes_from(self.baseline)
         return {knob: value for knob, value in changed.items() if knob not in self.own_knobs}
+
+    def extra_work(self, config: Config) -> float:
+        """Return how many times as many samples the whole run takes under a config.
+
+        More than 1 only where a larger batch does not lessen the steps: there configs compare by
+        steps/s, elsewhere by samples/s.
+        """
+        if not self.bounded_by_steps:
+            return 1.0
+        return batch_growth(self.baseline, config, counts_ranks=not self.distributes_itself)

@@ -181,6 +181,9 @@ class SearchSpace:
         own = profile.config_reads.get(knob.name)
         if isinstance(domain, NotOffered) and own is not None:
             domain = Domain((own,))
+        is_named = knob.name in self.demanded or self.keeps_global_batch
+        if isinstance(domain, NotOffered) and domain.by_name is not None and is_named:
+            domain = domain.by_name
         if isinstance(domain, NotOffered) and self.uses_flags:
             flag = _flag_for(knob, profile)
             domain = (flag and knob.by_flag(flag, hardware, profile)) or domain

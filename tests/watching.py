@@ -24,7 +24,7 @@ loader = DataLoader(TensorDataset(torch.randn(96, 4), torch.randint(2, (96,))), 
 """
 
 
-class Enough(Exception):  # noqa: N818 - no error: the observation is over
+class Enough(Exception):
     """The profile is known."""
 
 
@@ -66,7 +66,7 @@ def watched(tmp_path: Path, source: str, *args: str, borders: int = 0) -> Watchi
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [str(path), *args])
         try:
-            exec(compile(path.read_text(), str(path), "exec"), names)  # noqa: S102 - the test's own
+            exec(compile(path.read_text(), str(path), "exec"), names)
         except Enough:
             pass
         finally:

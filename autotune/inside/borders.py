@@ -205,6 +205,8 @@ class Borders(Listener):
         self.batches_per_step = max(1, counts.batches)
         self._counts, self._stepped = _Counts(), False
         samples = counts.batch_samples if self.observer.loaders else counts.forward_samples
+        if not self.observer.loaders and not self.seams.forward.roots:
+            samples = 1  # bare tensors: a step is all that can be counted
         self._feed_steps += 1
         self._feed_samples += samples
         if not is_usual:

@@ -39,7 +39,7 @@ class AccumulationSteps(Knob):
         if refusal := profile.without_optimizer("and its updates could not be held back"):
             return refusal
         reason = next(_obstacles(profile), None)
-        return NotOffered(reason) if reason else Domain((1, 2, 4))
+        return NotOffered(reason) if reason else profile.unless_by_steps(Domain((1, 2, 4)))
 
     def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
         """Return 1: a program that accumulates itself is not offered the knob."""

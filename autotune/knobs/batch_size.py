@@ -53,7 +53,8 @@ class BatchSize(Knob):
             return refusal
         most = (loader.dataset_len or 1 << 62) // LEAST_STEPS_PER_EPOCH
         own = loader.batch_size
-        return Domain(tuple(own * f for f in FACTORS if f == 1 or own * f <= most))
+        sizes = tuple(own * f for f in FACTORS if f == 1 or own * f <= most)
+        return profile.unless_by_steps(Domain(sizes))
 
     def current(self, profile: Profile) -> KnobValue:
         """Return the training loader's own size."""

@@ -64,7 +64,7 @@ class ByHandSeam:
         self._steps = 0
         self._passes = self._all_passes = 0
         self._passes_per_step: int | None = None
-        self._transform = ""
+        self._transform = self._idle = ""
         self.place: Place | None = None
         self.device = "cpu"
 
@@ -117,8 +117,9 @@ class ByHandSeam:
             return f"it takes gradients by {self._transform}, and no step was seen: {MEND}"
         if not self._all_passes:
             return ""
-        names = " and ".join(dict.fromkeys(type(own).__name__ for own in self._optimizers()))
-        did = f"its {names} made no step" if names else "no weights changed in place after them"
+        did = "no weights changed in place after them"
+        if self._idle:
+            did = f"its {self._idle} made no step"
         return f"it computed gradients {self._all_passes} times ({self.place}), and {did}: {MEND}"
 
     def _pass(
@@ -145,7 +146,8 @@ class ByHandSeam:
         if self._passes_per_step is not None:
             return
         self.place = own_place() or self.place
-        if self._optimizers():
+        if optimizers := self._optimizers():
+            self._idle = " and ".join(dict.fromkeys(type(own).__name__ for own in optimizers))
             return
         known = {id(watched.leaf) for watched in self._watched}
         weights = self._weights(tensors)
