@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from autotune.inside.borders import Borders, Step
 from autotune.inside.group import ALONE
@@ -63,6 +64,8 @@ def watched(tmp_path: Path, source: str, *args: str, borders: int = 0) -> Watchi
     watching.seams.install()
     watching.seams.watch()
     names: dict[str, Any] = {"__name__": "__main__"}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # beside other tests, threads wait for each other
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [str(path), *args])
         try:
@@ -70,6 +73,7 @@ def watched(tmp_path: Path, source: str, *args: str, borders: int = 0) -> Watchi
         except Enough:
             pass
         finally:
+            torch.set_num_threads(threads)
             watching.seams.remove()
     return watching
 

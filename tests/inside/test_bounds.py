@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import linecache
 from pathlib import Path
+from types import SimpleNamespace
 
+from autotune.inside.seams.trainers import TrainersSeam
 from tests.watching import profile_of
 
 STEP = """
@@ -160,3 +162,31 @@ args = parser.parse_args()
     assert profile_of(tmp_path, STEP + by_data).bounded_by_steps == ""
     hidden = flag + "exec('for epoch in range(9):\\n    for batch in loader: train_step(batch)')"
     assert profile_of(tmp_path, STEP + hidden).bounded_by_steps == "--max-steps 24"
+
+
+class OfLightning:
+    """A trainer with the attributes of Lightning's."""
+
+    def __init__(self, max_steps: int, max_epochs: int | None) -> None:
+        self.max_steps, self.max_epochs = max_steps, max_epochs
+        self.accumulate_grad_batches = 1
+
+
+class OfHuggingFace:
+    """A trainer with the attributes of Hugging Face's."""
+
+    def __init__(self, max_steps: int) -> None:
+        self.args = SimpleNamespace(max_steps=max_steps, num_train_epochs=3.0)
+
+
+def test_a_trainer_that_was_told_how_many_steps_to_make_is_bounded_by_them() -> None:
+    for trainer, said in (
+        (OfLightning(200, -1), "max_steps=200 of its OfLightning"),
+        (OfLightning(-1, 3), ""),
+        (OfLightning(200, 3), ""),  # whichever ends first
+        (OfHuggingFace(200), "max_steps=200 of its OfHuggingFace"),
+        (OfHuggingFace(-1), ""),
+    ):
+        seam = TrainersSeam(endless=True)
+        seam._begins(trainer, "lightning")
+        assert seam.bound == said

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.domain import NotOffered
-from autotune.inside.seams import Seams
+from autotune.failures import from_exception, program_error
 from autotune.knobs import registry
+from autotune.wire import Ended
 from tests.inside.test_seams import running
-from tests.made import A100, make_hardware
+from tests.made import A100, PROGRAM, make_hardware
 from tests.watching import profile_of, watched
 
 BACKWARD = "loss.backward()"
@@ -225,31 +225,29 @@ for x, y in loader:
         watching = watched(tmp_path, source)
         assert watching.steps == 0
         assert said in watching.seams.by_hand.unseen()
-        assert bool(said) == bool(watching.seams.by_hand.unseen())
+        unseen = watching.seams.by_hand.unseen()
+        assert bool(said) == bool(unseen)
+        ending = from_exception(Ended(0, "", "", 0, unseen=unseen))
+        complaint = str(program_error(PROGRAM, ending))
+        assert unseen in complaint
+        assert ("optimizer of torch.optim" if said else "more data or epochs") in complaint
 
 
-@pytest.mark.parametrize("knob", ["precision", "compile"])
 def test_autotune_run_reaches_a_model_whose_weights_are_written_by_hand(
-    knob: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compiled: list[nn.Module] = []
     monkeypatch.setattr(nn.Module, "compile", lambda module, **_: compiled.append(module))
     model = nn.Sequential(nn.Linear(4, 2))
-    data = DataLoader(TensorDataset(torch.randn(96, 4)), 8)
-    with running(**{knob: {"precision": "bf16", "compile": "default"}[knob]}) as seams:
-        for (x,) in data:
+    with running(precision="bf16", compile="default"):
+        for x in torch.randn(6, 8, 4):
             model(x).sum().backward()
             for p in model.parameters():
                 assert p.grad is not None
                 p.data.sub_(0.1 * p.grad)
-        assert is_narrow(seams)
-    assert compiled == ([model] if knob == "compile" else [])
-
-
-def is_narrow(seams: Seams) -> bool:
-    """Only the classes of known models are wrapped: nested calls are PyTorch's own again."""
-    del seams
-    return "autotune" not in nn.Module.__call__.__code__.co_filename
+        assert compiled == [model]
+        is_plain = "autotune" not in nn.Module.__call__.__code__.co_filename
+        assert is_plain, "nested calls are PyTorch's own again"
 
 
 def test_losses_by_hand_are_bit_identical_under_the_seams() -> None:

@@ -15,6 +15,7 @@ has it, and programs that own an optimizer and never let it step. Both are told 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -64,6 +65,7 @@ class ByHandSeam:
         self._steps = 0
         self._passes = self._all_passes = 0
         self._passes_per_step: int | None = None
+        self._thread = 0
         self._transform = self._idle = ""
         self.place: Place | None = None
         self.device = "cpu"
@@ -77,10 +79,12 @@ class ByHandSeam:
             seam._pass(backward, (tensors, *args), {**kwargs, "inputs": inputs}, inputs or tensors)
 
         def after_grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return grad(outputs, inputs, *args, **kwargs)
             return seam._pass(grad, (outputs, inputs, *args), kwargs, inputs)
 
         self._patches.replace(torch.autograd, "backward", outermost(after_backward, backward))
-        self._patches.replace(torch.autograd, "grad", outermost(after_grad, grad))
+        self._patches.replace(torch.autograd, "grad", after_grad)
 
     def note_transforms(self) -> None:
         """Note also, until the first step, whether gradients are taken by torch.func."""
@@ -88,8 +92,11 @@ class ByHandSeam:
             self._note(name, getattr(torch.func, name))
 
     def look(self) -> None:
-        """Tell of a step, if one has ended: the program comes back to its loader or its model."""
-        if self._rests or not self._passes:
+        """Tell of a step, if one has ended: the program comes back to its loader or its model.
+
+        Another thread than the one that trains comes back to nothing.
+        """
+        if self._rests or not self._passes or get_ident() != self._thread:
             return
         if self._passes_per_step is None:
             self._compare()
@@ -134,13 +141,15 @@ class ByHandSeam:
 
     def _note(self, name: str, original: Callable[..., Any]) -> None:
         def transform(*args: Any, **kwargs: Any) -> Any:
-            self._transform = self._transform or f"torch.func.{name} ({own_place()})"
+            if not self._transform and not torch.compiler.is_compiling():
+                self._transform = f"torch.func.{name} ({own_place()})"
             return original(*args, **kwargs)
 
         self._noting.replace(torch.func, name, transform)
 
     def _passed(self, tensors: Sequence[torch.Tensor]) -> None:
         """Count a pass; in the first steps keep values of the weights that it reached."""
+        self._thread = get_ident()
         self._passes += 1
         self._all_passes += 1
         if self._passes_per_step is not None:
