@@ -127,6 +127,11 @@ class Contest:
         return self.base if side is Side.BASELINE else replace(self.base, config=self.winner)
 
     @property
+    def extra_work(self) -> float:
+        """How many times as many samples the whole run takes as the winner."""
+        return self.base.extra_work(self.winner)
+
+    @property
     def is_apart(self) -> bool:
         """Each side needs a process of its own."""
         return self.space.needs_restart(self.base.config, self.winner)
@@ -230,7 +235,7 @@ def confirm(
     """
     rounds = [r for r in earlier if _winner_of(r) == contest.winner]
     while True:
-        confirmation = read(rounds)
+        confirmation = read(rounds, contest.extra_work)
         if confirmation is not None and (
             (confirmation.is_decided and not contest.is_full_length)
             or len(rounds) >= contest.most_rounds
@@ -248,8 +253,13 @@ def confirm(
         rounds.append(outcome)
 
 
-def read(rounds: Sequence[Round]) -> Confirmation | None:
-    """Return what rounds say; None with less than two pairs of windows."""
+def read(rounds: Sequence[Round], extra_work: float = 1.0) -> Confirmation | None:
+    """Return what rounds say; None with less than two pairs of windows.
+
+    Args:
+        rounds: In the order in which they ran.
+        extra_work: How many times as many samples the whole run takes as the winner.
+    """
     if sum(map(len, rounds)) < LEAST_WINDOWS:
         return None
     windows = [w for r in rounds for w in r]
@@ -257,7 +267,8 @@ def read(rounds: Sequence[Round]) -> Confirmation | None:
     winner = tuple(w.measurement for w in windows if w.side is Side.WINNER)
     is_apart = len(rounds[0]) == len(PAIRS[Side.BASELINE])
     least_rounds = LEAST_PAIRS if is_apart else LEAST_ROUNDS
-    return Confirmation(_speedup(rounds), baseline, winner, len(rounds), least_rounds)
+    speedup = _speedup(rounds).times(1 / extra_work)
+    return Confirmation(speedup, baseline, winner, len(rounds), least_rounds)
 
 
 def _speedup(rounds: Sequence[Round]) -> Interval:

@@ -35,6 +35,11 @@ class Domain:
 
 @dataclass(frozen=True)
 class NotOffered:
-    """A knob that cannot act here, with the reason as a clause (no capital, no full stop)."""
+    """A knob that is not to be tried here, with the reason as a clause (no capital, no full stop).
+
+    Attributes:
+        by_name: What it offers nevertheless to a user who names the knob; None where it cannot act.
+    """
 
     reason: str
+    by_name: Domain | None = None

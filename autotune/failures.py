@@ -46,6 +46,9 @@ FORKS_MEND = (
     "autotune starts several itself: --tune strategy,world_size"
 )
 
+# In what is said of a program whose training no step was seen of (inside/seams/by_hand.py)
+UNSEEN = "a step is seen where"
+
 # What a fence answers where it cannot let a trial write: EROFS, EOVERFLOW (another owner's file),
 # EXDEV, and Landlock's EACCES and EPERM
 FENCED_OFF = re.compile(
@@ -63,7 +66,8 @@ def from_exception(ended: Ended) -> Ending:
     """Return the ending of a program that came to its own end."""
     text = ended.exception
     if not text:
-        return Ending(Outcome.RAN_OUT, f"the program ended after {ended.steps} steps")
+        after = f"the program ended after {ended.steps} steps"
+        return Ending(Outcome.RAN_OUT, f"{after}: {ended.unseen}" if ended.unseen else after)
     if TRAINS_IN_FORKS.search(text):
         return Ending(Outcome.CRASHED, FORKS_MEND)
     first = text.splitlines()[0][:300]
@@ -149,10 +153,7 @@ def _complaint(program: Program, ending: Ending) -> str:
     name = program.name
     match ending.outcome:
         case Outcome.RAN_OUT:
-            return (
-                f"There is nothing to measure in {program}: {ending.reason}, and a baseline "
-                "needs a few dozen. Is this the training script? Give it more data or epochs."
-            )
+            return f"There is nothing to measure in {program}: {ending.reason}{_mend(ending)}"
         case Outcome.INTERRUPTED:
             return (
                 f"Stopped before the baseline of {name} was measured; there is nothing to report."
@@ -171,6 +172,19 @@ def _complaint(program: Program, ending: Ending) -> str:
             )
         case _:
             return _complaint_of_error(program, ending)
+
+
+def _mend(ending: Ending) -> str:
+    """What to do about a program that made too few steps, or none that can be seen."""
+    if UNSEEN in ending.reason:
+        return (
+            ". Have an optimizer of torch.optim make the updates, or write them in place: "
+            "parameter.copy_(new) under torch.no_grad()."
+        )
+    return (
+        ", and a baseline needs a few dozen. Is this the training script? Give it more data or "
+        "epochs."
+    )
 
 
 def _complaint_of_error(program: Program, ending: Ending) -> str:

@@ -68,10 +68,14 @@ class Interval:
         """Half of the interval's width as percent of the estimate."""
         return 100 * (self.high - self.low) / 2 / self.estimate
 
+    def times(self, factor: float) -> Interval:
+        """Return the interval of a multiple, of a positive factor."""
+        return Interval(self.estimate * factor, self.low * factor, self.high * factor)
+
 
 @dataclass(frozen=True)
 class Turn:
-    """Throughput of a config and, near in time, of the baseline."""
+    """Throughput of a config and, near in time, of the baseline; of samples it has to train on."""
 
     config: Interval
     reference: Interval

@@ -138,6 +138,10 @@ class Objective:
         assert self._base is not None, "set_up() comes first"
         return replace(self._base, config=config)
 
+    def _extra_work(self, config: Config) -> float:
+        assert self._base is not None, "set_up() comes first"
+        return self._base.extra_work(config)
+
     def _take_turns(
         self, config: Config, give_up: GiveUp, incumbent: float | None
     ) -> tuple[Measurement | Ending, tuple[Turn, ...]]:
@@ -150,7 +154,8 @@ class Objective:
                 return (measured if measured and is_harmless else result), turns
             measured = result
             assert self._reference is not None, "a turn measures one"
-            turns += (Turn(result.throughput, self._reference),)
+            worth = result.throughput.times(1 / self._extra_work(config))
+            turns += (Turn(worth, self._reference),)
             if _is_out_of_time(result):
                 break
             if not self._has_its_reference or len(turns) >= MOST_TURNS:
@@ -174,7 +179,8 @@ class Objective:
         floor = None
         if incumbent:
             drifted = math.exp(-self._drift_of_turns.reach(1))
-            floor = CLEARLY_WORSE * incumbent * self._reference.estimate * drifted
+            least = CLEARLY_WORSE * incumbent * self._reference.estimate * drifted
+            floor = least * self._extra_work(config)
         plan = LIVE_WINDOW if self._has_its_reference else FRESH_WINDOW
         return self._measure(config, replace(plan, give_up_below=floor), give_up)
 

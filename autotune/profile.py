@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from autotune.config import KnobValue
-from autotune.domain import NotOffered
+from autotune.domain import Domain, NotOffered
 from autotune.flags import Flag
 
 
@@ -122,6 +122,7 @@ class HandKind(StrEnum):
     PASSES = "computes gradients again within the optimizer's step"
     RATE = "sets the learning rate in every step"
     SCHEDULE = "steps a scheduler with each batch, planned by the length of the loader"
+    COUNTED_SCHEDULE = "steps a scheduler with each batch, and does not plan it by the loader"
     READS_CLEARED = "reads gradients that it has cleared"
 
 
@@ -200,6 +201,10 @@ class Profile:
         curved_loss: What makes its loss no sum of means over samples, and where; empty if nothing.
         carries_state: What it carries from step to step besides its weights, empty if nothing.
         steps_by_hand: How it changes weights without an optimizer, empty where it has one.
+        steps_by_hand: Where it computes the gradients by which it changes its weights itself, as in
+            ``train.py:41``; empty where an optimizer does.
+        bounded_by_steps: What in it says that it makes a number of steps whatever a batch holds, as
+            in ``train.py:57: for step in range(200)``; empty where nothing was seen to say so.
     """
 
     device: str
@@ -250,8 +255,7 @@ class Profile:
     by_hand: tuple[HandWork, ...] = ()
     in_batch_loss: str = ""
     curved_loss: str = ""
-    carries_state: str = ""
-    steps_by_hand: str = ""
+    bounded_by_steps: str = ""
 
     @property
     def training_loader(self) -> LoaderFacts | None:
@@ -301,3 +305,24 @@ class Profile:
         if not self.dataset.steered_order:
             return None
         return NotOffered(STEERED.format(self.dataset.name, ", ".join(self.dataset.steered_order)))
+
+    def unless_by_steps(self, domain: Domain) -> Domain | NotOffered:
+        """Return what a knob offers that puts more samples into a step, if steps are not fixed."""
+        if not self.bounded_by_steps:
+            return domain
+        return NotOffered(
+            f"the program makes a fixed number of steps ({self.bounded_by_steps}): more samples in "
+            "each would be more training, not an earlier end; name the knob in --tune or --fix to "
+            "try it",
+            by_name=domain,
+        )
+
+    def without_optimizer(self, so: str) -> NotOffered | None:
+        """Why knobs that need an optimizer cannot act, None where one steps.
+
+        Args:
+            so: What follows from it for the knob, as a clause.
+        """
+        if not self.steps_by_hand:
+            return None
+        return NotOffered(f"the program updates its weights by hand ({self.steps_by_hand}) {so}")

@@ -167,6 +167,23 @@ class SearchResult:
         return sum(b.samples for b in blocks) / sum(b.steps for b in blocks)
 
     @property
+    def steps_note(self) -> str:
+        """What other samples in a step mean where steps are fixed; empty where none were tried."""
+        grown = (
+            (self.setting.extra_work(r.config), 1 / r.speedup.estimate)
+            for r in self.records
+            if r.speedup is not None
+        )
+        growth, longer = max(grown, default=(1.0, 1.0))
+        if growth == 1.0:
+            return ""
+        return (
+            f"The program makes a fixed number of steps ({self.setting.bounded_by_steps}), so its "
+            f"configs are compared by steps/s: with {growth:g} times the samples a step takes "
+            f"{longer:.2f}x as long, and so does the whole run."
+        )
+
+    @property
     def learning_note(self) -> str:
         """What the best config means for learning, as sentences for the user."""
         return self._batch_note + self._own_flags_note

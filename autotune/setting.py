@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from autotune.config import Config, KnobValue
 from autotune.flags import Flag
-from autotune.lr import LrRule
+from autotune.lr import LrRule, batch_growth
 from autotune.profile import LoaderFacts, OptimizerFacts, Profile
 
 
@@ -30,6 +30,7 @@ class Setting:
         optimizers: Those of the program, in the order of their first steps.
         sums: Gradients grow with the batch, as those of a loss that sums over its samples do; None
             as long as nobody has looked.
+        bounded_by_steps: What says that it makes a fixed number of steps, empty if nothing does.
     """
 
     config: Config
@@ -45,6 +46,7 @@ class Setting:
     distributes_itself: str = ""
     optimizers: tuple[OptimizerFacts, ...] = ()
     sums: bool | None = None
+    bounded_by_steps: str = ""
 
     @classmethod
     def as_written(
@@ -75,9 +77,20 @@ class Setting:
             flags=flags or {},
             distributes_itself=profile.distributes_itself,
             optimizers=profile.optimizers,
+            bounded_by_steps=profile.bounded_by_steps,
         )
 
     def changes(self) -> dict[str, KnobValue]:
         """Return the knobs that the seams must set, those of the program itself left out."""
         changed = self.config.changes_from(self.baseline)
         return {knob: value for knob, value in changed.items() if knob not in self.own_knobs}
+
+    def extra_work(self, config: Config) -> float:
+        """Return how many times as many samples the whole run takes under a config.
+
+        More than 1 only where a larger batch does not lessen the steps: there configs compare by
+        steps/s, elsewhere by samples/s.
+        """
+        if not self.bounded_by_steps:
+            return 1.0
+        return batch_growth(self.baseline, config, counts_ranks=not self.distributes_itself)

@@ -13,7 +13,7 @@ from autotune.errors import UsageError, did_you_mean
 from autotune.flags import KEYWORD, Flag, find
 from autotune.hardware import Hardware
 from autotune.knobs import Knob, Scope, registry
-from autotune.lr import batch_parts, global_batch
+from autotune.lr import PARTS, batch_parts, global_batch
 from autotune.profile import Profile
 
 # Beyond, scaled learning rates stop holding for most models (knobs/batch_size.py has the source)
@@ -177,7 +177,8 @@ class SearchSpace:
 
     def _is_named(self, knob: str) -> bool:
         """Tell whether the user names the knob, or values for it in a file."""
-        return knob in self.demanded or knob in self.fixed or bool(self.knobs.get(knob))
+        is_kept = self.keeps_global_batch and knob in PARTS
+        return is_kept or knob in self.demanded or knob in self.fixed or bool(self.knobs.get(knob))
 
     def _offer(self, knob: Knob, hardware: Hardware, profile: Profile) -> _Offer | NotOffered:
         """What a knob has here: by the seams, or by the program itself where these do not reach."""
@@ -185,8 +186,12 @@ class SearchSpace:
         own = profile.config_reads.get(knob.name)
         if isinstance(domain, NotOffered) and own is not None:
             domain = Domain((own,))
-        if isinstance(domain, NotOffered) and self._is_named(knob.name):
-            domain = knob.on_request(hardware, profile) or domain
+        if (
+            isinstance(domain, NotOffered)
+            and domain.by_name is not None
+            and self._is_named(knob.name)
+        ):
+            domain = domain.by_name
         if isinstance(domain, NotOffered) and self.uses_flags:
             flag = _flag_for(knob, profile)
             domain = (flag and knob.by_flag(flag, hardware, profile)) or domain

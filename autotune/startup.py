@@ -32,6 +32,7 @@ class StartUp:
         first_s: Seconds from the rig's start to the end of the first, None before it.
         last_s: Seconds from the rig's start to the end of the last.
         doing: What the program was last seen to do between steps, empty where that is not known.
+        unseen: What was seen of training without any step; empty for nothing.
     """
 
     clock: Callable[[], float] = monotonic
@@ -39,6 +40,7 @@ class StartUp:
     first_s: float | None = None
     last_s: float = 0.0
     doing: str = ""
+    unseen: str = ""
     _heard: float = 0.0
 
     def hear(self, progress: Progress) -> None:
@@ -48,7 +50,7 @@ class StartUp:
             return
         if progress.steps < self.steps:  # another rig
             self.steps, self.first_s = 0, None
-        self.doing = progress.doing
+        self.doing, self.unseen = progress.doing, progress.unseen
         if progress.steps > self.steps:
             self.steps, self.last_s, self._heard = progress.steps, progress.elapsed_s, self.clock()
             if self.first_s is None:
@@ -106,7 +108,9 @@ def _stands_still(program: Program, budget_s: float, seen: StartUp, log: Path) -
             f"{program.name} made no step in its budget of {format_duration(budget_s)} and was "
             f"not measured{where}"
         )
-    if "DataLoader" in seen.doing:
+    if seen.unseen:
+        mend = f"It may train all the same: {seen.unseen}"
+    elif "DataLoader" in seen.doing:
         mend = "Do its workers hang? Run it once with num_workers=0, or give more time: --budget"
     elif "processes" in seen.doing:
         mend = TRAINS_ELSEWHERE

@@ -129,6 +129,8 @@ def _changes(result: SearchResult) -> Iterator[str]:
 def _footnotes(result: SearchResult, output: Path) -> Iterator[str]:
     for doubt in result.doubts:
         yield f"[yellow]{plain(doubt)}[/]"
+    if result.steps_note:
+        yield plain(result.steps_note)
     for note in result.parallel_notes:
         yield f"{plain(note)}."
     if result.untried:

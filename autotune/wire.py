@@ -129,6 +129,7 @@ class Progress:
         steps: Optimizer steps made before Ready.
         elapsed_s: Seconds from the rig's start to the last of these, to now where there is none.
         doing: What the program does instead of a step, empty where that is not known.
+        unseen: What was seen of training without any step, as a clause; empty for nothing.
     """
 
     phase: Literal["start-up", "warm-up", "window"]
@@ -136,6 +137,7 @@ class Progress:
     steps: int = 0
     elapsed_s: float = 0.0
     doing: str = ""
+    unseen: str = ""
     kind: Literal["progress"] = "progress"
 
 
@@ -184,6 +186,7 @@ class Ended:
         exit_code: What the interpreter would have exited with.
         rank: The rank that ended.
         at_s: When, by ``time.time()``.
+        unseen: What was seen of training without any step, as a clause; empty for nothing.
     """
 
     steps: int
@@ -192,6 +195,7 @@ class Ended:
     exit_code: int
     rank: int = 0
     at_s: float = 0.0
+    unseen: str = ""
     kind: Literal["ended"] = "ended"
 
 

@@ -48,6 +48,13 @@ def test_speed_that_came_out_of_full_buffers_makes_no_claim(
     assert clean.is_faster
 
 
+def test_more_samples_per_s_are_no_gain_where_the_whole_run_has_more_of_them() -> None:
+    found = read(rounds_of(TURNS, 2.0, {}, 4), extra_work=4.0)
+    assert found is not None
+    assert found.speedup.estimate == pytest.approx(0.5)
+    assert not found.is_faster
+
+
 def test_buffers_that_the_baseline_drained_do_not_make_the_winner_slow() -> None:
     found = read(rounds_of(TURNS, 0.8, {Side.BASELINE: 0.5}, 2))
     assert found is not None

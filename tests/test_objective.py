@@ -103,6 +103,19 @@ def test_one_turn_is_enough_to_be_slower(rate: float, incumbent: float) -> None:
     assert len(record.turns) == 1
 
 
+def test_where_steps_are_fixed_a_larger_batch_is_worth_what_it_does_to_the_time_of_a_step() -> None:
+    larger = BASE.replace(batch_size=4 * int(BASE["batch_size"]))
+    rigs = ScriptedRigs({BASE: repeat(1000.0), larger: repeat(2000.0)})
+    objective = Objective(cast("Rigs", rigs))
+    objective.observe(never)
+    for bound, worth in (("", 2.0), ("train.py:57: for step in range(200)", 0.5)):
+        objective.set_up(SPACE, make_setting(BASE, baseline=BASE, bounded_by_steps=bound))
+        objective.baseline(never)
+        record = objective(larger, "a test", never, 1.0)
+        assert record.speedup is not None
+        assert record.speedup.estimate == pytest.approx(worth)
+
+
 def test_two_turns_are_needed_to_be_faster() -> None:
     rigs, objective = scripted(base=repeat(1000.0), other=repeat(1500.0))
     record = objective(OTHER, "a test", never, 1.0)

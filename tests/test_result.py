@@ -83,3 +83,14 @@ def test_what_own_flags_mean_for_learning_is_left_to_the_user() -> None:
     baseline = Config({**BASELINE, "--hidden": "128"})
     result = make_result({"--hidden": "64"}, baseline=baseline)
     assert "What --hidden means for learning is yours to judge" in result.learning_note
+
+
+def test_where_steps_are_fixed_the_time_of_the_whole_run_is_said() -> None:
+    bound = "train.py:57: for step in range(200)"
+    setting = make_setting(BASELINE, bounded_by_steps=bound)
+    larger = make_record({**BASELINE, "batch_size": 256}, 0.48)
+    tried = make_result({}, setting=setting, records=(larger,))
+    assert bound in tried.steps_note
+    assert "with 4 times the samples a step takes 2.08x as long" in tried.steps_note
+    assert make_result({}, records=(larger,)).steps_note == ""
+    assert make_result({"compile": "default"}, setting=setting).steps_note == ""

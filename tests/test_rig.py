@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -73,6 +74,29 @@ def test_a_program_without_a_loader_is_counted_at_its_root_module(tmp_path: Path
         measurement = opened.measured()
     assert {b.samples / b.steps for b in measurement.blocks} == {24}
     assert measurement.wait_share == 0
+
+
+def test_a_program_that_writes_its_weights_itself_is_measured_and_gets_workers_live(
+    tmp_path: Path,
+) -> None:
+    alone, driven = tmp_path / "alone.losses", tmp_path / "rig.losses"
+    program = [sys.executable, str(PROGRAMS / "by_hand.py"), str(alone), "2"]
+    subprocess.run(program, check=True, cwd=tmp_path)
+    with open_rig(tmp_path, "by_hand.py", str(driven), "2") as opened:
+        assert opened.profile.steps_by_hand == "by_hand.py:33"
+        assert opened.profile.device == "cpu"
+        assert "optimizer_implementation" not in opened.base.baseline
+        assert opened.rig.pid is not None
+        process = psutil.Process(opened.rig.pid)
+        as_written = opened.measured()
+        losses = opened.seen(driven).read_text().splitlines()
+        measured = opened.measured(num_workers=2, num_threads=1)
+        assert _worker_count(process) == 2
+    expected = alone.read_text().splitlines()
+    assert len(losses) > 8
+    assert losses[: len(expected)] == expected[: len(losses)]
+    for measurement in (as_written, measured):
+        assert {b.samples // b.steps for b in measurement.blocks} == {16}
 
 
 def test_accumulation_rebuilt_loaders_and_a_peeked_sample_do_not_mislead(tmp_path: Path) -> None:

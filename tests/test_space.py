@@ -276,3 +276,27 @@ def test_no_shipped_knob_conflicts_with_the_baseline() -> None:
     cuda = make_profile(device="cuda")
     resolved = everything.resolve(make_hardware(gpus=(A100,)), cuda)
     assert resolved.conflicts(resolved.baseline) == []
+
+
+BY_STEPS = "train.py:57: for step in range(200)"
+
+
+def test_a_program_of_fixed_steps_tries_a_larger_batch_only_where_it_is_named() -> None:
+    profile = make_profile(bounded_by_steps=BY_STEPS, zero_grad_to_none=True)
+    space = make_space(["batch_size", "accumulation_steps", "num_workers"])
+    resolved = space.resolve(HARDWARE, profile)
+    assert {*resolved.domains} == {"num_workers"}
+    for knob in ("batch_size", "accumulation_steps"):
+        assert BY_STEPS in resolved.refused[knob]
+        assert "--tune" in resolved.refused[knob]
+    named = space.tune(["batch_size"]).resolve(HARDWARE, profile)
+    assert named.domains["batch_size"].values == (64, 128, 256, 512)
+    fixed = space.fix({"batch_size": 256}).resolve(HARDWARE, profile)
+    assert fixed.start["batch_size"] == 256
+
+
+def test_a_program_of_fixed_steps_may_share_out_its_own_batch() -> None:
+    profile = make_profile(bounded_by_steps=BY_STEPS, zero_grad_to_none=True)
+    space = make_space(["accumulation_steps"]).keep_global_batch().resolve(HARDWARE, profile)
+    assert space.domains["accumulation_steps"].values == (1, 2, 4)
+    assert space.baseline["batch_size"] == 64

@@ -129,7 +129,8 @@ def _run(listener: Borders, start: Start, group: Group) -> Ended:
         )
         trace = "".join(shown)
         (sys.__stderr__ or sys.stderr).write(trace)
-    return Ended(listener.steps, exception, trace, exit_code, group.rank, time())
+    unseen = seams.by_hand.unseen()
+    return Ended(listener.steps, exception, trace, exit_code, group.rank, time(), unseen)
 
 
 def _end_with(launcher: int) -> None:

@@ -56,8 +56,9 @@ class Borders(Listener):
     """Runs in the program's main thread, inside the calls that the seams intercept.
 
     A border is where the training loader is asked for a batch after an optimizer step; for programs
-    without a DataLoader, the end of an optimizer step. At a border a subclass may wait as long as
-    it likes: the program stands still there, between two steps.
+    without a DataLoader, the end of an optimizer step. Steps that a program makes by hand end where
+    it comes back to its loader, its model or its next backward pass. At a border a subclass may
+    wait as long as it likes: the program stands still there, between two steps.
 
     Args:
         setting: What the program starts under; None leaves it as it is.
@@ -109,7 +110,8 @@ class Borders(Listener):
         self._stepped = False
 
     def before_batch(self, feed: Feed) -> None:
-        """End the step that went before, if an optimizer has stepped since the last border."""
+        """End the step that went before, if one was made since the last border."""
+        self.seams.by_hand.look()
         if feed is not self.feed and not (self.observer.is_training(feed) and self._leads(feed)):
             return
         is_new = self.feed is not feed
@@ -152,6 +154,7 @@ class Borders(Listener):
 
     def forward_called(self, root: Root, args: tuple[Any, ...]) -> None:
         """Count samples at the largest model, for programs without a DataLoader."""
+        self.seams.by_hand.look()
         if root.parameters < self.seams.forward.most_parameters:
             return
         if not torch.is_grad_enabled():
@@ -168,12 +171,22 @@ class Borders(Listener):
             self.loss = loss.detach()
 
     def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note the step; without a DataLoader this is the border."""
+        """Note the step, if it is one of the optimizer's whose steps count."""
+        if self.forks.is_child:
+            self.forks.tell_step()
+        elif self.observer.optimizer_stepped(optimizer):
+            self.step_made()
+
+    def stepped_by_hand(self) -> None:
+        """Note a step that the program has made by itself."""
         if self.forks.is_child:
             self.forks.tell_step()
             return
-        if not self.observer.optimizer_stepped(optimizer):
-            return
+        self.observer.stepped_by_hand()
+        self.step_made()
+
+    def step_made(self) -> None:
+        """Count a step; without a DataLoader this is the border."""
         self.steps += 1
         self._stepped = True
         if self.observer.loaders is None:
@@ -192,6 +205,8 @@ class Borders(Listener):
         self.batches_per_step = max(1, counts.batches)
         self._counts, self._stepped = _Counts(), False
         samples = counts.batch_samples if self.observer.loaders else counts.forward_samples
+        if not self.observer.loaders and not self.seams.forward.roots:
+            samples = 1  # bare tensors: a step is all that can be counted
         self._feed_steps += 1
         self._feed_samples += samples
         if not is_usual:

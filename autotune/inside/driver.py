@@ -133,10 +133,10 @@ class Driver(Borders):
             elif not self.steps and self.forks.trainer is not None:
                 self._refuse_forks()
 
-    def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
+    def step_made(self) -> None:
         """Tell the parent of the first steps: it cannot know how long they take."""
-        super().optimizer_stepped(optimizer)
-        if self._is_ready.is_set() or self.forks.is_child:
+        super().step_made()
+        if self._is_ready.is_set():
             return
         if self.steps <= FIRST_STEPS or perf_counter() - self._sent > PROGRESS_S:
             self._tell_start()
@@ -157,11 +157,12 @@ class Driver(Borders):
         super()._forked()
         self._link.close()  # this process's copy; it would keep the wire open after the rig's end
 
-    def _tell_start(self, what: str = "") -> None:
+    def _tell_start(self, what: str = "", unseen: str = "") -> None:
         with self._turn:
             if not self._is_ready.is_set():
                 elapsed_s = perf_counter() - self._started
-                self._link.send(Progress("start-up", 0.0, self.steps, elapsed_s, what))
+                progress = Progress("start-up", 0.0, self.steps, elapsed_s, what, unseen)
+                self._link.send(progress)
                 self._sent = perf_counter()
 
     def _describe_start(self) -> None:
@@ -170,7 +171,7 @@ class Driver(Borders):
         with suppress(LinkClosed):
             while not self._is_ready.wait(wait_s) and wait_s < LAST_WORD_S:
                 if perf_counter() - self._sent > wait_s / 2:
-                    self._tell_start(doing())
+                    self._tell_start(doing(), self.seams.by_hand.unseen())
                 wait_s *= LATER_WORDS
 
     def _watch_forks(self) -> None:

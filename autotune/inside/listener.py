@@ -35,3 +35,6 @@ class Listener:
 
     def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has made a step."""
+
+    def stepped_by_hand(self) -> None:
+        """Weights have changed after a backward pass, and no optimizer has made the step."""

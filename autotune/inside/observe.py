@@ -1,35 +1,31 @@
-"""Observer: what the first steps tell about the program, until its Profile is known."""
+"""Observer: what the first steps tell about the program, as its Profile."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Collection, Iterable, Mapping
-from statistics import median
-from time import perf_counter
-from typing import Any
 
 import torch
 from torch import distributed, nn
 from torch.backends import cudnn
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorms
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
 
 from autotune.config import KnobValue
 from autotune.inside.aliases import shared_weight
+from autotune.inside.bounds import Calls, Known, bound_by_flag, bound_of, calls_of
 from autotune.inside.compiled import frames_compiled
 from autotune.inside.feed import Feed
+from autotune.inside.first_steps import FirstSteps
+from autotune.inside.frames import callers
 from autotune.inside.seams import Seams
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.optimizer import implementation_of, implementations_of
 from autotune.inside.seams.process import profiles, sdpa_backend
 from autotune.profile import DatasetFacts, OptimizerFacts, Profile
 from autotune.strategies.base import ACCELERATE, DDP, FABRIC, LIGHTNING, TRANSFORMERS
-from autotune.wire import SLOW_STEP_S
 
-OBSERVED_STEPS = 4
-OBSERVED_SLOW_STEPS = 1  # after the three that tell which loaders train
 TRAINERS = {"lightning": LIGHTNING, "transformers": TRANSFORMERS}
 WRAPPERS = {  # the outermost first
     "_FabricModule": FABRIC,
@@ -39,99 +35,61 @@ WRAPPERS = {  # the outermost first
 }
 
 
-class Observer:
-    """Watches batches and optimizer steps.
-
-    The loaders that train are those that handed out a batch, with gradients enabled, between the
-    first optimizer's first and second step and again before its third: what the program iterates to
-    look at a sample or to validate is not among them. None means a program without a DataLoader.
-    """
+class Observer(FirstSteps):
+    """Watches the first steps, and reads in them and in what the seams saw a Profile."""
 
     def __init__(self, seams: Seams, world_size: int = 1) -> None:
+        super().__init__(world_size)
         self._seams = seams
-        self._world_size = world_size
-        self._since_step: list[DataLoader[Any]] = []
-        self._before: list[DataLoader[Any]] = []
-        self._lead: Optimizer | None = None
-        self._lead_steps = 0
-        self._samples: list[int] = []
         self._optimizers: dict[int, OptimizerFacts] = {}
-        self._device = "cpu"
-        self._feed: Feed | None = None
-        self._batches = 0
-        self._batches_by_step: list[int] = []
-        self._batches_per_step: list[int] = []
-        self._stepped_at: list[float] = []
-        self.loaders: tuple[DataLoader[Any], ...] | None = None
-
-    @property
-    def is_complete(self) -> bool:
-        """Enough steps were seen."""
-        wanted = OBSERVED_SLOW_STEPS if self._is_slow else OBSERVED_STEPS
-        return self.loaders is not None and len(self._samples) >= wanted
-
-    @property
-    def _is_slow(self) -> bool:
-        """Every step is long; ranks, which must agree when they meet, do not ask."""
-        if self._world_size > 1 or len(self._stepped_at) < 3:
-            return False
-        first, second, third = self._stepped_at[:3]
-        return min(second - first, third - second) > SLOW_STEP_S
+        self._device = ""
+        self._asked: dict[int, Calls] = {}
+        self._bound: str | None = None
 
     def batch_handed_out(self, feed: Feed) -> None:
-        """Note a batch."""
-        if not torch.is_grad_enabled():
-            return
-        if feed.loader not in self._since_step:
-            self._since_step.append(feed.loader)
-        self._batches = self._batches + 1 if feed is self._feed else 1
-        self._feed = feed
-        self._seams.carried.next_batch()
+        """Note a batch, and from where in the program it was asked for."""
+        super().batch_handed_out(feed)
+        if torch.is_grad_enabled():
+            self._seams.carried.next_batch()
+        if self.loaders is None and torch.is_grad_enabled():
+            self._asked[id(feed.loader)] = calls_of(callers())
+
+    def _step_made(self) -> None:
+        was_known = self.loaders is not None
+        super()._step_made()
+        if self.reads_no_loader:
+            self._seams.carried.next_batch()
+        if self.loaders is not None and not was_known:
+            asked = [call for own in self.loaders for call in self._asked.get(id(own), ())]
+            known = Known(self._seams.flags.all(), self._steps_per_epoch)
+            self._bound = bound_of(callers(), asked, known)
+
+    @property
+    def _steps_per_epoch(self) -> int | None:
+        batches = self._seams.loader.length(self.loaders[0]) if self.loaders else None
+        return batches and max(1, batches // self.batches_per_step)
+
+    @property
+    def _bounded_by_steps(self) -> str:
+        """What says that the program makes a number of steps; a trainer's loop is not its own."""
+        if self._seams.trainers.in_use:
+            return self._seams.trainers.bound
+        if self._bound is not None:
+            return self._bound
+        return bound_by_flag(self._seams.flags.all())
 
     def optimizer_stepped(self, optimizer: Optimizer) -> bool:
         """Note a step; return whether it belongs to the optimizer that stepped first of all."""
         if id(optimizer) not in self._optimizers:
             self._optimizers[id(optimizer)] = _optimizer_facts(optimizer)
-        if self._lead is None:
-            self._lead = optimizer
+        counts = super().optimizer_stepped(optimizer)
+        if counts and not self._device:
             self._device = optimizer.param_groups[0]["params"][0].device.type
-        if optimizer is not self._lead:
-            return False
-        self._lead_steps += 1
-        if self._feed is None:
-            self._seams.carried.next_batch()
-        if self._lead_steps <= 3:
-            self._stepped_at.append(perf_counter())
-        self._batches_by_step.append(self._batches)
-        if self._lead_steps == 3:
-            both = [own for own in self._since_step if own in self._before]
-            self.loaders = tuple(both or self._since_step[-1:])
-        self._before, self._since_step = self._since_step, []
-        return True
-
-    def is_training(self, feed: Feed) -> bool:
-        """Tell whether a feed's loader drives optimizer steps, by what is known so far."""
-        return (
-            self.loaders is not None
-            and feed.wants_gradients
-            and any(feed.loader is own for own in self.loaders)
-        )
-
-    def step_ended(self, samples: int, batches: int = 1) -> None:
-        """Note the samples of a whole step, and the batches that were taken for it."""
-        self._samples.append(samples)
-        self._batches_per_step.append(batches)
-
-    @property
-    def _reads_ahead(self) -> bool:
-        """More batches were out at the third step than three steps take."""
-        _, second, third = self._batches_by_step[:3]
-        per_step = third - second
-        return per_step > 0 and third > 3 * per_step
+        return counts
 
     def device(self) -> str:
         """Return the device type of the parameters that are trained."""
-        return self._device
+        return self._device or self._seams.by_hand.device
 
     def profile(self, config_reads: Mapping[str, KnobValue]) -> Profile:
         """Return what was seen."""
@@ -172,11 +130,11 @@ class Observer:
             zero_grad_to_none=self._seams.clearing.own_to_none,
             preloaded=os.environ.get("LD_PRELOAD", ""),
             cuda_alloc_conf=os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
-            samples_per_step=sum(self._samples) / len(self._samples),
+            samples_per_step=self.samples_per_step,
             torch_version=torch.__version__,
             config_reads=dict(config_reads),
             trainer=self._seams.trainers.in_use,
-            reads_ahead=self._reads_ahead,
+            reads_ahead=self.reads_ahead,
             flags=self._seams.flags.all(),
             distributes_itself=self._distributes_itself(roots),
             world_size=self._world_size,
@@ -185,10 +143,12 @@ class Observer:
             avoids_backward="grad" in self._seams.uses.seen and not self._seams.scaling.passes,
             carries_state=self._seams.carried.found,
             dataset=self._dataset(),
-            batches_per_step=median(self._batches_per_step),
+            batches_per_step=self.batches_per_whole_step,
             by_hand=self._seams.loop_watch.found(self.loaders or ()),
             in_batch_loss=self._seams.losses.in_batch,
             curved_loss=self._seams.losses.curve,
+            bounded_by_steps=self._bounded_by_steps,
+            steps_by_hand=str(self._seams.by_hand.place) if self.lead is None else "",
         )
 
     def _dataset(self) -> DatasetFacts:

@@ -36,8 +36,10 @@ class AccumulationSteps(Knob):
         """Return one to four for a loop of the ordinary kind: clear, backward, step."""
         if refusal := profile.without_training_loader:
             return refusal
+        if refusal := profile.without_optimizer("and its updates could not be held back"):
+            return refusal
         reason = next(_obstacles(profile), None)
-        return NotOffered(reason) if reason else Domain((1, 2, 4))
+        return NotOffered(reason) if reason else profile.unless_by_steps(Domain((1, 2, 4)))
 
     def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
         """Return 1: a program that accumulates itself is not offered the knob."""

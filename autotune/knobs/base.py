@@ -55,13 +55,6 @@ class Knob(ABC):
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
         """Return the values worth trying here, or why there are none."""
 
-    def on_request(self, hardware: Hardware, profile: Profile) -> Domain | None:  # noqa: ARG002
-        """Return values that are searched only where the user names this knob; None without any.
-
-        Asked where none are offered otherwise.
-        """
-        return None
-
     @abstractmethod
     def current(self, profile: Profile) -> KnobValue:
         """Return what the program does today: the knob's value in the baseline."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from autotune.config import KnobValue
@@ -9,7 +10,7 @@ from autotune.domain import Domain, NotOffered
 from autotune.flags import Flag
 from autotune.hardware import Hardware
 from autotune.knobs.base import Knob
-from autotune.profile import Profile
+from autotune.profile import HandKind, Profile
 
 if TYPE_CHECKING:
     from autotune.inside.seams import Seams
@@ -38,24 +39,16 @@ class BatchSize(Knob):
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
         """Return the program's own size and its doublings, as long as an epoch has a few steps."""
-        if not profile.loaders:
-            return NotOffered(
-                "the program draws its batches without a DataLoader: only its own flags reach them"
-            )
-        if profile.in_batch_loss:
-            return NotOffered(f"the loss compares samples of one batch: {profile.in_batch_loss}")
-        loader = profile.training_loader
-        if loader is None:
-            return NotOffered(f"{len(profile.loaders)} loaders train together")
-        if loader.has_batch_sampler:
-            return NotOffered("the training loader has its own batch sampler")
-        if loader.batch_size is None:
-            return NotOffered("the dataset makes whole batches itself (batch_size=None)")
-        if reason := profile.depends_on_batch_before:
+        if reason := next(_obstacles(profile), None):
             return NotOffered(reason)
-        most = (loader.dataset_len or 1 << 62) // LEAST_STEPS_PER_EPOCH
+        if refusal := profile.without_optimizer("and its rate could not follow the batch"):
+            return refusal
+        loader = profile.loaders[0]
         own = loader.batch_size
-        return Domain(tuple(own * f for f in FACTORS if f == 1 or own * f <= most))
+        assert own is not None, "a size that is not known is an obstacle"
+        most = (loader.dataset_len or 1 << 62) // LEAST_STEPS_PER_EPOCH
+        sizes = tuple(own * f for f in FACTORS if f == 1 or own * f <= most)
+        return profile.unless_by_steps(Domain(sizes))
 
     def current(self, profile: Profile) -> KnobValue:
         """Return the training loader's own size."""
@@ -80,3 +73,22 @@ class BatchSize(Knob):
     def from_flag(self, flag: Flag) -> KnobValue:
         """Return the samples that the flag asks for."""
         return flag.number or self.minimum
+
+
+def _obstacles(profile: Profile) -> Iterator[str]:
+    """Why batches of another size cannot be had, or would train something else."""
+    if not profile.loaders:
+        yield "the program draws its batches without a DataLoader: only its own flags reach them"
+        return
+    if profile.in_batch_loss:
+        yield f"the loss compares samples of one batch: {profile.in_batch_loss}"
+    if profile.training_loader is None:
+        yield f"{len(profile.loaders)} loaders train together"
+    if profile.loaders[0].has_batch_sampler:
+        yield "the training loader has its own batch sampler"
+    if profile.loaders[0].batch_size is None:
+        yield "the dataset makes whole batches itself (batch_size=None)"
+    if reason := profile.depends_on_batch_before:
+        yield reason
+    if work := profile.hand_work(HandKind.COUNTED_SCHEDULE):
+        yield f"the program {work.kind} ({work.evidence}): it would not come to its end"

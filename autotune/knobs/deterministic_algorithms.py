@@ -24,11 +24,10 @@ class DeterministicAlgorithms(Knob):
         """Return nothing: a program that has them on wants them."""
         if not profile.deterministic_algorithms:
             return NotOffered("they are off")
-        return NotOffered(f"the program asks for them; --tune {self.name} tries it without")
-
-    def on_request(self, hardware: Hardware, profile: Profile) -> Domain | None:  # noqa: ARG002
-        """Return off beside on for a program that has them on."""
-        return Domain((False, True)) if profile.deterministic_algorithms else None
+        return NotOffered(
+            f"the program asks for them; --tune {self.name} tries it without",
+            by_name=Domain((False, True)),
+        )
 
     def current(self, profile: Profile) -> KnobValue:
         """Return the program's own setting."""

@@ -23,6 +23,8 @@ class OptimizerImplementation(Knob):
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
         """Return what every optimizer of the program has for this device."""
+        if refusal := profile.without_optimizer("and no optimizer walks through them"):
+            return refusal
         offers = [set(optimizer.implementations) for optimizer in profile.optimizers]
         common = set.intersection(*offers) if offers else set()
         if len(common) < 2:

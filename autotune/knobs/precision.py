@@ -72,7 +72,10 @@ class Precision(Knob):
         return Domain(("fp32", "bf16"))
 
     def refusal(self, value: KnobValue, hardware: Hardware, profile: Profile) -> str | None:
-        """Emulated bf16 is slow, and TF32 does not exist, before Ampere."""
+        """Emulated bf16 is slow, and TF32 does not exist, before Ampere; fp16 leaves out steps."""
+        without = profile.without_optimizer("and a step that overflows fp16 could not be left out")
+        if value == "fp16" and without is not None:
+            return without.reason
         lacks = profile.device == "cuda" and hardware.gpus and not hardware.supports_bf16_gpu
         if lacks and value in {"tf32", "bf16"}:
             return f"{value} needs compute capability 8.0 or later"

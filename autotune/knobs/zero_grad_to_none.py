@@ -22,6 +22,8 @@ class ZeroGradToNone(Knob):
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
         """Return both ways for a program that passes set_to_none=False."""
+        if refusal := profile.without_optimizer("and may read a gradient that is not there"):
+            return refusal
         if profile.zero_grad_to_none is not False:
             return NotOffered("the program does not ask for zeros, torch drops gradients already")
         if work := profile.hand_work(HandKind.READS_CLEARED):

@@ -113,8 +113,8 @@ def shares_refusal(hardware: Hardware, profile: Profile) -> str | None:
     """Return why a batch cannot be shared out among devices here, as a clause, or None."""
     if profile.distributes_itself:
         return f"the program distributes itself ({profile.distributes_itself})"
-    if reason := _loop_refusal(profile):
-        return reason
+    if without := profile.without_optimizer("and what it does with several devices is not known"):
+        return without.reason
     if profile.device not in {"cpu", "cuda"}:
         return f"the model computes on the {profile.device} device"
     if len(profile.loaders) > 1:
@@ -122,15 +122,6 @@ def shares_refusal(hardware: Hardware, profile: Profile) -> str | None:
     if not devices_of(hardware, profile):
         return "no GPU's facts are known"
     return profile.depends_on_batch_before
-
-
-def _loop_refusal(profile: Profile) -> str | None:
-    """Return why the program's loop is one process's, or None."""
-    if profile.steps_by_hand:
-        return f"the program changes its weights by hand ({profile.steps_by_hand})"
-    if profile.carries_state:
-        return f"what a batch leaves is carried on to the next one: {profile.carries_state}"
-    return None
 
 
 def ddp_refusal(hardware: Hardware, profile: Profile) -> str | None:

@@ -30,8 +30,8 @@ class ModelSplit(Strategy):
             return "stages need two GPUs"
         if profile.distributes_itself:
             return f"the program distributes itself ({profile.distributes_itself})"
-        if profile.steps_by_hand:
-            return f"the program changes its weights by hand ({profile.steps_by_hand})"
+        if without := profile.without_optimizer("and may expect them on one device"):
+            return without.reason
         if profile.stages < 2:
             return "the model is no nn.Sequential of several parts"
         smallest = min(gpu.memory_bytes for gpu in hardware.gpus)

@@ -17,6 +17,7 @@ from autotune.inside.listener import Listener
 from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.autocast import AutocastSeam
 from autotune.inside.seams.backward import BackwardSeam
+from autotune.inside.seams.by_hand import ByHandSeam
 from autotune.inside.seams.checkpoint import CheckpointSeam
 from autotune.inside.seams.clearing import ClearingSeam
 from autotune.inside.seams.distribution import DistributionSeam
@@ -116,6 +117,9 @@ class Seams:
         self.forward = ForwardSeam(
             listener, lambda: self.optimizer.optimizers, self.distribution.route
         )
+        self.by_hand = ByHandSeam(
+            lambda: self.optimizer.optimizers, lambda: self.forward.roots, self._stepped_by_hand
+        )
         self.checkpoint = CheckpointSeam()
         self.carried = CarriedState()
         self.process = ProcessSeam()
@@ -150,6 +154,8 @@ class Seams:
             or self.distribution.is_needed
         ):
             self.forward.install()
+        if self._listener is not None or self._acts_on_first_steps:
+            self.by_hand.install()
         if self._backward is not None:
             self._backward.install()
         if self._listener is not None or self.scaling.is_needed:
@@ -162,6 +168,12 @@ class Seams:
             self.transfer.install()
         if self._listener is not None or self.autocast.is_needed:
             self.autocast.install()
+
+    @property
+    def _acts_on_first_steps(self) -> bool:
+        """Something waits until the models are known, or until the program trains."""
+        seams = (self.forward, self.checkpoint, self.process)
+        return self.loader.misses_target or any(seam.is_needed for seam in seams)
 
     def _say(self, sentence: str) -> None:
         """Tell a user who trains; a search says it with its result."""
@@ -177,6 +189,7 @@ class Seams:
         self._watches_loop = True
         self.losses.install()
         self.forward.returned = self.losses.returned
+        self.by_hand.note_transforms()
 
     def guard_files(self, start: Start, tell: Callable[[str], None] = lambda _: None) -> None:
         """Keep a trial from changing the user's files, and from reporting to experiment trackers.
@@ -253,6 +266,7 @@ class Seams:
         self.scheduler.remove()
         self.accumulation.remove()
         self.scaling.remove()
+        self.by_hand.remove()
         self.distribution.remove()
         self.clearing.remove()
         self.optimizer.remove()
@@ -339,18 +353,30 @@ class Seams:
         self.distribution.groups_changed()
 
     def _stepped(self, optimizer: Optimizer) -> None:
+        self.by_hand.rest()
+        if self.distribution.is_settling:
+            self.distribution.stepped(optimizer)
+        self._count_step()
+        if self._listener is not None:
+            self._listener.optimizer_stepped(optimizer)
+        elif self._steps >= STEPS_UNTIL_ROOTS_ARE_KNOWN and not self.distribution.is_settling:
+            self.optimizer.stop_listening()
+
+    def _stepped_by_hand(self) -> None:
+        self.optimizer.begin()
+        self._count_step()
+        if self._listener is not None:
+            self._listener.stepped_by_hand()
+        elif self._steps >= STEPS_UNTIL_ROOTS_ARE_KNOWN:
+            self.by_hand.rest()
+
+    def _count_step(self) -> None:
         self._steps += 1
         if self._watches_loop:
             self._watch_loop()
-        if self.distribution.is_settling:
-            self.distribution.stepped(optimizer)
         if self._steps == STEPS_UNTIL_ROOTS_ARE_KNOWN:
             self.uses.remove()
             self.flags.remove()
             self._leave_losses()
             self.forward.narrow()
             self.checkpoint.act_on(self.forward.roots)
-        if self._listener is not None:
-            self._listener.optimizer_stepped(optimizer)
-        elif self._steps >= STEPS_UNTIL_ROOTS_ARE_KNOWN and not self.distribution.is_settling:
-            self.optimizer.stop_listening()

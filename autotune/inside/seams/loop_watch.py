@@ -142,6 +142,8 @@ class LoopWatchSeam:
             planned = [at for batches, at in asked if self._horizons[work.what] >= batches]
             if planned:
                 yield HandWork(work.kind, work.what, planned[0])
+            elif not asked:
+                yield HandWork(HandKind.COUNTED_SCHEDULE, work.what, "")
 
     def _find(self, work: HandWork) -> None:
         self._found.setdefault(work, set()).add(self._windows)

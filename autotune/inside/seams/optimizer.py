@@ -143,7 +143,7 @@ class OptimizerSeam:
         self._watcher = None
 
     def _before_step(self, optimizer: Optimizer) -> None:
-        self._begin()
+        self.begin()
         self._rates.begin_step(optimizer)
         if self._watcher is not None:
             self._watcher[0]()
@@ -154,8 +154,8 @@ class OptimizerSeam:
         if self._watcher is not None:
             self._watcher[1]()
 
-    def _begin(self) -> None:
-        """The program is about to make its first step."""
+    def begin(self) -> None:
+        """The program is about to make its first step, or has made it without an optimizer."""
         if not self._has_begun:
             self._has_begun = True
             self._before_first()

@@ -22,6 +22,11 @@ class ProcessSeam:
         self._wanted: dict[str, KnobValue] = {}
         self._patches = Patches()
 
+    @property
+    def is_needed(self) -> bool:
+        """Some switch was asked for."""
+        return bool(self._wanted)
+
     def switch(self, name: str, value: KnobValue) -> None:
         """Set a switch of SWITCHES."""
         self._wanted[name] = value

@@ -71,6 +71,17 @@ class TrainersSeam:
         self.in_use = library
         self.adopt()
 
+    @property
+    def bound(self) -> str:
+        """How many steps the running trainer was told to make, empty where epochs end it."""
+        for trainer in self._running:
+            arguments = getattr(trainer, "args", None)
+            steps = getattr(trainer if arguments is None else arguments, "max_steps", -1)
+            by_epochs = arguments is None and getattr(trainer, "max_epochs", None) not in {None, -1}
+            if steps > 0 and not by_epochs:
+                return f"max_steps={steps} of its {type(trainer).__name__}"
+        return ""
+
     def launch(self, ranks: int, nodes: int) -> None:
         """Have Lightning take all ranks that were launched; by itself it takes those it is told of.
 
