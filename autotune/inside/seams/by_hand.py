@@ -75,8 +75,8 @@ class ByHandSeam:
         backward, grad = torch.autograd.backward, torch.autograd.grad
         seam = self
 
-        def after_backward(tensors: Any, *args: Any, inputs: Any = None, **kwargs: Any) -> None:
-            seam._pass(backward, (tensors, *args), {**kwargs, "inputs": inputs}, inputs or tensors)
+        def after_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+            seam._pass(backward, (tensors, *args), kwargs, kwargs.get("inputs") or tensors)
 
         def after_grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling():

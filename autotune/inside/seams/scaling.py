@@ -14,7 +14,7 @@ not scaled, so that small ones vanish; hooks on nodes of the graph, which see sc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
@@ -146,20 +146,26 @@ class ScalingSeam:
             grad_variables: Any = None,
             inputs: Any = None,
         ) -> None:
-            rest = retain_graph, create_graph, grad_variables, inputs
+            rest = {
+                "retain_graph": retain_graph,
+                "create_graph": create_graph,
+                "grad_variables": grad_variables,
+                "inputs": inputs,
+            }
             if seam._scale is None:
                 seam.passes += 1
-                original(tensors, grad_tensors, *rest)
+                original(tensors, grad_tensors, **rest)
                 return
             roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
             leaves = leaves_of(roots)
             if seam._pass is not None:  # activations are computed again, maybe on another thread
                 seam._pass.take_in(leaves)
-                original(tensors, grad_tensors, *rest)
+                original(tensors, grad_tensors, **rest)
                 return
-            leaves += [inputs] if isinstance(inputs, torch.Tensor) else list(inputs or ())
+            named = inputs.values() if isinstance(inputs, Mapping) else inputs
+            leaves += [named] if isinstance(named, torch.Tensor) else list(named or ())
             with seam._scaled_pass(leaves, keeps_graph=create_graph) as scale:
-                original(roots, begun(roots, grad_tensors, scale), *rest)
+                original(roots, begun(roots, grad_tensors, scale), **rest)
 
         self._patches.replace(torch.autograd, "backward", backward)
 
