@@ -2,8 +2,8 @@
 
 Covered: ``torch.save`` anywhere; ``open`` (and so ``Path.write_text``, numpy, json, pickle) for
 writing; renaming and removing files; making folders; ``logging.FileHandler``; TensorBoard's
-``SummaryWriter``; safetensors, HDF5, SQLite and images of cv2. What is written goes to a folder that
-ends with the rank. Not covered: what other libraries write by their own C code.
+``SummaryWriter``; safetensors, HDF5, SQLite and images of cv2. What is written goes to a folder
+that ends with the rank. Not covered: what other libraries write by their own C code.
 """
 
 from __future__ import annotations
