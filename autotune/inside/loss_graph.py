@@ -118,7 +118,10 @@ def _visit(
 ) -> list[tuple[Any, _Factors]]:
     """Note what a scalar is; return what it is made of, if that is more scalars."""
     kind, inputs = _kind(node), _inputs(node)
-    if kind in {"Sum", "Mean"} and inputs and _kind(inputs[0]) == "Stack":
+    if prod(_shape(node)) != 1:
+        reading.is_known = False
+        return []
+    if kind in {"Sum", "Mean"} and _is_a_list_of_scalars(inputs):
         return [(part, factors) for part in _inputs(inputs[0])]
     if kind in {"Sum", "Mean"} or hasattr(node, "_saved_reduction"):
         _note_term(node, kind, factors, reading, samples)
@@ -132,6 +135,10 @@ def _visit(
     elif not _is_of_parameters(node):
         reading.curve = f"{kind.lower()} of a mean or a sum"
     return []
+
+
+def _is_a_list_of_scalars(inputs: list[Any]) -> bool:
+    return bool(inputs) and _kind(inputs[0]) == "Stack" and len(_shape(inputs[0])) == 1
 
 
 def _visit_product(node: Any, factors: _Factors, reading: Reading) -> list[tuple[Any, _Factors]]:
@@ -166,8 +173,16 @@ def _note_term(
         sizes = (node._saved_target if "Nll" in kind else node._saved_self).shape  # noqa: SLF001
         is_mean, whole = node._saved_reduction == 1, prod(sizes)  # noqa: SLF001
         own = node._saved_total_weight if "Nll" in kind else float(whole)  # noqa: SLF001
-    natural = {sizes[0] if sizes else 1, whole, samples or whole}
+    batch = samples or (sizes[0] if sizes else 1)
+    natural = {sizes[0] if sizes else 1, whole, batch}
+    if is_mean and batch > 1 and batch in factors.numbers and not natural & {*_floats(factors)}:
+        is_mean = False  # a mean times the batch
+        factors = _Factors()
     reading.terms.append(_term(node, own if is_mean else None, natural, factors))
+
+
+def _floats(factors: _Factors) -> list[float]:
+    return [count for count in factors.counts if isinstance(count, float)]
 
 
 def _term(
@@ -181,16 +196,14 @@ def _term(
         natural: How many samples, or numbers, it is made of.
         factors: Of the program.
     """
-    is_natural = [c in natural for c in factors.counts if isinstance(c, float)]
     if count is not None:
-        grows = any(number in natural and number > 1 for number in factors.numbers)
-        return Term(node, None if grows and not any(is_natural) else count)
+        return Term(node, count)
     tensors = [c for c in factors.counts if isinstance(c, torch.Tensor)]
     if tensors:
         return Term(node, tensors[0])
-    numbers = [c for c in factors.counts if isinstance(c, float) and c > 1]
-    if any(is_natural):
-        return Term(node, next(n for n in factors.counts if n in natural))
+    if own := [c for c in _floats(factors) if c in natural]:
+        return Term(node, own[0])
+    numbers = [c for c in _floats(factors) if c > 1]
     return Term(node, numbers[0], is_sum_if_constant=True) if numbers else Term(node, None)
 
 
@@ -302,8 +315,6 @@ def _shape_before(node: Any) -> Any:
     """Return the shape of what a node takes, as far as it tells."""
     if hasattr(node, "_saved_self_sym_sizes"):
         return torch.Size(node._saved_self_sym_sizes)  # noqa: SLF001
-    if "AccumulateGrad" in node.name():
-        return node.variable.shape
     saved = getattr(node, "_saved_self", None)
     return saved.shape if isinstance(saved, torch.Tensor) else _shape(node)
 
@@ -318,7 +329,9 @@ def _dims(node: Any, count: int) -> list[int]:
 
 
 def _kind(node: Any) -> str:
-    return str(node.name()).partition("Backward")[0]
+    """Return what computes forward; functions of the program's own keep their whole name."""
+    name, _, number = str(node.name()).partition("Backward")
+    return name if number.isdigit() else str(node.name())
 
 
 def _inputs(node: Any) -> list[Any]:
@@ -326,6 +339,8 @@ def _inputs(node: Any) -> list[Any]:
 
 
 def _shape(node: Any) -> Any:
+    if "AccumulateGrad" in node.name():
+        return node.variable.shape
     return node._input_metadata[0].shape  # noqa: SLF001 - of what it has put out
 
 

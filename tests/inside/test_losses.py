@@ -100,6 +100,7 @@ PLAIN: dict[str, tuple[Loss, nn.Module | None]] = {
     ),
     "attention": (lambda m, x, y: functional.cross_entropy(m(x), y), Attends()),
     "a model's own": (lambda m, x, y: m(x, y), Loses()),
+    "stacked": (lambda m, x, _: torch.stack([m(x).sum(1), m(x + 1).sum(1)]).mean(), None),
     "pairs": (lambda m, x, _: functional.cosine_similarity(m(x), m(x + 1)).mean(), None),
     "VAE": (
         lambda m, x, _: m(x).square().sum() - 0.5 * torch.sum(1 + m(x) - m(x).exp()),

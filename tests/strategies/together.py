@@ -276,7 +276,7 @@ def loss_of(style: str, model: nn.Module, x: torch.Tensor, labels: torch.Tensor)
         ),
         "masked": lambda: (errors * known).sum() / known.sum(),
         "masked by number": lambda: errors[known > 0].sum() / int(known.sum()),
-        "selected": lambda: errors[labels >= 0].mean(),
+        "selected": lambda: torch.mean(errors[labels >= 0]),
     }
     return torch.as_tensor(losses[style]())
 

@@ -8,6 +8,7 @@ do before they return, unless samples are numbered as classes of one batch.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -33,12 +34,11 @@ class LossesSeam:
         self._samples: int | None = None
         self._compared: Counter[str] = Counter()
         self._curves: Counter[str] = Counter()
-        self._passes = 0
         self._patches = Patches()
 
     @property
     def in_batch(self) -> str:
-        """What was seen of comparisons within a batch; a numbering holds if each pass had one."""
+        """What was seen of comparisons within a batch."""
         return self._usual(self._compared)
 
     @property
@@ -52,7 +52,8 @@ class LossesSeam:
         seam = self
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-            seam._look([tensors] if isinstance(tensors, torch.Tensor) else list(tensors))
+            with suppress(AttributeError, RuntimeError):  # a graph of another make tells nothing
+                seam._look([tensors] if isinstance(tensors, torch.Tensor) else list(tensors))
             original(tensors, *args, **kwargs)
 
         self._patches.replace(torch.autograd, "backward", outermost(backward, original))
@@ -69,7 +70,6 @@ class LossesSeam:
         self._outputs |= {t.grad_fn for t in tensors_in(output) if t.grad_fn and t.numel() > 1}
 
     def _look(self, losses: list[torch.Tensor]) -> None:
-        self._passes += 1
         for loss in losses:
             for counter, found in (
                 (self._compared, compared(loss, self._outputs, self._samples)),
