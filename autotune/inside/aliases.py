@@ -19,9 +19,14 @@ def shared_weight(roots: Collection[nn.Module]) -> str:
     for parameter, name in names.items():
         if any(is_part_of_more(own) for own in _own(parameter)):
             return name
-    places = {_place(own): name for p, name in names.items() for own in _own(p)}
-    known = {id(own) for p in names for own in _own(p)}
-    return next((places[at] for at in _others(known) if at in places), "") if places else ""
+    seen: dict[int | None, str] = {None: ""}
+    for parameter, name in names.items():
+        for place in map(_place, _own(parameter)):
+            if seen.setdefault(place, name) != name:
+                return name  # another one of the model's own lies there
+    known = {id(own) for parameter in names for own in _own(parameter)}
+    others = _others(known) if names else ()
+    return next((seen[place] for place in others if seen.get(place)), "")
 
 
 def is_part_of_more(tensor: torch.Tensor) -> bool:

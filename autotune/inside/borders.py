@@ -213,6 +213,7 @@ class Borders(Listener):
             self.disturbed()  # a validation pass; a teacher model is called alike in every step
         if self.observer.is_complete:
             self.at_border(Step(samples, counts.wait_s, counts.tokens))
+            self.seams.forward.calls.clear()
             return
         if samples:
             self.observer.step_ended(samples, self.batches_per_step)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
+from itertools import zip_longest
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -37,7 +39,8 @@ class Purity:
         def watching(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or not self._looks_at(block):
                 return forward(block, *args, **kwargs)
-            before = [(*own, state_of(own[1])) for own in _held(block, args, kwargs)]
+            held = (*_given(forward, args, kwargs), *_held(block))
+            before = [(name, holder, state_of(holder)) for name, holder in held]
             output = forward(block, *args, **kwargs)
             for name, holder, state in before:
                 if (now := state_of(holder)) != state:
@@ -59,12 +62,17 @@ class Purity:
         return self._passes[block] in LOOKED_AT
 
 
-def _held(
-    block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+def _given(
+    forward: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[tuple[str, Any]]:
-    """Return by name what a pass may change."""
-    yield from ((f"its argument {place}", value) for place, value in enumerate(args, 1))
-    yield from ((f"its argument {name}", value) for name, value in kwargs.items())
+    """Yield a block's arguments by name."""
+    names = list(inspect.signature(forward).parameters)[1:]
+    named = zip_longest(names[: len(args)], args, fillvalue="*")
+    return ((f"its argument {name}", value) for name, value in (*named, *kwargs.items()))
+
+
+def _held(block: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield by name what else a pass may change."""
     buffers = {id(buffer) for buffer in block.buffers()}
     for path, module in block.named_modules():
         own = {k: v for k, v in vars(module).items() if k not in OF_MODULES}

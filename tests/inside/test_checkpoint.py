@@ -164,12 +164,17 @@ class Stateful(nn.Module):
     mean: torch.Tensor
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = torch.tanh(self.norm(self.linear(self.drop(x))))
+        factor = 1.0
         match self.kind:
             case "python's random":
-                y = y * random.random()
+                factor = random.random()
             case "numpy's random":
-                y = y * float(numpy.random.rand())  # noqa: NPY002  # as programs do
+                factor = float(numpy.random.rand())  # noqa: NPY002  # as programs do
+            case "counter":
+                self.count += 1
+                factor = 1 / self.count
+        y: torch.Tensor = torch.tanh(self.norm(self.linear(self.drop(factor * x))))
+        match self.kind:
             case "codebook":
                 nearest = torch.cdist(y, self.codes).argmin(1)
                 y = y * self.codes[nearest]
@@ -180,9 +185,6 @@ class Stateful(nn.Module):
             case "another tensor each time":
                 y = y * torch.exp(self.mean)
                 self.mean = 0.5 * self.mean + 0.5 * y.detach().mean(0)
-            case "counter":
-                self.count += 1
-                y = y * self.count
             case "kept tensor":
                 y = y + self.last * y
                 self.last = y.sigmoid().mean()

@@ -66,7 +66,7 @@ class ForwardSeam:
         most_parameters: Of any root that was called so far.
         computes_again: Modules were called within a backward pass, before ``narrow()``.
         records_calls: Whether outermost calls are noted.
-        calls: Those of the present step, while they are noted; whoever has them noted clears them.
+        calls: Those of the present step, while they are noted; each border clears them.
         returned: Told what a root was given and what it returned.
     """
 
