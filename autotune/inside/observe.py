@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Iterable, Mapping
+from threading import get_ident
 from time import perf_counter
 from typing import Any
 
@@ -43,6 +44,9 @@ class Observer:
     The loaders that train are those that handed out a batch, with gradients enabled, between the
     first optimizer's first and second step and again before its third: what the program iterates to
     look at a sample or to validate is not among them. None means a program without a DataLoader.
+
+    Attributes:
+        loader_thread: Another thread than the one that steps asks for the batches.
     """
 
     def __init__(self, seams: Seams, world_size: int = 1) -> None:
@@ -59,6 +63,8 @@ class Observer:
         self._batches = 0
         self._batches_by_step: list[int] = []
         self._stepped_at: list[float] = []
+        self._ahead: dict[DataLoader[Any], int] = {}
+        self.loader_thread = False
         self.loaders: tuple[DataLoader[Any], ...] | None = None
 
     @property
@@ -81,6 +87,7 @@ class Observer:
             return
         if feed.loader not in self._since_step:
             self._since_step.append(feed.loader)
+        self._ahead[feed.loader] = feed.thread
         self._batches = self._batches + 1 if feed is self._feed else 1
         self._feed = feed
 
@@ -99,7 +106,10 @@ class Observer:
         self._batches_by_step.append(self._batches)
         if self._lead_steps == 3:
             both = [own for own in self._since_step if own in self._before]
-            self.loaders = tuple(both or self._since_step[-1:])
+            foreign = [own for own, thread in self._ahead.items() if thread != get_ident()]
+            self.loaders = tuple(both or self._since_step[-1:] or foreign)
+            self.loader_thread = any(own in foreign for own in self.loaders)
+            self._ahead.clear()
         self._before, self._since_step = self._since_step, []
         return True
 
@@ -165,13 +175,14 @@ class Observer:
             torch_version=torch.__version__,
             config_reads=dict(config_reads),
             trainer=self._seams.trainers.in_use,
-            reads_ahead=self._reads_ahead,
+            reads_ahead=self._reads_ahead or self.loader_thread,
             flags=self._seams.flags.all(),
             distributes_itself=self._distributes_itself(roots),
             world_size=self._world_size,
             batch_norm_layers=sum(isinstance(m, BatchNorms) for m in modules),
             stages=_stages(roots),
             dataset=self._dataset(),
+            loader_thread=self.loader_thread,
         )
 
     def _dataset(self) -> DatasetFacts:

@@ -234,11 +234,13 @@ class Seams:
         self.optimizer.set_rule(LrRule(setting.lr_rule), batch_parts(setting.baseline))
         before = since.config if since is not None else setting.baseline
         self.forward.allow_recompiles()
+        self.loader.hold()
         for knob, value in setting.config.changes_from(before).items():
             if knob in setting.flags:
                 registry()[knob].follow(value, self)
             elif knob not in setting.own_knobs:
                 registry()[knob].apply(value, self)
+        self.loader.release()
         if since is None and self._group.is_launched:
             if "num_threads" in setting.config:  # ranks start with those of their share of cores
                 registry()["num_threads"].apply(setting.config["num_threads"], self)

@@ -66,6 +66,7 @@ class LoaderSeam:
         self._options: dict[str, int | bool | str] = {}
         self._workers = Workers()
         self.items = ItemWatch()
+        self._is_held = self._is_behind = False
         self.version = 0
         self.replays = False
         self.found_target = False
@@ -73,7 +74,20 @@ class LoaderSeam:
     def request(self, **options: int | bool | str) -> None:
         """Ask for options of the training loader, by the names of their knobs."""
         self._options.update(options)
-        self.version += 1
+        self._is_behind = True
+        if not self._is_held:
+            self.release()
+
+    def hold(self) -> None:
+        """Let feeds see no option before all of them are asked for: they may run in a thread."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Let feeds see what was asked for."""
+        self._is_held = False
+        if self._is_behind:
+            self._is_behind = False
+            self.version += 1
 
     def share(self, group: Group, begins: Callable[[], None]) -> None:
         """Give each rank its part of the training loader's data, for all of the process's life.
@@ -89,7 +103,8 @@ class LoaderSeam:
         """Return the loader as the program built it, be it before the seam was installed."""
         if loader not in self._facts:
             self._built(loader)
-        return self._facts[loader]
+        facts, own = self._facts[loader], self._own[loader]
+        return replace(facts, start_method=start_method(own.context))
 
     def dataset_facts(self, loader: DataLoader[Any]) -> DatasetFacts:
         """Return what the first batches showed of a loader's dataset."""
