@@ -328,7 +328,8 @@ def _short(value: Any) -> Any:
     """An immutable value, or enough of it to know it by."""
     if isinstance(value, (str, bytes)) and len(value) > SAMPLED:
         return len(value), value[:FEW], value[-FEW:], id(value)
-    return "nan" if value != value else value  # noqa: PLR0124 - NaN is not equal to itself
+    is_number = isinstance(value, (float, complex))
+    return "nan" if is_number and value != value else value  # noqa: PLR0124 - so is NaN
 
 
 def _fingerprint(many: Any) -> int:

@@ -249,8 +249,9 @@ class Drawn(Numbers):
 
 def test_copies_of_a_generator_repeat_their_draws_so_workers_are_refused() -> None:
     def program() -> list[list[float]]:
-        loader = DataLoader(Faces(Noise(numpy.random.default_rng(1))), 4)
-        return [[float(x) % 1 for batch in loader for x in batch[:, 1]]]
+        rng = numpy.random.default_rng(1)
+        loader = DataLoader(Faces(lambda _: float(rng.random())), 4)
+        return [[float(x) for batch in loader for x in batch[:, 1]]]
 
     alone = program()
     facts = facts_of(lambda: DataLoader(Faces(Noise(None)), 4))
