@@ -56,9 +56,10 @@ class Borders(Listener):
     """Runs in the program's main thread, inside the calls that the seams intercept.
 
     A border is where the training loader is asked for a batch after an optimizer step; for programs
-    without a DataLoader, the end of an optimizer step. Steps that a program makes by hand end where
-    it comes back to its loader, its model or its next backward pass. At a border a subclass may
-    wait as long as it likes: the program stands still there, between two steps.
+    without a DataLoader, or where another thread asks it, the end of an optimizer step. Steps that
+    a program makes by hand end where it comes back to its loader, its model or its next backward
+    pass. At a border a subclass may wait as long as it likes: the program stands still there,
+    between two steps.
 
     Args:
         setting: What the program starts under; None leaves it as it is.
@@ -114,6 +115,9 @@ class Borders(Listener):
         self.seams.by_hand.look()
         if feed is not self.feed and not (self.observer.is_training(feed) and self._leads(feed)):
             return
+        if self.observer.loader_thread:  # which this is: it may ask in the middle of a step
+            self.feed = feed
+            return
         is_new = self.feed is not feed
         is_part_of_the_step = self.feed is not None and self._feed_steps == 0
         if is_new and not is_part_of_the_step:
@@ -129,7 +133,7 @@ class Borders(Listener):
 
     def after_batch(self, feed: Feed, samples: int, wait_s: float) -> None:
         """Count a batch of a training loader; others only disturb the block."""
-        if (clock := self.clock) is not None:
+        if (clock := self.clock) is not None and not self.observer.loader_thread:
             clock.leave()
         is_known = feed is self.feed
         if not is_known:
@@ -191,7 +195,7 @@ class Borders(Listener):
         self._stepped = True
         if self.observer.loaders is None:
             self._counts = _Counts()  # the first step's own: what came before it was set-up
-        elif not self.observer.loaders:
+        elif not self.observer.loaders or self.observer.loader_thread:
             self._border()
 
     def _leads(self, feed: Feed) -> bool:
@@ -204,7 +208,8 @@ class Borders(Listener):
         self._usual_calls.append(counts.calls_without_grad)
         self.batches_per_step = max(1, counts.batches)
         self._counts, self._stepped = _Counts(), False
-        samples = counts.batch_samples if self.observer.loaders else counts.forward_samples
+        is_ahead = not self.observer.loaders or self.observer.loader_thread
+        samples = counts.forward_samples if is_ahead else counts.batch_samples
         if not self.observer.loaders and not self.seams.forward.roots:
             samples = 1  # bare tensors: a step is all that can be counted
         self._feed_steps += 1

@@ -143,6 +143,7 @@ class _Walk:
         self.counted: set[str] = set()
         self.is_whole = True
         self._seen: set[int] = set()
+        self._functions: set[types.FunctionType] = set()
         self._bytes_left = WHOLE_BYTES
 
     def visit(self, path: Path, value: Any, level: int, names: tuple[str, ...]) -> None:
@@ -246,15 +247,16 @@ class _Walk:
 
     def _code(self, function: Any, owner: type | None, path: Path, level: int) -> None:
         """Note what a function of the program's reads, and the functions that it calls."""
-        if id(function) in self._seen or not own_code(function, LIBRARIES):
+        if function in self._functions or not own_code(function, LIBRARIES):
             return
-        self._seen.add(id(function))
+        self._functions.add(function)
         names = names_read(function.__code__)
         self.read |= names
         self.counted |= names_counted(function.__code__)
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         closed = {name: cell.cell_contents for name, cell in cells if cell != types.CellType()}
-        known = {n: function.__globals__[n] for n in names & function.__globals__.keys()} | closed
+        known = {n: function.__globals__[n] for n in names & function.__globals__.keys()}
+        known |= closed | _defaults(function)
         root = path[:1] if path[0].key != "dataset" else ()
         for name, value in known.items():
             if isinstance(value, types.FunctionType):
@@ -265,6 +267,14 @@ class _Walk:
         for name in names & members.keys():
             if (method := _function_of(members[name])) is not None:
                 self._code(method, owner, path, level)
+
+
+def _defaults(function: types.FunctionType) -> dict[str, Any]:
+    """What a function takes where nothing is passed; ``lambda x, rng=rng: ...``."""
+    values = function.__defaults__ or ()
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    given = dict(zip(names[len(names) - len(values) :], values, strict=True))
+    return given | (function.__kwdefaults__ or {})
 
 
 def _members(owner: type) -> dict[str, Any]:
@@ -318,7 +328,8 @@ def _short(value: Any) -> Any:
     """An immutable value, or enough of it to know it by."""
     if isinstance(value, (str, bytes)) and len(value) > SAMPLED:
         return len(value), value[:FEW], value[-FEW:], id(value)
-    return "nan" if value != value else value  # noqa: PLR0124 - NaN is not equal to itself
+    is_number = isinstance(value, (float, complex))
+    return "nan" if is_number and value != value else value  # noqa: PLR0124 - so is NaN
 
 
 def _fingerprint(many: Any) -> int:

@@ -18,7 +18,7 @@ from autotune.inside.borders import Borders, Step
 from autotune.inside.communication import LEAST_STEPS, CommunicationClock
 from autotune.inside.compiled import CompileCounter, frames_compiled
 from autotune.inside.dissect import Dissection
-from autotune.inside.feed import steps_per_epoch
+from autotune.inside.feed import Feed, steps_per_epoch
 from autotune.inside.follower import Tally
 from autotune.inside.forks import ForkTrainingError
 from autotune.inside.group import ALONE, Group
@@ -320,7 +320,7 @@ class Driver(Borders):
                     plan,
                     self._instruments(),
                     self.seams,
-                    self.feed if len(self.observer.loaders or ()) == 1 else None,
+                    self._feed_of_this_thread,
                     counts_flops=frames_compiled() == 0,
                 )
             case Dissect(_, number):  # several ranks are told apart by their loads, not their parts
@@ -331,6 +331,12 @@ class Driver(Borders):
                 self._quit()
             case other:
                 raise AssertionError(f"unexpected command {other!r}")
+
+    @property
+    def _feed_of_this_thread(self) -> Feed | None:
+        """The one training loader's feed, if no other thread asks it for batches."""
+        is_alone = len(self.observer.loaders or ()) == 1 and not self.observer.loader_thread
+        return self.feed if is_alone else None
 
     def _switch(self, setting: Setting) -> None:
         before = self._setting.config if self._setting else setting.baseline

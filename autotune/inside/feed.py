@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
+from threading import get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ class Feed:
         starts: How often iteration over the data has begun.
         start_s: Seconds from the last beginning to its first batch.
         wants_gradients: Gradients were enabled when the program began to iterate.
+        thread: The thread that asked for the last batch.
     """
 
     def __init__(self, loader: DataLoader[Any], seam: LoaderSeam, listener: Listener) -> None:
@@ -37,6 +39,7 @@ class Feed:
         self._listener = listener
         self._version = seam.version
         self.wants_gradients = torch.is_grad_enabled()
+        self.thread = get_ident()
         self._cached: _Cached | None = None
         self._active = seam.variant(loader) if listener.never_ends(self) else loader
         self._begin()
@@ -48,6 +51,7 @@ class Feed:
         return len(self._active)
 
     def __next__(self) -> Any:
+        self.thread = get_ident()
         self._listener.before_batch(self)
         endless = self._listener.never_ends(self)
         if endless and self._version != self._seam.version:
@@ -85,7 +89,7 @@ class Feed:
             return 0
         tasks = getattr(self._inner, "_task_info", None)
         queued = self._queued_batches
-        if tasks is None or queued is None:
+        if tasks is None or queued is None or self.thread != get_ident():  # another is at them
             return None
         return queued + sum(len(task) == 2 for task in tasks.values())  # waiting for their turn
 
@@ -175,7 +179,7 @@ class Feed:
         """End the old workers before new ones start: both at once would disturb the new ones."""
         self._version = self._seam.version
         variant = self._seam.variant(self.loader)
-        del self._inner
+        self._inner = iter(())  # other threads may look at it
         self._seam.end_workers(self._active)
         self._active = variant
         self._begin()

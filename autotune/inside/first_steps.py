@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from statistics import median
+from threading import get_ident
 from time import perf_counter
 from typing import Any
 
@@ -29,12 +30,15 @@ class FirstSteps:
 
     Attributes:
         lead: The optimizer whose steps count, None where the program makes them by hand.
+        loader_thread: Another thread than the one that steps asks for the batches.
     """
 
     def __init__(self, world_size: int = 1) -> None:
         self._world_size = world_size
         self._since_step: list[DataLoader[Any]] = []
+        self._threads: dict[DataLoader[Any], int] = {}
         self._feed: Feed | None = None
+        self.loader_thread = False
         self._batches = 0
         self._begin(lead=None)
 
@@ -86,6 +90,7 @@ class FirstSteps:
             return
         if feed.loader not in self._since_step:
             self._since_step.append(feed.loader)
+        self._threads[feed.loader] = feed.thread
         self._batches = self._batches + 1 if feed is self._feed else 1
         self._feed = feed
 
@@ -135,5 +140,8 @@ class FirstSteps:
         self._batches_by_step.append(self._batches)
         if self._steps == 3:
             both = [own for own in self._since_step if own in self._before]
-            self.loaders = tuple(both or self._since_step[-1:])
+            foreign = [own for own, thread in self._threads.items() if thread != get_ident()]
+            self.loaders = tuple(both or self._since_step[-1:] or foreign)
+            self.loader_thread = any(own in foreign for own in self.loaders)
+            self._threads.clear()
         self._before, self._since_step = self._since_step, []

@@ -287,11 +287,13 @@ class Seams:
             self.set_sums(sums=setting.sums)
         before = since.config if since is not None else setting.baseline
         self.forward.allow_recompiles()
+        self.loader.hold()
         for knob, value in setting.config.changes_from(before).items():
             if knob in setting.flags:
                 registry()[knob].follow(value, self)
             elif knob not in setting.own_knobs:
                 registry()[knob].apply(value, self)
+        self.loader.release()
         if since is None and self._group.is_launched:
             self._join_ranks(setting)
 

@@ -76,6 +76,7 @@ class LoaderSeam:
         self._options: dict[str, int | bool | str] = {}
         self._workers = Workers()
         self.items = ItemWatch()
+        self._is_held = self._is_behind = False
         self.version = 0
         self.replays = False
         self.found_target = False
@@ -83,7 +84,20 @@ class LoaderSeam:
     def request(self, **options: int | bool | str) -> None:
         """Ask for options of the training loader, by the names of their knobs."""
         self._options.update(options)
-        self.version += 1
+        self._is_behind = True
+        if not self._is_held:
+            self.release()
+
+    def hold(self) -> None:
+        """Let feeds see no option before all of them are asked for: they may run in a thread."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Let feeds see what was asked for."""
+        self._is_held = False
+        if self._is_behind:
+            self._is_behind = False
+            self.version += 1
 
     def share(self, group: Group, begins: Callable[[], None]) -> None:
         """Give each rank its part of the training loader's data, for all of the process's life.
@@ -99,7 +113,8 @@ class LoaderSeam:
         """Return the loader as the program built it, be it before the seam was installed."""
         if loader not in self._facts:
             self._built(loader, "")
-        facts = self._facts[loader]
+        own = self._own[loader]
+        facts = replace(self._facts[loader], start_method=start_method(own.context))
         if self._twins is None:
             return facts
         is_alone = len(self._sites(facts)) == 1  # then it is known by its facts, wherever it is

@@ -85,7 +85,7 @@ class Workers:
         number = self._beginnings[own] = self._beginnings.get(own, 0) + 1
         ours = _Beginning(loader.num_workers > 0, keeps and vars(loader)["_iterator"] is not None)
         theirs = _Beginning(facts.num_workers > 0, own_keeps and number > 1)
-        if ours == theirs:
+        if ours == theirs and keeps == own_keeps:
             return begin(loader)
         changes = self._like_order(loader, ours, theirs)
         if ours.has_workers and not theirs.has_workers and not ours.stay:
@@ -117,7 +117,7 @@ class Workers:
         if order is None:
             return {}
         if theirs.orders > 1:
-            order.begin_late() if ours.orders == 1 and not ours.stay else order.begin()
+            order.begin() if ours.stay else order.begin_late()
         self._orders[loader] = order
         return {name: order}
 

@@ -1,0 +1,813 @@
+"""Datasets in workers that the program did not ask for: seen first, then the same items or none."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import multiprocessing as python_multiprocessing
+import os
+import queue
+import random
+import sqlite3
+import threading
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from multiprocessing import Value
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy
+import pytest
+import torch
+from torch import multiprocessing, nn
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+    random_split,
+)
+
+from autotune.config import Config, KnobValue
+from autotune.domain import Domain, NotOffered
+from autotune.inside.borders import Borders, Step
+from autotune.inside.datasets import look
+from autotune.inside.group import ALONE
+from autotune.inside.seams import Seams
+from autotune.knobs import registry
+from autotune.lr import LrRule
+from autotune.profile import DatasetFacts, LoaderFacts, Profile
+from autotune.setting import Setting
+from tests.made import make_hardware, make_loader, make_profile
+
+SAMPLES = 48
+Loader = DataLoader[Any]
+
+
+class Numbers(Dataset[torch.Tensor]):
+    """Its items are their own numbers; a subclass says what is done with each."""
+
+    def __init__(self, length: int = SAMPLES) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([float(index), self.more(index)])
+
+    def more(self, index: int) -> float:
+        return 0.0
+
+
+class Watched(Borders):
+    """Stops at no border; counts them."""
+
+    def __init__(self) -> None:
+        super().__init__(None, ALONE)
+        self.profile: Profile | None = None
+        self.borders: list[Step] = []
+        self.threads: set[int] = set()
+        self.then: Callable[[], None] = lambda: None
+
+    def observed(self) -> None:
+        self.profile = self.observer.profile({})
+        self.then()
+
+    def at_border(self, step: Step) -> None:
+        self.borders.append(step)
+        self.threads.add(threading.get_ident())
+
+
+@contextmanager
+def watched() -> Iterator[Watched]:
+    """The seams as a rig installs them."""
+    borders = Watched()
+    borders.seams.install()
+    try:
+        yield borders
+    finally:
+        borders.seams.remove()
+        del borders.observer  # it knows the last feed, which keeps its workers
+        borders.feed = None
+
+
+def train(
+    loader: Loader, each: Callable[[int], object] = lambda _: None, steps: int = 9
+) -> list[torch.Tensor]:
+    """A program: go through the data, do something each time, step."""
+    weight = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    seen: list[torch.Tensor] = []
+    while len(seen) < steps:
+        for batch in loader:
+            seen.append(batch[0] if isinstance(batch, (list, tuple)) else batch)
+            optimizer.zero_grad()
+            weight.sum().backward()
+            optimizer.step()
+            each(len(seen))
+            if len(seen) == steps:
+                break
+    return seen
+
+
+def offer(dataset: Any, each: Callable[[int], object] = lambda _: None, **options: Any) -> str:
+    """Return why num_workers is refused for a program, empty where it is not."""
+    with watched() as borders:
+        train(DataLoader(dataset, 4, **options), each)
+    profile = borders.profile
+    assert profile is not None
+    offered = registry()["num_workers"].domain(make_hardware(), profile)
+    return offered.reason if isinstance(offered, NotOffered) else ""
+
+
+@contextmanager
+def running(
+    facts: LoaderFacts, own: Mapping[str, KnobValue], **changes: KnobValue
+) -> Iterator[Seams]:
+    """The seams as ``autotune run`` installs them."""
+    baseline = Config({"num_workers": 0, "persistent_workers": False, **own})
+    setting = Setting(baseline.replace(**changes), baseline, facts, LrRule.NONE, (), "cpu")
+    seams = Seams(None, facts)
+    seams.apply(setting)
+    seams.install()
+    try:
+        yield seams
+    finally:
+        seams.remove()
+
+
+def seen_under(
+    program: Callable[[], list[list[float]]],
+    facts: LoaderFacts,
+    own: Mapping[str, KnobValue] | None = None,
+    **changes: KnobValue,
+) -> list[list[float]]:
+    """Return what a program reads under ``autotune run``."""
+    with running(facts, own or {}, **changes) as seams:
+        result = program()
+        assert not seams.loader.misses_target
+        return result
+
+
+def facts_of(build: Callable[[], Loader]) -> LoaderFacts:
+    """Return a loader as a search sees it."""
+    with watched() as borders:
+        return borders.seams.loader.facts(build())
+
+
+# --- generators ----------------------------------------------------------------------------------
+
+
+class Noise:
+    """A transform that draws from a generator of its own, of a given kind."""
+
+    def __init__(self, rng: Any) -> None:
+        self.rng = rng
+
+    def __call__(self, number: int) -> float:
+        if isinstance(self.rng, torch.Generator):
+            return number + float(torch.rand(1, generator=self.rng))
+        return number + float(self.rng.random())
+
+
+class Faces(Numbers):
+    def __init__(self, transform: Callable[[int], float]) -> None:
+        super().__init__()
+        self.transform = transform
+
+    def more(self, index: int) -> float:
+        return self.transform(index)
+
+
+class Compose:
+    def __init__(self, *transforms: Callable[[Any], float]) -> None:
+        self.transforms = transforms
+
+    def __call__(self, number: float) -> float:
+        for transform in self.transforms:
+            number = transform(number)
+        return number
+
+
+def with_default(noise: Noise) -> Callable[[int], float]:
+    def transform(number: int, noise: Noise = noise) -> float:
+        return noise(number)
+
+    return transform
+
+
+MODULE_RNG = numpy.random.default_rng(5)
+
+
+def noisy_collate(items: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(items) + float(MODULE_RNG.random())
+
+
+def test_a_dataset_that_draws_from_its_own_generator_gets_no_workers_and_is_told_why() -> None:
+    class FromAGlobal(Numbers):
+        def more(self, index: int) -> float:
+            return index + self.noise()
+
+        def noise(self) -> float:
+            return float(MODULE_RNG.random())
+
+    generators = (
+        random.Random(1),
+        numpy.random.default_rng(1),
+        numpy.random.RandomState(1),
+        torch.Generator(),
+    )
+    for rng in generators:
+        faces = Faces(Noise(rng))
+        part = Subset(Faces(Compose(abs, Noise(rng))), range(20))
+        nested: Any = ConcatDataset([part, Numbers()])
+        closed = Faces(with_default(Noise(rng)))
+        assert "Faces draw from a generator of their own (transform.rng)" in offer(faces)
+        assert "transforms[1].rng" in offer(nested)
+        assert "generator of their own" in offer(closed)
+    assert "FromAGlobal draw from a generator of their own (MODULE_RNG)" in offer(FromAGlobal())
+    assert "(MODULE_RNG)" in offer(Numbers(), collate_fn=noisy_collate)
+    assert "(stream)" in offer(Drawn(stream=itertools.count()))
+
+
+class Drawn(Numbers):
+    def __init__(self, stream: Iterator[int]) -> None:
+        super().__init__()
+        self.stream = stream
+
+    def more(self, index: int) -> float:
+        return index + next(self.stream)
+
+
+def test_copies_of_a_generator_repeat_their_draws_so_workers_are_refused() -> None:
+    def program() -> list[list[float]]:
+        rng = numpy.random.default_rng(1)
+        loader = DataLoader(Faces(lambda _: float(rng.random())), 4)
+        return [[float(x) for batch in loader for x in batch[:, 1]]]
+
+    alone = program()
+    facts = facts_of(lambda: DataLoader(Faces(Noise(None)), 4))
+    forced = seen_under(program, facts, num_workers=2)
+    assert (len(set(alone[0])), len(set(forced[0]))) == (SAMPLES, SAMPLES // 2)
+    assert "generator of their own" in offer(Faces(Noise(numpy.random.default_rng(1))))
+
+
+def test_a_generator_that_no_item_draws_from_refuses_no_workers() -> None:
+    class Split(Numbers):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rng = numpy.random.default_rng(0)
+            self.order = self.rng.permutation(SAMPLES)
+
+        def more(self, index: int) -> float:
+            return float(self.order[index])
+
+    assert offer(Split()) == ""
+
+
+# --- state ---------------------------------------------------------------------------------------
+
+
+def test_what_the_program_changes_between_two_batches_refuses_workers() -> None:
+    class Curriculum(Numbers):
+        difficulty, words, weights = 0.0, ["a"], torch.zeros(3)
+
+        def more(self, index: int) -> float:
+            return index + self.difficulty + len(self.words) + float(self.weights.sum())
+
+    class Replay(Numbers):
+        def __init__(self) -> None:
+            super().__init__()
+            self.memory = [0.0] * 100
+
+        def more(self, index: int) -> float:
+            return self.memory[index]
+
+    ramped, named, weighed, replay = Curriculum(), Curriculum(), Curriculum(), Replay()
+    weighed.weights = torch.zeros(3)
+    named.words = []
+    said = [
+        offer(ramped, lambda step: setattr(ramped, "difficulty", step / 10)),
+        offer(named, lambda _: named.words.append("b")),
+        offer(weighed, lambda _: weighed.weights.add_(1)),
+        offer(replay, replay.memory.append),
+    ]
+    for text, name in zip(said, ("difficulty", "words", "weights", "memory"), strict=True):
+        assert f"between two batches ({name}" in text
+    sampler = WeightedRandomSampler([1.0] * SAMPLES, SAMPLES)
+    steered = offer(
+        Numbers(),
+        lambda step: sampler.weights.index_fill_(0, torch.tensor(step), 9),
+        sampler=sampler,
+    )
+    assert "changes the order of Numbers" in steered
+
+
+def test_items_that_depend_on_earlier_ones_refuse_workers_and_those_that_only_count_do_not() -> (
+    None
+):
+    class Alternating(Numbers):
+        calls = 0
+
+        def more(self, index: int) -> float:
+            self.calls += 1
+            return float(self.calls % 2)
+
+    class Drifting(Numbers):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mean = numpy.arange(8.0)
+
+        def more(self, index: int) -> float:
+            self.mean *= 0.9
+            return float(self.mean.sum())
+
+    class Counting(Numbers):
+        hits = 0
+
+        def more(self, index: int) -> float:
+            self.hits += 1
+            return float(index)
+
+    assert "what earlier ones left (calls)" in offer(Alternating())
+    assert "what earlier ones left (mean)" in offer(Drifting())
+    assert offer(Counting()) == ""
+
+
+# --- open files ----------------------------------------------------------------------------------
+
+
+class Stored(Numbers):
+    def __init__(self, path: Path, opens: Callable[[Path], Any], *, at_once: bool) -> None:
+        super().__init__()
+        self.path, self.opens = path, opens
+        self.file = opens(path) if at_once else None
+
+    def more(self, index: int) -> float:
+        if self.file is None:
+            self.file = self.opens(self.path)
+        if hasattr(self.file, "readinto"):
+            self.file.seek(8 * index)
+            return float(numpy.frombuffer(self.file.read(8))[0])
+        return float(index)
+
+
+def open_file(path: Path) -> Any:
+    return path.open("rb")
+
+
+def opened_h5(path: Path) -> Any:
+    return h5py.File(path.with_suffix(".h5"), "a")
+
+
+def opened_zip(path: Path) -> Any:
+    return zipfile.ZipFile(path.with_suffix(".zip"), "a")
+
+
+def test_what_a_dataset_holds_open_refuses_workers_unless_items_open_it(tmp_path: Path) -> None:
+    path = tmp_path / "numbers"
+    path.write_bytes(numpy.arange(float(SAMPLES)).tobytes())
+    openers: tuple[tuple[Callable[[Path], Any], str], ...] = (
+        (open_file, "file: file"),
+        (opened_h5, "file: HDF5 file"),
+        (opened_zip, "file: zip archive"),
+        (lambda path: sqlite3.connect(path.with_suffix(".db")), "file: SQLite connection"),
+    )
+    for opens, what in openers:
+        held, lazy = (Stored(path, opens, at_once=now) for now in (True, False))
+        assert what in offer(held)
+        assert offer(lazy) == ""
+        for dataset in (held, lazy):
+            assert dataset.file is not None
+            dataset.file.close()
+
+
+def test_live_workers_open_for_themselves_what_items_had_opened_in_the_program(
+    tmp_path: Path,
+) -> None:
+    """Else they would move one position in one file; the program's own stays open."""
+    path = tmp_path / "numbers"
+    path.write_bytes(numpy.arange(float(SAMPLES)).tobytes())
+    dataset = Subset(Stored(path, open_file, at_once=False), range(SAMPLES))
+    with watched() as borders:
+        borders.then = lambda: borders.seams.loader.request(num_workers=2)
+        seen = train(DataLoader(dataset, 4), steps=40)
+        assert borders.feed is not None
+        assert borders.feed.num_workers == 2
+    assert torch.equal(*torch.cat(seen).unbind(1))
+    own = dataset.dataset.file  # type: ignore[attr-defined]
+    assert own.tell() == 8 * own_position(seen)
+    own.close()
+
+
+def own_position(seen: list[torch.Tensor]) -> int:
+    """Samples up to the last that the program itself read, in the untouched steps."""
+    return int(torch.cat(seen[:7])[:, 0].max()) + 1
+
+
+# --- ordinary datasets ---------------------------------------------------------------------------
+
+
+class Cached(Numbers):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache: dict[int, float] = {}
+
+    def more(self, index: int) -> float:
+        return self.cache.setdefault(index, index / 2)
+
+
+class Preallocated(Numbers):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache = numpy.zeros(SAMPLES)
+        self.is_filled = torch.zeros(SAMPLES, dtype=torch.bool)
+
+    def more(self, index: int) -> float:
+        if not self.is_filled[index]:
+            self.cache[index], self.is_filled[index] = index + 1, True
+        return float(self.cache[index])
+
+
+class Globals(Numbers):
+    def more(self, index: int) -> float:
+        drawn = float(torch.rand(1)) + random.random() + numpy.random.rand()  # noqa: NPY002
+        return index + drawn
+
+
+class Fingerprinted(Numbers):
+    """Like Hugging Face's: a table, a fingerprint and a transform that a method sets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._data = {"x": list(range(SAMPLES))}
+        self._fingerprint = "af13"
+        self._format_kwargs: dict[str, object] = {}
+        self.logger = logging.getLogger("datasets")
+
+    def more(self, index: int) -> float:
+        self.logger.debug("item %d", index)
+        return float(self._data["x"][index])
+
+
+class Reading(Numbers):
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def more(self, index: int) -> float:
+        with self.path.open("rb") as file:
+            return float(len(file.read())) + index
+
+
+class Mapped(Numbers):
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.data = numpy.memmap(path, mode="r")
+        self.lock = threading.Lock()
+
+    def more(self, index: int) -> float:
+        return float(self.data[index % 4])
+
+
+def image(path: str) -> torch.Tensor:
+    return torch.full((1, 2, 2), float(path.partition(".")[0]))
+
+
+class Folder(Numbers):
+    """Like torchvision's ImageFolder with transforms that are modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classes = ["cat", "dog"]
+        self.class_to_idx = {"cat": 0, "dog": 1}
+        self.samples = [(f"{n}.png", n % 2) for n in range(SAMPLES)]
+        self.loader: Callable[[str], torch.Tensor] = image
+        self.transform = nn.Sequential(nn.Identity(), nn.Flatten(), nn.Dropout(0.5))
+        self.started = Value("i", 0)
+
+    def more(self, index: int) -> float:
+        path, target = self.samples[index]
+        return float(self.transform(self.loader(path)).sum()) + target
+
+
+def test_ordinary_datasets_keep_their_workers(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"four")
+    whole = TensorDataset(torch.arange(48.0), torch.arange(48))
+    datasets: list[Any] = [
+        whole,
+        Folder(),
+        Subset(Folder(), range(20)),
+        random_split(whole, [40, 8], torch.Generator().manual_seed(0))[0],
+        Cached(),
+        Preallocated(),
+        Mapped(path),
+        Reading(path),
+        Fingerprinted(),
+        Globals(),
+        ConcatDataset([Numbers(20), Numbers(28)]),
+        [torch.tensor([float(n)]) for n in range(SAMPLES)],
+    ]
+    for dataset in datasets:
+        assert offer(dataset, lambda _: torch.rand(1), shuffle=True) == ""
+        assert look(dataset=dataset).is_whole
+
+
+def test_knobs_of_workers_are_refused_where_there_are_none_and_can_be_none() -> None:
+    faces = replace(make_profile(), dataset=DatasetFacts("Faces", drawn_from=("rng",)))
+    stream = make_profile(loaders=(make_loader(iterable=True, dataset_len=None),))
+    own = make_profile(loaders=(make_loader(num_workers=2),), dataset=faces.dataset)
+    knobs = ("prefetch_factor", "persistent_workers", "worker_start_method", "in_order")
+    for name in ("num_workers", *knobs, "worker_threads"):
+        knob = registry()[name]
+        for profile in (faces, stream):
+            assert isinstance(knob.domain(make_hardware(), profile), NotOffered)
+        assert isinstance(knob.domain(make_hardware(), own), Domain)
+
+
+def test_a_program_with_workers_of_its_own_keeps_some_where_it_changes_its_dataset() -> None:
+    """Its workers do not see the change; without workers it would."""
+    changed = DatasetFacts("Faces", set_by_program=("level",))
+    profile = make_profile(loaders=(make_loader(num_workers=2),), dataset=changed)
+    offered = registry()["num_workers"].domain(make_hardware(), profile)
+    assert isinstance(offered, Domain)
+    assert offered.values == (1, 2)
+
+
+# --- epochs --------------------------------------------------------------------------------------
+
+
+class Epochs(Numbers):
+    """Changes from epoch to epoch, in a way of its own."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__(8)
+        self.way = way
+        self.epoch = 0
+        self.negatives = numpy.zeros(200_000, dtype=numpy.int64)
+        self.levels = [0.0] * 30_000
+        self.weights = torch.zeros(8)
+        self.transform = Noise(None)
+        self.opaque: Any = None
+
+    def set_epoch(self, epoch: int) -> None:
+        match self.way:
+            case "number":
+                self.epoch = epoch
+            case "array":
+                self.negatives[:] = epoch
+            case "list":
+                self.levels[:] = [float(epoch)] * len(self.levels)
+            case "tensor":
+                self.weights += 1
+            case "nested":
+                self.transform.rng = epoch
+            case "opaque":
+                self.opaque = iter([float(epoch)] * 30) if epoch else None
+
+    def more(self, index: int) -> float:
+        drawn = 0.0 if self.opaque is None else next(self.opaque)
+        values = (self.epoch, self.negatives[index], self.levels[index], self.weights[index])
+        return float(sum(values)) + (self.transform.rng or 0) + drawn
+
+
+def epochs_of(way: str, number: int = 2) -> list[list[float]]:
+    """A program that trains for some epochs."""
+    dataset = Epochs(way)
+    loader = DataLoader(dataset, 4, num_workers=1)
+    seen = []
+    for epoch in range(number):
+        dataset.set_epoch(epoch)
+        seen.append([float(x) for batch in loader for x in batch[:, 1]])
+    return seen
+
+
+def test_workers_that_stay_see_what_changes_between_epochs() -> None:
+    facts = facts_of(lambda: DataLoader(Epochs(""), 4, num_workers=1))
+    for way in ("number", "array", "list", "tensor", "nested", "opaque"):
+        alone = epochs_of(way)
+        program = partial(epochs_of, way)
+        under = seen_under(program, facts, {"num_workers": 1}, persistent_workers=True)
+        assert under == alone
+        assert alone[0] != alone[1]
+
+
+class Stream(IterableDataset[float]):
+    """Counts its epochs; in workers, each counts its own."""
+
+    epoch = 0
+
+    def __iter__(self) -> Iterator[float]:
+        self.epoch += 1
+        return iter([float(self.epoch)] * 4)
+
+
+def test_a_stream_in_workers_that_stay_is_the_one_of_workers_that_start() -> None:
+    def program() -> list[list[float]]:
+        loader = DataLoader(Stream(), 4, num_workers=1)
+        return [batch.tolist() for _ in range(2) for batch in loader]
+
+    facts = facts_of(lambda: DataLoader(Stream(), 4, num_workers=1))
+    under = seen_under(program, facts, {"num_workers": 1}, persistent_workers=True)
+    assert under == program() == [[1.0] * 4] * 2
+
+
+def test_workers_stay_where_nothing_changes() -> None:
+    def program() -> list[list[float]]:
+        loader = DataLoader(Workers(8), 4, num_workers=1)
+        return [[float(x) for batch in loader for x in batch[:, 1]] for _ in range(2)]
+
+    facts = facts_of(lambda: DataLoader(Workers(8), 4, num_workers=1))
+    first, second = seen_under(program, facts, {"num_workers": 1}, persistent_workers=True)
+    assert first == second
+    first, second = program()
+    assert first != second
+
+
+class Workers(Numbers):
+    def more(self, index: int) -> float:
+        return float(os.getpid() % 100_000)
+
+
+def test_a_rig_starts_its_workers_again_where_the_dataset_has_changed() -> None:
+    dataset = Epochs("number")
+    with watched() as borders:
+        loader = DataLoader(dataset, 4)
+        borders.then = lambda: borders.seams.loader.request(num_workers=1, persistent_workers=True)
+        train(loader, steps=10)
+        dataset.epoch = 3
+        seen = train(loader, steps=6)
+    assert torch.cat(seen)[-8:, 1].tolist() == [3.0] * 8
+
+
+# --- order ---------------------------------------------------------------------------------------
+
+
+class Shuffled:
+    """A batch sampler that draws its order as soon as it is asked for an iterator."""
+
+    def __init__(self) -> None:
+        self.rng = random.Random(7)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = list(range(SAMPLES))
+        self.rng.shuffle(order)
+        return iter([order[n : n + 8] for n in range(0, SAMPLES, 8)])
+
+    def __len__(self) -> int:
+        return SAMPLES // 8
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(3)
+
+
+def loaders() -> dict[str, Callable[[], Loader]]:
+    data, ones = Numbers(), [1.0] * SAMPLES
+    own: dict[str, Any] = {"num_workers": 1, "persistent_workers": True}
+    return {
+        "global": lambda: DataLoader(data, 8, shuffle=True),
+        "generator": lambda: DataLoader(data, 8, shuffle=True, generator=seeded()),
+        "weighted": lambda: DataLoader(
+            data, 8, sampler=WeightedRandomSampler(ones, SAMPLES, generator=seeded())
+        ),
+        "eager": lambda: DataLoader(data, batch_sampler=Shuffled()),
+        "eager, workers": lambda: DataLoader(data, batch_sampler=Shuffled(), num_workers=1),
+        "workers that stay": lambda: DataLoader(data, 8, shuffle=True, generator=seeded(), **own),
+    }
+
+
+@pytest.mark.filterwarnings("ignore:.*pin_memory:UserWarning")
+def test_no_loader_knob_changes_which_samples_come_in_which_order() -> None:
+    """Nor what the program itself draws meanwhile."""
+
+    def program(build: Callable[[], Loader]) -> list[list[float]]:
+        torch.manual_seed(0)
+        loader = build()
+        return [
+            [x for batch in loader for x in (*batch[:, 0].tolist(), float(torch.rand(1)))]
+            for _ in range(2)
+        ]
+
+    changes: tuple[dict[str, KnobValue], ...] = (
+        {"num_workers": 0, "persistent_workers": False},
+        {"num_workers": 2, "prefetch_factor": 3, "persistent_workers": False},
+        {"num_workers": 1, "persistent_workers": True, "pin_memory": True},
+    )
+    for name, build in loaders().items():
+        alone = program(build)
+        facts = facts_of(build)
+        own = {
+            "num_workers": facts.num_workers,
+            "persistent_workers": facts.persistent_workers,
+            "prefetch_factor": 2,
+            "pin_memory": False,
+        }
+        for change in changes:
+            under = seen_under(partial(program, build), facts, own, **change)
+            assert under == alone, (name, change)
+
+
+# --- start method --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has not yet come to a start method, as one that has just begun."""
+    default = python_multiprocessing.context._default_context
+    monkeypatch.setattr(default, "_actual_context", None)
+
+
+@pytest.mark.usefixtures("_undecided")
+@pytest.mark.parametrize("when", ["before", "after", "once iterated"])
+def test_a_program_sets_its_start_method_when_it_likes(when: str) -> None:
+    facts = facts_of(lambda: DataLoader(Numbers(8), 4))
+
+    def program() -> list[list[float]]:
+        if when == "before":
+            multiprocessing.set_start_method("spawn")
+        loader = DataLoader(Numbers(8), 4)
+        if when == "after":
+            multiprocessing.set_start_method("forkserver")
+        seen = [batch[:, 0].tolist() for batch in loader] if when == "once iterated" else []
+        if when == "once iterated":
+            multiprocessing.set_start_method("spawn")
+        return seen
+
+    alone = program()
+    multiprocessing.set_start_method(None, force=True)
+    assert seen_under(program, facts, num_workers=1) == alone
+    assert multiprocessing.get_start_method() == {"after": "forkserver"}.get(when, "spawn")
+
+
+@pytest.mark.usefixtures("_undecided")
+def test_a_search_sees_the_start_method_in_force_and_chooses_none() -> None:
+    with watched() as borders:
+        loader = DataLoader(Numbers(8), 4)
+        first = borders.seams.loader.facts(loader).start_method
+        assert multiprocessing.get_start_method(allow_none=True) is None
+        multiprocessing.set_start_method("spawn")
+        assert borders.seams.loader.facts(loader).start_method == "spawn"
+    assert first == multiprocessing.get_all_start_methods()[0]
+
+
+# --- a thread that asks for batches --------------------------------------------------------------
+
+
+class Background:
+    """Like prefetch_generator's BackgroundGenerator; ends when told to."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self.queue: queue.Queue[Any] = queue.Queue(2)
+        self.batches = batches
+        self.is_over = False
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def run(self) -> None:
+        for batch in self.batches:
+            if self.is_over:
+                return
+            self.queue.put(batch)
+
+    def end(self) -> None:
+        self.is_over = True
+        while self.thread.is_alive():
+            with suppress(queue.Empty):
+                self.queue.get(timeout=0.01)
+
+
+def test_borders_are_ends_of_steps_where_a_thread_asks_for_batches() -> None:
+    with watched() as borders:
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        batches = Background(iter(DataLoader(Numbers(800), 4)))
+        borders.then = lambda: borders.seams.loader.request(batch_size=8)
+        sizes: list[int] = []
+        at_end: list[int] = []
+        while len(sizes) < 30:
+            batch = batches.queue.get()
+            sizes.append(len(batch))
+            optimizer.zero_grad()
+            model(batch).sum().backward()
+            before = len(borders.borders)
+            optimizer.step()
+            at_end.append(len(borders.borders) - before)
+        batches.end()
+    profile = borders.profile
+    assert profile is not None
+    assert profile.training_loader is not None
+    assert (profile.loader_thread, profile.reads_ahead) == (True, True)
+    assert (sizes[:6], sizes[-10:]) == ([4] * 6, [8] * 10)
+    assert at_end == [0] * 6 + [1] * 24
+    assert [step.samples for step in borders.borders] == sizes[6:]
+    assert borders.threads == {threading.get_ident()}
