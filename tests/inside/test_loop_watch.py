@@ -1,4 +1,4 @@
-"""What a loop does by its own hand: seen in two steps, without changing any, or rightly passed over."""
+"""What a loop does by its own hand is seen in two steps, which it does not change."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ AT_WORK = {
     ),
     "a model's average": (Loop(set_up=copies, stepped=averages_a_model), HandKind.KEPT),
     "an average of lists": (Loop(set_up=keeps, stepped=averages_at_once), HandKind.KEPT),
-    "an average set as data": (Loop(set_up=copies, stepped=sets_data), HandKind.KEPT),
+    "an average set as data": (Loop(set_up=copies, stepped=sets_data), HandKind.PARAMETERS),
     "sharpness": (Loop(computed=is_sharpness_aware), HandKind.PARAMETERS),
     "an attack": (Loop(begun=attacks), HandKind.THROWN),
     "clipping": (Loop(computed=clips_by_hand), HandKind.GRADIENTS),
@@ -221,9 +221,9 @@ def averages_by_torch(loop: Loop) -> None:
     loop.own.update_parameters(loop.model)
 
 
-def steps_by_number(loop: Loop) -> None:
-    loop.own = loop.own or lr_scheduler.StepLR(loop.optimizer, 3, gamma=0.5)
-    loop.own.step()
+def plans_by_number(loop: Loop) -> None:
+    assert str(len(loop.loader))
+    loop.own = lr_scheduler.StepLR(loop.optimizer, 3, gamma=0.5)
 
 
 def scales(loop: Loop) -> None:
@@ -249,9 +249,8 @@ SOUND = {
     "torch's clipping": Loop(computed=lambda loop: clip_grad_norm_(loop.parameters, 0.1)),
     "torch's averages": Loop(stepped=averages_by_torch),
     "a copy of the weights": Loop(stepped=keeps),
-    "steps of a constant number": Loop(stepped=steps_by_number),
-    "a length that is printed": Loop(
-        set_up=lambda loop: str(len(loop.loader)), stepped=steps_by_number
+    "a schedule by numbers, and a length that is printed": Loop(
+        set_up=plans_by_number, stepped=schedules
     ),
     "a scaler's own work": Loop(computed=scales),
     "a part frozen again": Loop(computed=lambda loop: setattr(loop.parameters[0], "grad", None)),

@@ -107,8 +107,7 @@ class LoopWatchSeam:
 
     def after_step(self) -> None:
         """An optimizer has stepped."""
-        if self._passes[1] > 1 or all(self._passes):
-            self._find(HandWork(HandKind.PASSES, str(sum(self._passes)), ""))
+        self._judge_passes()
         self._windows += 1
         self._passes, self._phase, self._is_in_step = [0, 0], "", False
         self._rates = self._rates_now()
@@ -121,6 +120,7 @@ class LoopWatchSeam:
         """Watch no more."""
         self._lengths.undo()
         if self._is_on:
+            self._judge_passes()
             self._is_on = False
             self._mode.take_off()
             self._patches.undo()
@@ -142,6 +142,11 @@ class LoopWatchSeam:
             planned = [at for batches, at in asked if self._horizons[work.what] >= batches]
             if planned:
                 yield HandWork(work.kind, work.what, planned[0])
+
+    def _judge_passes(self) -> None:
+        """At the end of a step: how often gradients were computed for it, and where."""
+        if self._passes[1] > 1 or all(self._passes):
+            self._find(HandWork(HandKind.PASSES, f"{sum(self._passes)} backward passes", ""))
 
     def _find(self, work: HandWork) -> None:
         self._found.setdefault(work, set()).add(self._windows)
