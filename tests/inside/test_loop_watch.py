@@ -87,6 +87,10 @@ class Loop:
     def parameters(self) -> list[nn.Parameter]:
         return list(self.model.parameters())
 
+    @property
+    def gradients(self) -> list[torch.Tensor]:
+        return [p.grad for p in self.parameters if p.grad is not None]
+
 
 def keeps(loop: Loop) -> None:
     loop.own = [p.detach().clone() for p in loop.parameters]
@@ -126,7 +130,7 @@ def sets_data(loop: Loop) -> None:
 def is_sharpness_aware(loop: Loop) -> None:
     with torch.no_grad():
         for parameter in loop.parameters:
-            parameter.add_(parameter.grad, alpha=0.05)
+            parameter.add_(torch.ones(()), alpha=0.05)
     loop.optimizer.zero_grad()
     nn.functional.mse_loss(loop.model(loop.x), loop.y).backward()
     with torch.no_grad():
@@ -142,13 +146,14 @@ def attacks(loop: Loop) -> None:
 
 
 def clips_by_hand(loop: Loop) -> None:
-    norm = torch.stack([p.grad.norm() for p in loop.parameters]).norm()
-    for parameter in loop.parameters:
-        parameter.grad.mul_(1 / (norm + 1))
+    norm = torch.stack([gradient.norm() for gradient in loop.gradients]).norm()
+    for gradient in loop.gradients:
+        gradient.mul_(1 / (norm + 1))
 
 
 def sets_gradients(loop: Loop) -> None:
     for parameter in loop.parameters:
+        assert parameter.grad is not None
         parameter.grad = parameter.grad - parameter.grad.mean()
 
 
@@ -198,7 +203,7 @@ AT_WORK = {
     "a function's schedule": (Loop(set_up=plans_by_function, stepped=schedules), HandKind.SCHEDULE),
     "gradients again in the step": (Loop(set_up=inner_closure), HandKind.PASSES),
     "cleared gradients read": (
-        Loop(begun=lambda loop: [p.grad.norm() for p in loop.parameters if p.grad is not None]),
+        Loop(begun=lambda loop: loop.gradients),
         HandKind.READS_CLEARED,
     ),
 }
@@ -241,7 +246,7 @@ def on_a_device() -> Iterator[None]:
 
 SOUND = {
     "nothing": Loop(),
-    "norms": Loop(computed=lambda loop: [float(p.grad.norm()) for p in loop.parameters]),
+    "norms": Loop(computed=lambda loop: [float(gradient.norm()) for gradient in loop.gradients]),
     "weights looked at": Loop(stepped=lambda loop: [p.data.abs().mean() for p in loop.parameters]),
     "counters": Loop(stepped=counts),
     "a batch changed in place": Loop(begun=lambda loop: loop.x.mul_(0.5).add_(0.1)),
@@ -261,9 +266,10 @@ SOUND = {
 
 def test_work_by_hand_is_found_with_its_place_and_changes_no_loss() -> None:
     for name, (loop, kind) in AT_WORK.items():
-        found = replace(loop, losses=(seen := [])).run(watched=True)
-        replace(loop, losses=(plain := [])).run(watched=False)
-        assert seen == plain, name
+        watched, plain = replace(loop, losses=[]), replace(loop, losses=[])
+        found = watched.run(watched=True)
+        plain.run(watched=False)
+        assert watched.losses == plain.losses, name
         assert kind in {work.kind for work in found}, (name, found)
         places = {work.where.split(":")[0] for work in found if work.where}
         assert places <= {"tests/inside/test_loop_watch.py", "test_loop_watch.py"}, name
@@ -271,9 +277,10 @@ def test_work_by_hand_is_found_with_its_place_and_changes_no_loss() -> None:
 
 def test_sound_loops_are_found_to_do_nothing_by_hand_and_keep_their_losses() -> None:
     for name, loop in SOUND.items():
-        found = replace(loop, losses=(seen := [])).run(watched=True)
-        replace(loop, losses=(plain := [])).run(watched=False)
-        assert seen == plain, name
+        watched, plain = replace(loop, losses=[]), replace(loop, losses=[])
+        found = watched.run(watched=True)
+        plain.run(watched=False)
+        assert watched.losses == plain.losses, name
         assert found == (), name
 
 
