@@ -69,7 +69,6 @@ class HandKind(StrEnum):
     PASSES = "computes gradients again within the optimizer's step"
     RATE = "sets the learning rate in every step"
     SCHEDULE = "steps a scheduler with each batch, planned by the length of the loader"
-    READS_CLEARED = "reads gradients that it has cleared"
 
 
 @dataclass(frozen=True)

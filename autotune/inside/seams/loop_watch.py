@@ -25,14 +25,14 @@ from torch.utils._device import DeviceContext
 from torch.utils.data import DataLoader, dataloader
 
 from autotune.inside.compiled import frames_compiled
-from autotune.inside.hand_work import READS_GRAD, SETS_DATA, SETS_GRAD, Ledger
+from autotune.inside.hand_work import SETS_DATA, SETS_GRAD, Ledger
 from autotune.inside.own_code import place_of_hand_work, place_of_program
 from autotune.inside.seams.base import Patches, outermost
 from autotune.profile import HandKind, HandWork
 
 WINDOWS = 2  # between the first step and the third
 HABITS = {HandKind.RATE, HandKind.SCHEDULE, HandKind.THROWN, HandKind.PASSES}  # in all windows
-NAMES = {READS_GRAD: ".grad", SETS_GRAD: ".grad =", SETS_DATA: ".data ="}
+NAMES = {SETS_GRAD: ".grad =", SETS_DATA: ".data ="}
 
 
 class LoopWatchSeam:
@@ -154,8 +154,6 @@ class LoopWatchSeam:
     def _called(self, call: Any, args: Any, kwargs: Any, result: Any) -> None:
         """The loop itself has called something of torch's."""
         kind = self._ledger.judge(call, args, kwargs, result)
-        if call == READS_GRAD and self._phase == "cleared":
-            kind = HandKind.READS_CLEARED
         if call == SETS_GRAD:
             self._ledger.know(self._optimizers())
             if args[1] is None and self._phase != "computed":
