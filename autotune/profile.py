@@ -123,7 +123,6 @@ class HandKind(StrEnum):
     RATE = "sets the learning rate in every step"
     SCHEDULE = "steps a scheduler with each batch, planned by the length of the loader"
     COUNTED_SCHEDULE = "steps a scheduler with each batch, and does not plan it by the loader"
-    READS_CLEARED = "reads gradients that it has cleared"
 
 
 @dataclass(frozen=True)

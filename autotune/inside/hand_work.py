@@ -26,7 +26,7 @@ CHANGES = {
 }
 GRAD: Any = torch.Tensor.grad
 DATA: Any = torch.Tensor.data
-READS_GRAD, SETS_GRAD, SETS_DATA = GRAD.__get__, GRAD.__set__, DATA.__set__
+SETS_GRAD, SETS_DATA = GRAD.__set__, DATA.__set__
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from autotune.config import KnobValue
 from autotune.domain import Domain, NotOffered
 from autotune.hardware import Hardware
 from autotune.knobs.base import Knob
-from autotune.profile import HandKind, Profile
+from autotune.profile import Profile
 
 if TYPE_CHECKING:
     from autotune.inside.seams import Seams
@@ -26,8 +26,6 @@ class ZeroGradToNone(Knob):
             return refusal
         if profile.zero_grad_to_none is not False:
             return NotOffered("the program does not ask for zeros, torch drops gradients already")
-        if work := profile.hand_work(HandKind.READS_CLEARED):
-            return NotOffered(f"the program {work.kind} ({work.evidence})")
         return Domain((False, True))
 
     def current(self, profile: Profile) -> KnobValue:
@@ -35,5 +33,5 @@ class ZeroGradToNone(Knob):
         return profile.zero_grad_to_none is not False
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Overrule the argument of zero_grad."""
+        """Drop gradients where the program asks for zeros."""
         seams.clearing.drop_zeros(enabled=bool(value))

@@ -1,4 +1,4 @@
-"""What a loop does by its own hand is seen in two steps that do not change, or passed over."""
+"""What a loop does by its own hand is seen in two steps, which it does not change."""
 
 from __future__ import annotations
 
@@ -87,6 +87,10 @@ class Loop:
     def parameters(self) -> list[nn.Parameter]:
         return list(self.model.parameters())
 
+    @property
+    def gradients(self) -> list[torch.Tensor]:
+        return [p.grad for p in self.parameters if p.grad is not None]
+
 
 def keeps(loop: Loop) -> None:
     loop.own = [p.detach().clone() for p in loop.parameters]
@@ -126,7 +130,7 @@ def sets_data(loop: Loop) -> None:
 def is_sharpness_aware(loop: Loop) -> None:
     with torch.no_grad():
         for parameter in loop.parameters:
-            parameter.add_(parameter.grad, alpha=0.05)
+            parameter.add_(torch.ones(()), alpha=0.05)
     loop.optimizer.zero_grad()
     nn.functional.mse_loss(loop.model(loop.x), loop.y).backward()
     with torch.no_grad():
@@ -142,13 +146,14 @@ def attacks(loop: Loop) -> None:
 
 
 def clips_by_hand(loop: Loop) -> None:
-    norm = torch.stack([p.grad.norm() for p in loop.parameters]).norm()
-    for parameter in loop.parameters:
-        parameter.grad.mul_(1 / (norm + 1))
+    norm = torch.stack([gradient.norm() for gradient in loop.gradients]).norm()
+    for gradient in loop.gradients:
+        gradient.mul_(1 / (norm + 1))
 
 
 def sets_gradients(loop: Loop) -> None:
     for parameter in loop.parameters:
+        assert parameter.grad is not None
         parameter.grad = parameter.grad - parameter.grad.mean()
 
 
@@ -188,7 +193,7 @@ AT_WORK = {
     ),
     "a model's average": (Loop(set_up=copies, stepped=averages_a_model), HandKind.KEPT),
     "an average of lists": (Loop(set_up=keeps, stepped=averages_at_once), HandKind.KEPT),
-    "an average set as data": (Loop(set_up=copies, stepped=sets_data), HandKind.KEPT),
+    "an average set as data": (Loop(set_up=copies, stepped=sets_data), HandKind.PARAMETERS),
     "sharpness": (Loop(computed=is_sharpness_aware), HandKind.PARAMETERS),
     "an attack": (Loop(begun=attacks), HandKind.THROWN),
     "clipping": (Loop(computed=clips_by_hand), HandKind.GRADIENTS),
@@ -197,10 +202,6 @@ AT_WORK = {
     "a schedule": (Loop(set_up=plans, stepped=schedules), HandKind.SCHEDULE),
     "a function's schedule": (Loop(set_up=plans_by_function, stepped=schedules), HandKind.SCHEDULE),
     "gradients again in the step": (Loop(set_up=inner_closure), HandKind.PASSES),
-    "cleared gradients read": (
-        Loop(begun=lambda loop: [p.grad.norm() for p in loop.parameters if p.grad is not None]),
-        HandKind.READS_CLEARED,
-    ),
 }
 
 
@@ -221,9 +222,9 @@ def averages_by_torch(loop: Loop) -> None:
     loop.own.update_parameters(loop.model)
 
 
-def steps_by_number(loop: Loop) -> None:
-    loop.own = loop.own or lr_scheduler.StepLR(loop.optimizer, 3, gamma=0.5)
-    loop.own.step()
+def plans_by_number(loop: Loop) -> None:
+    assert str(len(loop.loader))
+    loop.own = lr_scheduler.StepLR(loop.optimizer, 3, gamma=0.5)
 
 
 def scales(loop: Loop) -> None:
@@ -241,7 +242,7 @@ def on_a_device() -> Iterator[None]:
 
 SOUND = {
     "nothing": Loop(),
-    "norms": Loop(computed=lambda loop: [float(p.grad.norm()) for p in loop.parameters]),
+    "norms": Loop(computed=lambda loop: [float(gradient.norm()) for gradient in loop.gradients]),
     "weights looked at": Loop(stepped=lambda loop: [p.data.abs().mean() for p in loop.parameters]),
     "counters": Loop(stepped=counts),
     "a batch changed in place": Loop(begun=lambda loop: loop.x.mul_(0.5).add_(0.1)),
@@ -249,9 +250,8 @@ SOUND = {
     "torch's clipping": Loop(computed=lambda loop: clip_grad_norm_(loop.parameters, 0.1)),
     "torch's averages": Loop(stepped=averages_by_torch),
     "a copy of the weights": Loop(stepped=keeps),
-    "steps of a constant number": Loop(stepped=steps_by_number),
-    "a length that is printed": Loop(
-        set_up=lambda loop: str(len(loop.loader)), stepped=steps_by_number
+    "a schedule by numbers, and a length that is printed": Loop(
+        set_up=plans_by_number, stepped=schedules
     ),
     "a scaler's own work": Loop(computed=scales),
     "a part frozen again": Loop(computed=lambda loop: setattr(loop.parameters[0], "grad", None)),
@@ -262,9 +262,10 @@ SOUND = {
 
 def test_work_by_hand_is_found_with_its_place_and_changes_no_loss() -> None:
     for name, (loop, kind) in AT_WORK.items():
-        found = replace(loop, losses=(seen := [])).run(watched=True)
-        replace(loop, losses=(plain := [])).run(watched=False)
-        assert seen == plain, name
+        watched, plain = replace(loop, losses=[]), replace(loop, losses=[])
+        found = watched.run(watched=True)
+        plain.run(watched=False)
+        assert watched.losses == plain.losses, name
         assert kind in {work.kind for work in found}, (name, found)
         places = {work.where.split(":")[0] for work in found if work.where}
         assert places <= {"tests/inside/test_loop_watch.py", "test_loop_watch.py"}, name
@@ -272,22 +273,21 @@ def test_work_by_hand_is_found_with_its_place_and_changes_no_loss() -> None:
 
 def test_sound_loops_are_found_to_do_nothing_by_hand_and_keep_their_losses() -> None:
     for name, loop in SOUND.items():
-        found = replace(loop, losses=(seen := [])).run(watched=True)
-        replace(loop, losses=(plain := [])).run(watched=False)
-        assert seen == plain, name
+        watched, plain = replace(loop, losses=[]), replace(loop, losses=[])
+        found = watched.run(watched=True)
+        plain.run(watched=False)
+        assert watched.losses == plain.losses, name
         assert found == (), name
 
 
 def test_work_by_hand_refuses_accumulation_with_its_evidence() -> None:
-    for kind in set(HandKind) - {HandKind.READS_CLEARED}:
+    for kind in HandKind:
         profile = make_profile(by_hand=(HandWork(kind, "mul_", "train.py:57"),))
         refusal = registry()["accumulation_steps"].domain(make_hardware(), profile)
         assert isinstance(refusal, NotOffered)
         assert "train.py:57: mul_" in refusal.reason
-    reads = make_profile(by_hand=(HandWork(HandKind.READS_CLEARED, ".grad", "train.py:9"),))
-    assert isinstance(registry()["accumulation_steps"].domain(make_hardware(), reads), Domain)
-    zeros = replace(reads, zero_grad_to_none=False)
-    assert isinstance(registry()["zero_grad_to_none"].domain(make_hardware(), zeros), NotOffered)
+    sound = registry()["accumulation_steps"].domain(make_hardware(), make_profile())
+    assert isinstance(sound, Domain)
 
 
 class Observed(Borders):

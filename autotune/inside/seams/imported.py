@@ -36,7 +36,7 @@ class ImportedSeam:
 
     def spread(self) -> None:
         """Replace, wherever they were imported, those functions that were replaced in torch."""
-        stands_for = {}
+        stands_for: dict[int, tuple[object, object]] = {}
         for (module, name), before in self._before.items():
             now = vars(sys.modules[module]).get(name, before)
             if now is not before:

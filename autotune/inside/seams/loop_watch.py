@@ -25,14 +25,14 @@ from torch.utils._device import DeviceContext
 from torch.utils.data import DataLoader, dataloader
 
 from autotune.inside.compiled import frames_compiled
-from autotune.inside.hand_work import READS_GRAD, SETS_DATA, SETS_GRAD, Ledger
+from autotune.inside.hand_work import SETS_DATA, SETS_GRAD, Ledger
 from autotune.inside.own_code import place_of_hand_work, place_of_program
 from autotune.inside.seams.base import Patches, outermost
 from autotune.profile import HandKind, HandWork
 
 WINDOWS = 2  # between the first step and the third
 HABITS = {HandKind.RATE, HandKind.SCHEDULE, HandKind.THROWN, HandKind.PASSES}  # in all windows
-NAMES = {READS_GRAD: ".grad", SETS_GRAD: ".grad =", SETS_DATA: ".data ="}
+NAMES = {SETS_GRAD: ".grad =", SETS_DATA: ".data ="}
 
 
 class LoopWatchSeam:
@@ -107,8 +107,7 @@ class LoopWatchSeam:
 
     def after_step(self) -> None:
         """An optimizer has stepped."""
-        if self._passes[1] > 1 or all(self._passes):
-            self._find(HandWork(HandKind.PASSES, str(sum(self._passes)), ""))
+        self._judge_passes()
         self._windows += 1
         self._passes, self._phase, self._is_in_step = [0, 0], "", False
         self._rates = self._rates_now()
@@ -121,6 +120,7 @@ class LoopWatchSeam:
         """Watch no more."""
         self._lengths.undo()
         if self._is_on:
+            self._judge_passes()
             self._is_on = False
             self._mode.take_off()
             self._patches.undo()
@@ -145,14 +145,17 @@ class LoopWatchSeam:
             elif not asked:
                 yield HandWork(HandKind.COUNTED_SCHEDULE, work.what, "")
 
+    def _judge_passes(self) -> None:
+        """At the end of a step: how often gradients were computed for it, and where."""
+        if self._passes[1] > 1 or all(self._passes):
+            self._find(HandWork(HandKind.PASSES, f"{sum(self._passes)} backward passes", ""))
+
     def _find(self, work: HandWork) -> None:
         self._found.setdefault(work, set()).add(self._windows)
 
     def _called(self, call: Any, args: Any, kwargs: Any, result: Any) -> None:
         """The loop itself has called something of torch's."""
         kind = self._ledger.judge(call, args, kwargs, result)
-        if call == READS_GRAD and self._phase == "cleared":
-            kind = HandKind.READS_CLEARED
         if call == SETS_GRAD:
             self._ledger.know(self._optimizers())
             if args[1] is None and self._phase != "computed":
