@@ -128,6 +128,11 @@ class RehearsalRecord:
     cost_s: float = 0.0
 
     @property
+    def is_settled(self) -> bool:
+        """More time would tell no more."""
+        return self.own.has_passed or (self.own.has_failed and self.baseline is not None)
+
+    @property
     def is_blamed(self) -> bool:
         """The config fails where the baseline does not."""
         return bool(self.guilty)

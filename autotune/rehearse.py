@@ -19,8 +19,10 @@ from autotune.outcome import Ending, Outcome
 from autotune.record import TrialRecord
 from autotune.rehearsal import Rehearsal, RehearsalPlan, RehearsalRecord, blames, survives
 from autotune.session import Session
+from autotune.study import Study
 
 MOST_CANDIDATES = 4
+WORTH_MORE = 1.5  # times what a rehearsal took that did not come to its end
 ANSWER_S = 3.0  # after the time that a rig was given it is taken for one that answers no more
 SILENT_S = 20.0  # without a batch, a call or a step, and
 # These change what the program's own code meets outside of its loop; they are suspected first.
@@ -36,10 +38,10 @@ def rehearse_best(session: Session, baseline: Baseline) -> None:
     study = session.study
     for _ in range(MOST_CANDIDATES):
         candidate = next(iter(promising(study, baseline.space)), None)
-        if candidate is None or any(r.config == candidate.config for r in study.rehearsals):
+        if candidate is None:
             return
         most_s = session.time_to_rehearse_s(kept_s=_kept_s(session, baseline, candidate))
-        if not most_s:
+        if not most_s or _is_known(study, candidate.config, most_s):
             return
         session.console.rehearsing(candidate.config, baseline.space)
         began_s = session.budget.spent_s
@@ -51,6 +53,12 @@ def rehearse_best(session: Session, baseline: Baseline) -> None:
         _tell(session, record)
         if not record.is_blamed:
             return
+
+
+def _is_known(study: Study, config: Config, most_s: float) -> bool:
+    """Tell whether a config was rehearsed: to the end, or for as long as there is time now."""
+    earlier = [r for r in study.rehearsals if r.config == config]
+    return any(r.is_settled or most_s < WORTH_MORE * r.cost_s for r in earlier)
 
 
 def _kept_s(session: Session, baseline: Baseline, candidate: TrialRecord) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gc
+import multiprocessing
 import runpy
 import sys
 from collections.abc import Iterator
@@ -39,7 +39,9 @@ class OverError(Exception):
 def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     yield
-    sys.modules.pop("rehearses", None)
+    for worker in multiprocessing.active_children():  # a rig ends them with itself
+        worker.terminate()
+        worker.join()
 
 
 def setting_of(**changes: KnobValue) -> Setting:
@@ -47,18 +49,20 @@ def setting_of(**changes: KnobValue) -> Setting:
     return Setting(base.config.replace(**changes), base.config, LOADER, base.lr_rule, (), "cpu")
 
 
-def rehearsed(
-    role: str, plan: RehearsalPlan = PLAN, program: str = "rehearses.py", **changes: KnobValue
-) -> Rehearsal:
+def rehearsed(role: str, **changes: KnobValue) -> Rehearsal:
+    """Run the program of this name with short epochs, under some knobs."""
+    return run("rehearses.py", role, PLAN, setting_of(**changes))
+
+
+def run(program: str, role: str, plan: RehearsalPlan, setting: Setting) -> Rehearsal:
     """Run a program with short epochs in this process."""
     told: list[Seen] = []
 
     def over(seen: Seen) -> None:
         told.append(seen)
-        if seen.ended != "by itself":
+        if seen.ended == "as planned":
             raise OverError
 
-    setting = setting_of(**changes)
     listener = ShortEpochs(setting, plan, over, perf_counter())
     argv, sys.argv = sys.argv, [program, role]
     ending = None
@@ -69,7 +73,7 @@ def rehearsed(
         listener.program_ended()
     except OverError:
         pass
-    except Exception as error:
+    except (AssertionError, RuntimeError, TypeError) as error:
         listener.program_ended()
         ending = Ending(Outcome.CRASHED, f"{type(error).__name__}: {error}")
     finally:
@@ -77,7 +81,6 @@ def rehearsed(
         listener._timer.cancel()
         listener._timer.join()
         listener.seams.remove()
-        gc.collect()  # workers go with the program
     return Rehearsal(told[0] if told else None, ending)
 
 
@@ -119,3 +122,29 @@ def test_what_fails_after_an_epoch_under_a_knob_alone_is_seen(
     assert written.has_passed, written
     assert under.ending is not None, under
     assert said in under.ending.reason
+
+
+def test_a_short_program_is_seen_to_its_own_end() -> None:
+    found = run("rehearses.py", "three", RehearsalPlan(enough_s=60.0), setting_of())
+    assert found.has_passed
+    assert str(found.seen) == "3 short epochs, 3 evaluations, to the program's own end"
+
+
+def test_a_training_loop_without_a_loader_is_left_after_a_while() -> None:
+    found = run("no_loader.py", "8000", PLAN, setting_of())
+    assert found.seen is not None
+    assert (found.seen.epochs, found.seen.ended) == (0, "as planned")
+    assert str(found.seen) == "1 step"
+
+
+def test_gradients_that_are_gathered_for_long_make_a_step_before_an_epoch_is_cut() -> None:
+    found = rehearsed("plain", accumulation_steps=16)
+    assert found.seen is not None
+    assert (found.seen.steps, found.seen.epochs) == (2, 2)
+
+
+def test_time_that_is_up_ends_it_with_what_was_seen_until_then() -> None:
+    """The program goes on in this process; in a rig it is ended."""
+    found = run("rehearses.py", "three", RehearsalPlan(most_s=0.0), setting_of())
+    assert found.seen is not None
+    assert (found.seen.ended, found.has_passed) == ("out of time", False)
