@@ -17,7 +17,15 @@ from autotune.confirm import promising
 from autotune.objective import SILENCE_STEPS
 from autotune.outcome import Ending, Outcome
 from autotune.record import TrialRecord
-from autotune.rehearsal import Rehearsal, RehearsalPlan, RehearsalRecord, blames, survives
+from autotune.rehearsal import (
+    Rehearsal,
+    RehearsalPlan,
+    RehearsalRecord,
+    blames,
+    doubt,
+    note,
+    survives,
+)
 from autotune.session import Session
 from autotune.study import Study
 
@@ -137,7 +145,7 @@ def _was_stopped(rehearsal: Rehearsal) -> bool:
 def _tell(session: Session, record: RehearsalRecord) -> None:
     if record.is_blamed:
         session.console.warn(blames([record])[0])
-    elif record.own.has_failed:
-        session.console.warn("It fails there; so does the program as written: nobody is blamed.")
-    elif record.own.seen is not None:
-        session.console.note(str(record.own.seen))
+    elif unseen := doubt([record], record.config):
+        session.console.warn(unseen)
+    else:
+        session.console.note(note([record], record.config))
