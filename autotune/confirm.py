@@ -32,6 +32,7 @@ from autotune.session import Session
 from autotune.setting import Setting
 from autotune.space import ResolvedSpace
 from autotune.stats import MOST_DRAINED, paired_ratio, unpaired_ratio
+from autotune.study import Study
 from autotune.wire import WindowPlan
 
 # A fresh process on a 2-core machine was seen to run at half its steady speed for its first 3-5 s.
@@ -166,8 +167,7 @@ class Verdict:
 def confirm_best(session: Session, baseline: Baseline) -> Verdict:
     """Confirm the best config; one that fails in a fresh process gives way to the next."""
     session.objective.close()
-    records = session.study.records
-    faster = [r for r in ranked(records, baseline.space) if looks_faster(r)]
+    faster = promising(session.study, baseline.space)
     verdict = Verdict(None, reason="" if faster else _why_nothing_was_compared(session))
     base = replace(baseline.setting, sums=gradients_sum(records))
     for candidate in faster[:CANDIDATES]:
@@ -306,6 +306,17 @@ def looks_faster(record: TrialRecord) -> bool:
     """Tell whether a record's config is worth a confirmation."""
     found = record.speedup
     return found is not None and (found.low > 1.0 or found.estimate >= WORTH_CONFIRMING)
+
+
+def promising(study: Study, space: ResolvedSpace) -> list[TrialRecord]:
+    """Return what looks faster, best first, but for what fails outside of its training loop."""
+    guilty = [record.guilty for record in study.rehearsals if record.is_blamed]
+    able = [
+        record
+        for record in study.records
+        if not any(changes.items() <= record.config.items() for changes in guilty)
+    ]
+    return [record for record in ranked(able, space) if looks_faster(record)]
 
 
 def _round(contest: Contest, first: Side) -> Round | Ending:

@@ -126,6 +126,12 @@ class Console:
             f"{rate.estimate:,.0f} samples/s  {changes}  [dim]{record.cost_s:.1f}s{beside}[/]"
         )
 
+    def rehearsing(self, config: Config, space: ResolvedSpace) -> None:
+        """Say what is run beyond its training loop."""
+        self.phase("rehearsing")
+        self._state.config = _changes(config, space)
+        self._say(f"  {plain(_changes(config, space))}: what follows an epoch, with short epochs")
+
     def confirming(self, candidate: TrialRecord, space: ResolvedSpace) -> None:
         """Say what is confirmed."""
         self.phase("confirming")

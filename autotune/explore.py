@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.confirm import looks_faster
+from autotune.confirm import promising
 from autotune.diagnosis import Diagnosis
 from autotune.proposals import Proposals, ranked
 from autotune.session import Session
@@ -37,8 +37,8 @@ def explore(session: Session, space: ResolvedSpace, diagnosis: Diagnosis) -> Non
 
 def _best_apart_s(session: Session, space: ResolvedSpace) -> float | None:
     """Return what the trial of the best so far took, if it is confirmed in processes of its own."""
-    best = next(iter(ranked(session.study.records, space)), None)
-    if best is None or not looks_faster(best):
+    best = next(iter(promising(session.study, space)), None)
+    if best is None:
         return None
     return best.cost_s if space.needs_restart(space.baseline, best.config) else None
 

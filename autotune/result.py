@@ -13,7 +13,7 @@ from autotune import bestfile
 from autotune.baseline import Baseline
 from autotune.bestfile import BestFile
 from autotune.config import Config, KnobValue
-from autotune.confirm import Verdict
+from autotune.confirm import Confirmation, Verdict
 from autotune.flags import KEYWORD
 from autotune.knobs import launched, registry
 from autotune.lr import LrRule, batch_growth, global_batch, optimizer_factor, rule_for
@@ -22,6 +22,7 @@ from autotune.parallel import parallel_notes
 from autotune.program import LaunchPlan
 from autotune.proposals import DEVICES, restarts
 from autotune.record import Head, TrialRecord, gradients_sum
+from autotune.rehearsal import RehearsalRecord, blames, doubt, note
 from autotune.session import Session
 from autotune.setting import Setting
 from autotune.space import ResolvedSpace
@@ -58,6 +59,7 @@ class SearchResult:
         reason: Why there is no confirmation, empty when there is one.
         untried: Values of restart knobs that there was no time for.
         doubts: Why the confirmation is less sure than others, as sentences for the user.
+        rehearsals: What was found out about configs beyond their training loops.
         has_batchnorm: The model has layers whose result depends on a batch as a whole.
     """
 
@@ -81,6 +83,7 @@ class SearchResult:
     run_dir: Path
     has_batchnorm: bool = False
     one_process: Interval | None = None
+    rehearsals: tuple[RehearsalRecord, ...] = ()
 
     @property
     def trials(self) -> list[dict[str, object]]:
@@ -127,6 +130,12 @@ class SearchResult:
     def parallel_notes(self) -> tuple[str, ...]:
         """Where the time of several ranks goes, as sentences; empty where none were measured."""
         return parallel_notes(self.records, self.best)
+
+    @property
+    def rehearsal_notes(self) -> tuple[str, ...]:
+        """What ``best`` came through after its training loop, and what others did not."""
+        own = note(self.rehearsals, self.best) if self.changes else ""
+        return (*([own] if own else []), *blames(self.rehearsals))
 
     @property
     def batch_growth(self) -> float:
@@ -338,7 +347,7 @@ def conclude(session: Session, baseline: Baseline, verdict: Verdict) -> SearchRe
         losses=(_last_loss(base_side), _last_loss(best_side)),
         reason=verdict.reason,
         untried=tuple(_untried(baseline.space, records, best)),
-        doubts=doubts_of((*confirmation.baseline, *confirmation.winner)) if confirmation else (),
+        doubts=_doubts(session, confirmation, best if is_faster else None),
         records=tuple(records),
         head=session.study.head,
         setting=replace(baseline.setting, sums=gradients_sum(records)),
@@ -347,7 +356,16 @@ def conclude(session: Session, baseline: Baseline, verdict: Verdict) -> SearchRe
         run_dir=session.run.path,
         has_batchnorm=baseline.profile.batch_norm_layers > 0,
         one_process=confirmation.speedup if confirmation and not says_enough else None,
+        rehearsals=tuple(session.study.rehearsals),
     )
+
+
+def _doubts(
+    session: Session, confirmation: Confirmation | None, recommended: Config | None
+) -> tuple[str, ...]:
+    found = doubts_of((*confirmation.baseline, *confirmation.winner)) if confirmation else ()
+    unseen = doubt(session.study.rehearsals, recommended) if recommended is not None else ""
+    return (*found, unseen) if unseen else tuple(found)
 
 
 def _finding(verdict: Verdict) -> Finding:

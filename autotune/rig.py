@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from autotune.measurement import Anatomy, Measurement
 from autotune.outcome import Ending, Outcome
 from autotune.probes.nvml import NvmlMemory
 from autotune.program import LaunchPlan, Program, python_plan
+from autotune.rehearsal import Rehearsal, RehearsalPlan
 from autotune.setting import Setting
 from autotune.trackers import TRACKERS_OFF
 from autotune.watch import Watch
@@ -36,6 +38,7 @@ from autotune.wire import (
     NotFinite,
     Progress,
     Ready,
+    Rehearsed,
     Start,
     WindowPlan,
     decode,
@@ -115,40 +118,67 @@ class Rig:
 
     def open(self, setting: Setting | None, give_up: GiveUp, silence_s: float) -> Ready | Ending:
         """Start the program, untouched or under a setting, and wait until it trains."""
+        if ending := self._start(setting):
+            return ending
+        answer = self._await(give_up, silence_s)
+        if isinstance(answer, Ready):
+            assert self._view is not None, "a started rig has a view"
+            roots = [Path(root) for root in answer.downloaded_to]
+            if doubt := self._view.prepared(roots, Path(self._program.cwd)):
+                self._reports.doubt(doubt)
+            self._compare_gpus(answer.gpus)
+        if isinstance(answer, Ready | Ending):
+            return answer
+        raise RigError(f"the rig answered {answer.kind} before it was ready")
+
+    def rehearse(self, setting: Setting, plan: RehearsalPlan, give_up: GiveUp) -> Rehearsal:
+        """Start the program under a setting with short epochs, and wait for the end of them.
+
+        Plan and caller say when time is up; a silence tells nothing here.
+        """
+        if ending := self._start(setting, plan):
+            return Rehearsal(None, ending)
+        answer = self._await(give_up, math.inf)
+        if isinstance(answer, Ending):
+            return Rehearsal(None, answer)
+        if not isinstance(answer, Rehearsed):
+            raise RigError(f"the rig answered {answer.kind} to a wish for a rehearsal")
+        if answer.seen.ended != "by itself":
+            return Rehearsal(answer.seen)
+        last = self._await(give_up, math.inf)
+        assert isinstance(last, Ending), "a program that has ended says how"
+        has_failed = last.outcome is not Outcome.RAN_OUT or not answer.seen.steps
+        return Rehearsal(answer.seen, last if has_failed else None)
+
+    def _start(self, setting: Setting | None, plan: RehearsalPlan | None = None) -> Ending | None:
+        """Start the process and tell it what to run; return how it ended if it has."""
         self._directory.mkdir(parents=True, exist_ok=True)
         used_before = NvmlMemory(self._gpu_uuids).used_bytes()
         self._cache_dir.mkdir(parents=True, exist_ok=True)
         self._view = view = self._fence.view()
         ours, theirs = socket.socketpair()
         with theirs:  # the process inherits it: no name, no listener, nobody else
-            plan = self._launch_plan(setting, theirs.fileno())
-            self._has_ranks = plan.ranks is not None
+            launch = self._launch_plan(setting, theirs.fileno())
+            self._has_ranks = launch.ranks is not None
             own = [self._cache_dir]
-            self._process = processes.start(view.fenced(plan, own), self.log)
+            self._process = processes.start(view.fenced(launch, own), self.log)
         self._link = Link(ours)
         self._watch = Watch(self._process.pid, self._gpu_uuids, used_before)
         start = Start(
-            plan.of(self._program),
+            launch.of(self._program),
             setting,
             str(view.shadow_dir),
             self._fence.kind,
             open_places=tuple(map(str, (*self._fence.open_places, view.own_dir, *own))),
             devices=self._fence.devices,
             max_scratch_bytes=self._fence.max_scratch_bytes,
+            rehearsal=plan,
         )
         try:
             self._link.send(start)
         except LinkClosed:
             return self._post_mortem()
-        answer = self._await(give_up, silence_s)
-        if isinstance(answer, Ready):
-            roots = [Path(root) for root in answer.downloaded_to]
-            if doubt := view.prepared(roots, Path(self._program.cwd)):
-                self._reports.doubt(doubt)
-            self._compare_gpus(answer.gpus)
-        if isinstance(answer, Ready | Ending):
-            return answer
-        raise RigError(f"the rig answered {answer.kind} before it was ready")
+        return None
 
     def measure(
         self,
@@ -177,7 +207,7 @@ class Rig:
                 return Ending(Outcome.NOT_FINITE, "the loss became NaN or infinite")
             case Ending():
                 return answer
-            case Ready() | Dissected():
+            case Ready() | Dissected() | Rehearsed():
                 raise RigError(f"the rig answered {answer.kind} to a wish for a measurement")
             case _:
                 assert_never(answer)
@@ -196,7 +226,7 @@ class Rig:
                 return anatomy
             case Ending():
                 return answer
-            case Ready() | Measured() | NotFinite():
+            case Ready() | Measured() | NotFinite() | Rehearsed():
                 raise RigError(f"the rig answered {answer.kind} to a wish for a dissection")
             case _:
                 assert_never(answer)
@@ -271,7 +301,7 @@ class Rig:
 
     def _await(  # noqa: C901, PLR0912 - one branch per message
         self, give_up: GiveUp, silence_s: float
-    ) -> Ready | Measured | Dissected | NotFinite | Ending:
+    ) -> Ready | Measured | Dissected | NotFinite | Rehearsed | Ending:
         """Wait for an answer, sampling probes; end on death, silence, or the caller's wish."""
         assert self._link is not None, "an answer needs an open rig"
         heard = monotonic()
@@ -291,7 +321,7 @@ class Rig:
                     self._reports.doubt(sentence)
                 case Measured() | Dissected() | NotFinite() if message.number != self._number:
                     heard = now  # to an earlier question, which was given up or answered before
-                case Ready() | Measured() | Dissected() | NotFinite():
+                case Ready() | Measured() | Dissected() | NotFinite() | Rehearsed():
                     return message
                 case Ended():
                     return self._ended(message)

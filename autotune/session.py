@@ -32,6 +32,10 @@ LEAST_TRIAL_S = 1.0  # a switch and the shortest window
 LEAST_TRIAL_STEPS = 2.5  # however long these are: one is left out
 RESTART_WORTH_S = 6.0  # besides two starts: the windows of a config and of the baseline, in turn
 RESTART_WORTH_STEPS = 8  # however long these are
+REHEARSAL_WORTH_S = 4.0  # besides its start: two short epochs with what lies between
+REHEARSAL_WORTH_STEPS = 16  # of any length
+MOST_REHEARSAL_S = 60.0
+MOST_KEPT_FOR_REHEARSAL = 1 / 3  # of what trials have
 COMPILING_WORTH_S = 25.0  # besides two starts: compiling a small model took 15-40 s on 2 cores
 
 
@@ -91,7 +95,7 @@ class Session:
     @property
     def until_confirmation(self) -> Until:
         """Go on until only the time for the confirmation is left."""
-        reserve_s = self.reserve_s
+        reserve_s = self.reserve_s + self.rehearsal_s
         what = "the rest of the budget is for the confirmation"
         return Until(
             self._stopped,
@@ -152,6 +156,27 @@ class Session:
             wanted = [full_s, short_s] if full_s <= half_s else [short_s]
         return next((s for s in wanted if s + TRIALS_WORTH_S <= self.divided_s), 0.0)
 
+    @property
+    def least_rehearsal_s(self) -> float:
+        """What it takes to run one config through two short epochs."""
+        facts = self.study.facts
+        assert facts is not None, "the baseline was measured"
+        return facts.startup_s + max(REHEARSAL_WORTH_S, REHEARSAL_WORTH_STEPS * facts.step_s)
+
+    @property
+    def rehearsal_s(self) -> float:
+        """What is kept for rehearsing the best config, 0 where trials or proof would miss it."""
+        reserve_s = self.reserve_s
+        if not reserve_s:
+            return 0.0
+        least_s = self.least_rehearsal_s
+        return least_s if least_s <= MOST_KEPT_FOR_REHEARSAL * (self.divided_s - reserve_s) else 0.0
+
+    def time_to_rehearse_s(self, *, kept_s: float) -> float:
+        """Return how long a rehearsal may take that leaves so much; 0 where it is not worth it."""
+        spare_s = min(self.budget.left_s - kept_s, MOST_REHEARSAL_S)
+        return spare_s if spare_s >= self.least_rehearsal_s and self.stop.requests < 2 else 0.0
+
     def least_confirmation_s(self, apart_s: float | None) -> float:
         """Return what a confirmation takes at least; *apart_s* as ``best_apart_s``."""
         facts = self.study.facts
@@ -183,7 +208,7 @@ class Session:
             return True
         work_s = COMPILING_WORTH_S if knob == "compile" else RESTART_WORTH_S
         worth_s = max(work_s, RESTART_WORTH_STEPS * facts.step_s) + 2 * facts.startup_s
-        return self.budget.left_s - self.reserve_s > worth_s
+        return self.budget.left_s - self.reserve_s - self.rehearsal_s > worth_s
 
     def _stopped(self) -> Ending | None:
         if self.stop.requests:

@@ -20,6 +20,7 @@ from autotune.config import Config
 from autotune.errors import RunDirectoryError
 from autotune.outcome import Outcome
 from autotune.record import FORMAT, BaselineFacts, Head, Lease, TrialRecord, WindowRecord
+from autotune.rehearsal import RehearsalRecord
 from autotune.sampler import distributions, holding, make_sampler
 from autotune.space import ResolvedSpace
 
@@ -112,6 +113,17 @@ class Study:
         """Record one more round of the confirmation."""
         rounds = [*self.confirmation, windows]
         self._study.set_user_attr("confirmation", _dump(list[list[WindowRecord]], rounds))
+
+    @property
+    def rehearsals(self) -> list[RehearsalRecord]:
+        """What was found out about configs beyond their training loops, in order."""
+        raw = self._study.user_attrs.get("rehearsals", [])
+        return _read(list[RehearsalRecord], raw)
+
+    def add_rehearsal(self, record: RehearsalRecord) -> None:
+        """Record what was found out about one more config."""
+        records = [*self.rehearsals, record]
+        self._study.set_user_attr("rehearsals", _dump(list[RehearsalRecord], records))
 
     @property
     def records(self) -> list[TrialRecord]:

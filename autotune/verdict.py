@@ -52,6 +52,8 @@ def _headline(result: SearchResult) -> Iterator[str]:
                     f"  The best candidate came out at {speedup.estimate:.2f}x {bounds(speedup)} "
                     "in fresh processes."
                 )
+            elif any(record.is_blamed for record in result.rehearsals):
+                yield "  What was measured to be faster fails outside of the training loop."
             else:
                 yield "  No config that was measured looked faster than the program as written."
         case Finding.UNCONFIRMED if result.candidate is None:
@@ -131,6 +133,8 @@ def _footnotes(result: SearchResult, output: Path) -> Iterator[str]:
         yield f"[yellow]{plain(doubt)}[/]"
     if result.steps_note:
         yield plain(result.steps_note)
+    for note in result.rehearsal_notes:
+        yield plain(note)
     for note in result.parallel_notes:
         yield f"{plain(note)}."
     if result.untried:

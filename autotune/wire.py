@@ -22,9 +22,10 @@ from autotune.fence import FenceKind
 from autotune.measurement import Anatomy, Measurement
 from autotune.profile import Profile
 from autotune.program import Program
+from autotune.rehearsal import RehearsalPlan, Seen
 from autotune.setting import Setting
 
-PROTOCOL = 5
+PROTOCOL = 6
 # Longer steps are too dear for evidence from many blocks: one is left out and two are taken. At 0.5
 # s per step the ordinary least, six blocks of warm-up and five that count, would take 6 s.
 SLOW_STEP_S = 0.5
@@ -64,6 +65,7 @@ class Start:
         open_places: Folders that the program may change under such a fence.
         devices: Under overlays: the device numbers of what they cover, by path.
         max_scratch_bytes: What the program may write.
+        rehearsal: Run it with short epochs instead, to see what lies between and after them.
     """
 
     program: Program
@@ -73,6 +75,7 @@ class Start:
     open_places: tuple[str, ...] = ()
     devices: Mapping[str, int] = field(default_factory=dict)
     max_scratch_bytes: int | None = None
+    rehearsal: RehearsalPlan | None = None
     protocol: int = PROTOCOL
     kind: Literal["start"] = "start"
 
@@ -177,6 +180,14 @@ class NotFinite:
 
 
 @dataclass(frozen=True)
+class Rehearsed:
+    """What was seen of a program's short epochs; where it ended by itself, Ended follows."""
+
+    seen: Seen
+    kind: Literal["rehearsed"] = "rehearsed"
+
+
+@dataclass(frozen=True)
 class Ended:
     """The program came to its end by itself, by an exception or by sys.exit.
 
@@ -200,7 +211,7 @@ class Ended:
 
 
 ToRig = Start | Measure | Dissect | Close
-FromRig = Ready | Progress | Doubted | Measured | Dissected | NotFinite | Ended
+FromRig = Ready | Progress | Doubted | Measured | Dissected | NotFinite | Rehearsed | Ended
 Message = Annotated[ToRig | FromRig, Field(discriminator="kind")]
 
 

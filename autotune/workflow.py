@@ -7,6 +7,7 @@ from autotune.confirm import confirm_best
 from autotune.console import Console
 from autotune.diagnosis import diagnose
 from autotune.explore import explore
+from autotune.rehearse import rehearse_best
 from autotune.result import SearchResult, conclude
 from autotune.rundir import RunDir
 from autotune.session import sitting
@@ -32,5 +33,6 @@ def search(run: RunDir, study: Study, budget_s: float, console: Console) -> Sear
         )
         console.diagnosed(diagnosis, baseline.space)
         explore(session, baseline.space, diagnosis)
+        rehearse_best(session, baseline)
         contest = confirm_best(session, baseline)
         return conclude(session, baseline, contest)

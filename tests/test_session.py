@@ -147,9 +147,16 @@ def test_small_budgets_keep_less_for_the_confirmation_until_they_keep_nothing(
     session = made(tmp_path, total_s, spent_s=18.0).session
     assert session.reserve_s == pytest.approx(reserve_s)
     assert session.until_confirmation.left_s() == pytest.approx(
-        min(total_s - 18.0 - reserve_s, session.budget.wait_s)
+        min(total_s - 18.0 - reserve_s - session.rehearsal_s, session.budget.wait_s)
     )
     assert session.until_confirmation() is None
+
+
+def test_a_rehearsal_is_kept_time_for_where_trials_can_spare_it(tmp_path: Path) -> None:
+    for total_s, kept_s in ((180.0, 10.0), (90.0, 10.0), (70.0, 0.0), (60.0, 0.0)):
+        folder = tmp_path / f"{total_s:.0f}"
+        folder.mkdir()
+        assert made(folder, total_s, spent_s=18.0).session.rehearsal_s == kept_s
 
 
 def test_rounds_of_slow_steps_are_planned_by_their_steps(tmp_path: Path) -> None:

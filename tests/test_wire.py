@@ -17,6 +17,7 @@ from autotune.errors import RigError
 from autotune.fence import FenceKind
 from autotune.lr import LrRule
 from autotune.measurement import Anatomy, Memory
+from autotune.rehearsal import RehearsalPlan, Seen
 from autotune.wire import (
     PROTOCOL,
     Close,
@@ -32,6 +33,7 @@ from autotune.wire import (
     NotFinite,
     Progress,
     Ready,
+    Rehearsed,
     Start,
     ToRig,
     WindowPlan,
@@ -74,6 +76,10 @@ MESSAGES: dict[str, ToRig | FromRig] = {
         )
     ),
     "not finite": NotFinite(Config({"precision": "bf16"})),
+    "start of a rehearsal": Start(
+        PROGRAM, SETTING, "/run", FenceKind.OVERLAY, rehearsal=RehearsalPlan(most_s=9.5)
+    ),
+    "rehearsed": Rehearsed(Seen(6, 2, 1, "out of time", 0.25)),
     "ended": Ended(17, "ValueError: two\nlines", "Traceback …\n\x1b[31m", 1),
 }
 

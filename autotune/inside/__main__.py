@@ -22,10 +22,12 @@ import psutil
 
 from autotune.inside import launch
 from autotune.inside.group import Group, hide_launcher, join, rank_of, take_device
-from autotune.wire import Doubted, Ended, Link, LinkClosed, Start, ToRig, decode, encode
+from autotune.wire import Doubted, Ended, Link, LinkClosed, Rehearsed, Start, ToRig, decode, encode
 
 if TYPE_CHECKING:
     from autotune.inside.borders import Borders
+    from autotune.inside.short_epochs import ShortEpochs
+    from autotune.rehearsal import Seen
 
 LAUNCHER_POLL_S = 0.5
 
@@ -54,15 +56,33 @@ def _lead(link: Link, commands: queue.SimpleQueue[ToRig], start: Start, started:
     group = _group_for(start)
     if group.is_launched:
         group.store.set("start", encode(start).decode())
-    from autotune.inside.driver import Driver  # imports torch: the parent's end is watched by now
-
-    driver = Driver(link, commands, start, started, _quit, group)
-    driver.seams.guard_files(start, tell=lambda sentence: link.send(Doubted(sentence)))
-    ended = _run(driver, start, group)
-    driver.program_ended()
+    listener = _listener(link, commands, start, started, group)
+    listener.seams.guard_files(start, tell=lambda sentence: link.send(Doubted(sentence)))
+    ended = _run(listener, start, group)
+    listener.program_ended()
     link.send(ended)
     _quit(ended.exit_code)
     return ended.exit_code
+
+
+def _listener(
+    link: Link, commands: queue.SimpleQueue[ToRig], start: Start, started: float, group: Group
+) -> Borders | ShortEpochs:
+    """Who looks after the program; imports torch, by now the parent's end is watched."""
+    if start.rehearsal is None:
+        from autotune.inside.driver import Driver
+
+        return Driver(link, commands, start, started, _quit, group)
+    assert start.setting is not None, "what is rehearsed is a setting"
+    from autotune.inside.short_epochs import ShortEpochs
+
+    def over(seen: Seen) -> None:
+        link.send(Rehearsed(seen))
+        if seen.ended != "by itself":
+            commands.get()  # Close
+            _quit()
+
+    return ShortEpochs(start.setting, start.rehearsal, over, started, group)
 
 
 def _follow(shared: Path) -> int:
@@ -72,9 +92,7 @@ def _follow(shared: Path) -> int:
     start = decode(group.store.get("start"))
     assert isinstance(start, Start), "the first rank hands on what the parent said"
     _group_for(start, group)
-    from autotune.inside.follower import Follower
-
-    follower = Follower(start.setting, group, _quit)
+    follower = _follower(start, group)
     if start.setting is None or start.setting.distributes_itself:  # it writes as it likes
         shadow_dir = Path(start.shadow_dir) / f"rank{group.rank}"
         follower.seams.guard_files(replace(start, shadow_dir=str(shadow_dir)))
@@ -84,6 +102,18 @@ def _follow(shared: Path) -> int:
     part.rename(shared / f"ended-{group.rank}")
     _quit(ended.exit_code)
     return ended.exit_code
+
+
+def _follower(start: Start, group: Group) -> Borders | ShortEpochs:
+    """Who looks after a rank that does what the first one does."""
+    if start.rehearsal is None:
+        from autotune.inside.follower import Follower
+
+        return Follower(start.setting, group, _quit)
+    assert start.setting is not None, "what is rehearsed is a setting"
+    from autotune.inside.short_epochs import ShortEpochs
+
+    return ShortEpochs(start.setting, start.rehearsal, None, perf_counter(), group)
 
 
 def _group_for(start: Start, group: Group | None = None) -> Group:
@@ -97,7 +127,7 @@ def _group_for(start: Start, group: Group | None = None) -> Group:
     return group
 
 
-def _run(listener: Borders, start: Start, group: Group) -> Ended:
+def _run(listener: Borders | ShortEpochs, start: Start, group: Group) -> Ended:
     """Run the program to its end under seams; return how it ended."""
     seams = listener.seams
     program = start.program

@@ -53,6 +53,9 @@ class Feed:
     def __next__(self) -> Any:
         self.thread = get_ident()
         self._listener.before_batch(self)
+        if self._listener.cuts(self):
+            self._end()
+            raise StopIteration
         endless = self._listener.never_ends(self)
         if endless and self._version != self._seam.version:
             self._swap()
@@ -169,6 +172,10 @@ class Feed:
         self._short_batch = None if facts.drop_last or facts.iterable else self.batches_per_epoch
         self._inner: Iterator[Any] = self._seam.iterate(self._active, self.loader)
         self.starts += 1
+
+    def _end(self) -> None:
+        """End the pass before the data do; workers go as they would then, or stay."""
+        self._inner = iter(())
 
     def _note_start(self) -> None:
         if self._fresh:

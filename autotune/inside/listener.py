@@ -9,10 +9,18 @@ if TYPE_CHECKING:
 
     from autotune.inside.feed import Feed
     from autotune.inside.seams.forward import Root
+    from autotune.rehearsal import RehearsalPlan
 
 
 class Listener:
-    """Hooks that the seams call; a listener overrides those it means."""
+    """Hooks that the seams call; a listener overrides those it means.
+
+    Attributes:
+        rehearsal: How short epochs are, where what follows them is to run; None where an epoch
+            goes on for as long as it is wanted.
+    """
+
+    rehearsal: RehearsalPlan | None = None
 
     def before_batch(self, feed: Feed) -> None:
         """The program asks a feed for its next batch."""
@@ -22,6 +30,10 @@ class Listener:
 
     def never_ends(self, feed: Feed) -> bool:  # noqa: ARG002
         """Tell whether the feed starts over instead of ending its epoch."""
+        return False
+
+    def cuts(self, feed: Feed) -> bool:  # noqa: ARG002
+        """Tell whether the feed ends here, though its loader may have more."""
         return False
 
     def epoch_ended(self, feed: Feed) -> None:

@@ -97,7 +97,10 @@ class Seams:
         self.accumulation = AccumulationSeam()
         self.scaling = ScalingSeam()
         self.clearing = ClearingSeam(self.accumulation)
-        self.trainers = TrainersSeam(endless=listener is not None)
+        self.trainers = TrainersSeam(
+            endless=listener is not None and listener.rehearsal is None,
+            rehearsal=listener.rehearsal if listener is not None else None,
+        )
         adopt = self.trainers.adopt if listener is not None else lambda: None
         self.rates = RatesSeam(self._say)
         self.loader = LoaderSeam(
@@ -276,7 +279,8 @@ class Seams:
         """Apply what a setting changes: from the program's own values, or from another setting."""
         self._own_autocast, self._own_scaler = setting.own_autocast, setting.own_scaler
         self._device = setting.device
-        if since is None and setting.trainer and "accumulation_steps" in setting.changes():
+        is_told = "accumulation_steps" in setting.changes() or self.trainers.rehearses
+        if since is None and setting.trainer and is_told:
             self.trainers.prepare(setting.trainer)
         self.rates.set_rule(
             LrRule(setting.lr_rule),

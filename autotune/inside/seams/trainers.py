@@ -11,6 +11,7 @@ from typing import Any
 from weakref import WeakSet
 
 from autotune.inside.seams.base import Patches
+from autotune.rehearsal import RehearsalPlan
 
 FOREVER = 10**15  # steps
 LIGHTNING_TAKES_DEVICES = (
@@ -36,18 +37,25 @@ class TrainersSeam:
 
     Args:
         endless: The first epoch goes on for as long as it is wanted.
+        rehearsal: Epochs are as short as this says, and end as the program wrote.
 
     Attributes:
         in_use: Which library's trainer runs the program's loop, empty for none.
     """
 
-    def __init__(self, *, endless: bool) -> None:
+    def __init__(self, *, endless: bool, rehearsal: RehearsalPlan | None = None) -> None:
         self._endless = endless
+        self._rehearsal = rehearsal
         self._patches = Patches()
         self._adopted: set[str] = set()
         self._running: WeakSet[Any] = WeakSet()
         self._steps: int | None = None
         self.in_use = ""
+
+    @property
+    def rehearses(self) -> bool:
+        """Trainers are told of short epochs when they begin."""
+        return self._rehearsal is not None
 
     def adopt(self) -> None:
         """Change the trainers that the program has imported by now."""
@@ -119,6 +127,10 @@ class TrainersSeam:
         self.in_use = library
         self._running.add(trainer)
         self._set_steps(trainer)
+        if self._rehearsal is not None and library == LIGHTNING:
+            _shorten_lightning(trainer, self._rehearsal)
+        elif self._rehearsal is not None:
+            _shorten_transformers(trainer.args, self._rehearsal)
 
     def _set_steps(self, trainer: Any) -> None:
         if self._steps is None:
@@ -161,7 +173,11 @@ class TrainersSeam:
     def _adopt_transformers(self, trainer: Any) -> None:
         self._before(trainer, "train", TRANSFORMERS)
         original = getattr(trainer, "_run_epoch", None)
-        if not self._endless or original is None:
+        if original is None:
+            return
+        if self._rehearsal is not None:
+            self._cut_epochs(trainer, self._rehearsal)
+        if not self._endless:
             return
         seam = self
 
@@ -184,6 +200,20 @@ class TrainersSeam:
 
         self._patches.replace(trainer, "get_batch_samples", get_batch_samples)
 
+    def _cut_epochs(self, trainer: Any, plan: RehearsalPlan) -> None:
+        original = trainer._run_epoch  # noqa: SLF001 - by which it counts the batches of an epoch
+
+        def run_epoch(its: Any, *args: Any, **kwargs: Any) -> Any:
+            updates = _updates(its.args, plan)
+            counts = {
+                "steps_in_epoch": updates * its.args.gradient_accumulation_steps,
+                "num_update_steps_per_epoch": updates,
+            }
+            short = {name: min(kwargs.get(name, most), most) for name, most in counts.items()}
+            return original(its, *args, **{**kwargs, **short})
+
+        self._patches.replace(trainer, "_run_epoch", run_epoch)
+
     def _leave_out(self, owner: Any, name: str, before: Callable[[Any], None] | None) -> None:
         """Call a method after something, or not at all."""
         original = getattr(owner, name, None)
@@ -202,3 +232,30 @@ class TrainersSeam:
 def _nothing_to_save(trainer: Any) -> None:
     """A trial writes no checkpoint, removes none, uploads none, and stops for no evaluation."""
     trainer.control.should_save = trainer.control.should_evaluate = False
+
+
+def _shorten_lightning(trainer: Any, plan: RehearsalPlan) -> None:
+    """Make a trainer's epochs few and short, with what it does after each."""
+    batches = max(plan.batches, trainer.accumulate_grad_batches)
+    for name in ("train", "val", "test", "predict"):
+        if getattr(trainer, f"limit_{name}_batches"):  # 0 leaves a stage out
+            cut = batches if name == "train" else plan.other_batches
+            setattr(trainer, f"limit_{name}_batches", cut)
+    trainer.val_check_interval, trainer.check_val_every_n_epoch = 1.0, 1
+    own = trainer.fit_loop.max_epochs
+    trainer.fit_loop.max_epochs = plan.epochs if own in {None, -1} else min(own, plan.epochs)
+    trainer.fit_loop.min_epochs = min(trainer.fit_loop.min_epochs or 0, plan.epochs)
+
+
+def _shorten_transformers(arguments: Any, plan: RehearsalPlan) -> None:
+    """Make a trainer's epochs few, and have it evaluate and save after each what it does ever."""
+    updates = _updates(arguments, plan)
+    if arguments.max_steps > 0:
+        arguments.max_steps = min(arguments.max_steps, plan.epochs * updates)
+    arguments.num_train_epochs = min(arguments.num_train_epochs, plan.epochs)
+    arguments.eval_steps = arguments.save_steps = updates
+
+
+def _updates(arguments: Any, plan: RehearsalPlan) -> int:
+    """Steps in a short epoch."""
+    return -(-plan.batches // int(arguments.gradient_accumulation_steps))

@@ -1,0 +1,189 @@
+"""Short epochs: the program runs as written, cut short, so that what lies between epochs is met.
+
+Covered: what a program does after an epoch and at its end: evaluation, metrics, schedules,
+checkpoints, a second epoch with the workers that are left of the first. Not covered: what it does
+every so many steps, where that is more than short epochs have.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from autotune.config import KnobValue
+from autotune.inside.group import ALONE, Group
+from autotune.inside.listener import Listener
+from autotune.inside.seams import Seams, loose_knobs
+from autotune.profile import LoaderFacts
+from autotune.rehearsal import Ended, RehearsalPlan, Seen
+from autotune.setting import Setting
+from autotune.wire import LinkClosed
+
+if TYPE_CHECKING:
+    from autotune.inside.feed import Feed
+    from autotune.inside.seams.forward import Root
+
+MOST_BATCHES = 64  # without a step: as many as a large accumulation takes
+
+
+@dataclass
+class _Pass:
+    """One iteration over a loader.
+
+    Attributes:
+        batches: Handed out so far.
+        steps: Optimizer steps that had been made when the last of them was.
+        trains: Steps were made of its batches.
+        is_over: It was cut short.
+    """
+
+    batches: int = 0
+    steps: int = 0
+    trains: bool = False
+    is_over: bool = False
+
+
+class ShortEpochs(Listener):
+    """Cuts every pass over a loader short, and counts what the program does.
+
+    It is over where the program begins another epoch after those that were planned, and has had its
+    time to end by itself; the training loop of a program without a loader has no end, and is left
+    after that time.
+
+    Args:
+        setting: What the program runs under.
+        plan: Where it is cut.
+        over: Called once, in any thread, with what was seen when there is no more to see; None for
+            a rank that follows another.
+        started: When the process began to run the program, by ``perf_counter``.
+        group: The processes that train together.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        plan: RehearsalPlan,
+        over: Callable[[Seen], None] | None,
+        started: float,
+        group: Group = ALONE,
+    ) -> None:
+        self.rehearsal = plan
+        self.config_reads: Mapping[str, KnobValue] = {}
+        self.seams = Seams(self, setting.loader, loose_knobs(setting), group)
+        self.steps = 0
+        self._plan = plan
+        self._over = over
+        self._epochs = self._evaluations = 0
+        self._is_evaluating = False
+        self._first_step_at = math.inf
+        self._heard = perf_counter()
+        self._passes: WeakKeyDictionary[Feed, _Pass] = WeakKeyDictionary()
+        self._lead: _Pass | None = None
+        self._longest = 0
+        self._trained: set[LoaderFacts] = set()
+        self._training_facts: LoaderFacts | None = None
+        self._ending = threading.Lock()  # taken once, for good
+        self._process = os.getpid()
+        self._timer = threading.Timer(
+            max(0.0, plan.most_s - (perf_counter() - started)), self._end, ("out of time",)
+        )
+        self._timer.daemon = True
+        if over is not None:
+            self._timer.start()
+
+    def program_ended(self) -> None:
+        """The program has come to its end; what was seen is told, its last word comes after."""
+        self._end("by itself")
+
+    def before_batch(self, feed: Feed) -> None:
+        """End the rehearsal where an epoch begins that was not planned."""
+        self._heard = perf_counter()
+        if feed in self._passes:
+            return
+        self._passes[feed] = _Pass()
+        if feed.wants_gradients and self._facts(feed) in self._trained and self._is_enough:
+            self._end("as planned")
+
+    def cuts(self, feed: Feed) -> bool:
+        """Tell whether a pass over a loader has been long enough; training ends with a step."""
+        seen, plan = self._passes[feed], self._plan
+        if feed.wants_gradients:
+            has_stepped = self.steps > seen.steps
+            most = max(plan.batches, self._longest or MOST_BATCHES)
+            seen.is_over |= seen.batches >= (plan.batches if has_stepped else most)
+        else:
+            seen.is_over |= seen.batches >= plan.other_batches
+        if seen.is_over and seen.trains:
+            self._longest = max(self._longest, seen.batches)
+        return seen.is_over
+
+    def after_batch(self, feed: Feed, samples: int, wait_s: float) -> None:  # noqa: ARG002
+        """Count a batch."""
+        self._heard = perf_counter()
+        seen = self._passes[feed]
+        seen.batches += 1
+        seen.steps = self.steps
+        if feed.wants_gradients:
+            self._lead, self._training_facts = seen, self._facts(feed)
+        else:
+            self._evaluates()
+
+    def forward_called(self, root: Root, args: tuple[Any, ...]) -> None:  # noqa: ARG002
+        """Notice an evaluation on samples that come from no loader."""
+        self._heard = perf_counter()
+        is_between = self._lead is not None and self._lead.is_over
+        if is_between and not torch.is_grad_enabled():
+            self._evaluates()
+
+    def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: ARG002
+        """Count a step, and the epoch that it is the first of."""
+        self._heard = now = perf_counter()
+        self.steps += 1
+        self._first_step_at = min(self._first_step_at, now)
+        self._is_evaluating = False
+        if self._lead is None:
+            if self._is_long_enough:
+                self._end("as planned")
+        elif not self._lead.trains:
+            assert self._training_facts is not None, "the batch came from a loader"
+            self._lead.trains = True
+            self._epochs += 1
+            self._trained.add(self._training_facts)
+
+    @property
+    def _is_long_enough(self) -> bool:
+        return perf_counter() - self._first_step_at >= self._plan.enough_s
+
+    @property
+    def _is_enough(self) -> bool:
+        if self._epochs < self._plan.epochs:
+            return False
+        return self._is_long_enough or self._epochs >= self._plan.most_epochs
+
+    def _facts(self, feed: Feed) -> LoaderFacts:
+        """What a loader is known by, also where it is built again for each epoch."""
+        return replace(self.seams.loader.facts(feed.loader), ordinal=0)
+
+    def _evaluates(self) -> None:
+        if self.steps and not self._is_evaluating:
+            self._is_evaluating = True
+            self._evaluations += 1
+
+    def _end(self, how: Ended) -> None:
+        if self._over is None or os.getpid() != self._process:
+            return  # one of several ranks, or a process that the program has forked
+        if not self._ending.acquire(blocking=False):
+            return
+        self._timer.cancel()
+        silent_s = perf_counter() - self._heard
+        with suppress(LinkClosed):
+            self._over(Seen(self.steps, self._epochs, self._evaluations, how, silent_s))

@@ -1,0 +1,150 @@
+"""Programs run with short epochs: what they do between two epochs and at their end is met."""
+
+from __future__ import annotations
+
+import multiprocessing
+import runpy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+
+from autotune.config import KnobValue
+from autotune.inside.short_epochs import ShortEpochs
+from autotune.outcome import Ending, Outcome
+from autotune.rehearsal import Rehearsal, RehearsalPlan, Seen
+from autotune.setting import Setting
+from tests.made import make_loader, make_setting
+from tests.rigging import PROGRAMS
+
+BASE: dict[str, KnobValue] = {
+    "batch_size": 16,
+    "precision": "fp32",
+    "channels_last": False,
+    "num_workers": 0,
+    "persistent_workers": False,
+    "accumulation_steps": 1,
+}
+PLAN = RehearsalPlan(enough_s=0.0)
+LOADER = make_loader(dataset="Items", dataset_len=1024, batch_size=16)
+
+
+class OverError(Exception):
+    """In place of the end of the process."""
+
+
+@pytest.fixture(autouse=True)
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    yield
+    for worker in multiprocessing.active_children():  # a rig ends them with itself
+        worker.terminate()
+        worker.join()
+
+
+def setting_of(**changes: KnobValue) -> Setting:
+    base = make_setting(BASE, loader=LOADER)
+    return Setting(base.config.replace(**changes), base.config, LOADER, base.lr_rule, (), "cpu")
+
+
+def rehearsed(role: str, **changes: KnobValue) -> Rehearsal:
+    """Run the program of this name with short epochs, under some knobs."""
+    return run("rehearses.py", role, PLAN, setting_of(**changes))
+
+
+def run(program: str, role: str, plan: RehearsalPlan, setting: Setting) -> Rehearsal:
+    """Run a program with short epochs in this process."""
+    told: list[Seen] = []
+
+    def over(seen: Seen) -> None:
+        told.append(seen)
+        if seen.ended == "as planned":
+            raise OverError
+
+    listener = ShortEpochs(setting, plan, over, perf_counter())
+    argv, sys.argv = sys.argv, [program, role]
+    ending = None
+    try:
+        listener.seams.apply(setting)
+        listener.seams.install()
+        runpy.run_path(str(PROGRAMS / program), run_name="__main__")
+        listener.program_ended()
+    except OverError:
+        pass
+    except (AssertionError, RuntimeError, TypeError) as error:
+        listener.program_ended()
+        ending = Ending(Outcome.CRASHED, f"{type(error).__name__}: {error}")
+    finally:
+        sys.argv = argv
+        listener._timer.cancel()
+        listener._timer.join()
+        listener.seams.remove()
+    return Rehearsal(told[0] if told else None, ending)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"precision": "bf16"},
+        {"channels_last": True},
+        {"batch_size": 64},
+        {"num_workers": 1, "persistent_workers": True},
+        {"accumulation_steps": 4},
+    ],
+    ids=str,
+)
+def test_two_epochs_with_evaluation_and_saving_are_seen_under_every_knob(
+    changes: dict[str, KnobValue],
+) -> None:
+    found = rehearsed("plain", **changes)
+    assert found.has_passed, found
+    assert found.seen is not None
+    assert (found.seen.epochs, found.seen.evaluations, found.seen.ended) == (2, 2, "as planned")
+
+
+@pytest.mark.parametrize(
+    ("role", "changes", "said"),
+    [
+        ("numpy", {"precision": "bf16"}, "TypeError"),
+        ("flat", {"channels_last": True}, "RuntimeError: view size"),
+        ("buffer", {"batch_size": 64}, "RuntimeError: The expanded size"),
+        ("workers", {"num_workers": 1, "persistent_workers": True}, "epoch 1 got items of {0}"),
+        ("checkpoint", {"channels_last": True}, "RuntimeError: view size"),
+    ],
+)
+def test_what_fails_after_an_epoch_under_a_knob_alone_is_seen(
+    role: str, changes: dict[str, KnobValue], said: str
+) -> None:
+    written, under = rehearsed(role), rehearsed(role, **changes)
+    assert written.has_passed, written
+    assert under.ending is not None, under
+    assert said in under.ending.reason
+
+
+def test_a_short_program_is_seen_to_its_own_end() -> None:
+    found = run("rehearses.py", "three", RehearsalPlan(enough_s=60.0), setting_of())
+    assert found.has_passed
+    assert str(found.seen) == "3 short epochs, 3 evaluations, to the program's own end"
+
+
+def test_a_training_loop_without_a_loader_is_left_after_a_while() -> None:
+    found = run("no_loader.py", "8000", PLAN, setting_of())
+    assert found.seen is not None
+    assert (found.seen.epochs, found.seen.ended) == (0, "as planned")
+    assert str(found.seen) == "1 step"
+
+
+def test_gradients_that_are_gathered_for_long_make_a_step_before_an_epoch_is_cut() -> None:
+    found = rehearsed("plain", accumulation_steps=16)
+    assert found.seen is not None
+    assert (found.seen.steps, found.seen.epochs) == (2, 2)
+
+
+def test_time_that_is_up_ends_it_with_what_was_seen_until_then() -> None:
+    """The program goes on in this process; in a rig it is ended."""
+    found = run("rehearses.py", "three", RehearsalPlan(most_s=0.0), setting_of())
+    assert found.seen is not None
+    assert (found.seen.ended, found.has_passed) == ("out of time", False)
