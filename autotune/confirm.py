@@ -169,7 +169,7 @@ def confirm_best(session: Session, baseline: Baseline) -> Verdict:
     session.objective.close()
     faster = promising(session.study, baseline.space)
     verdict = Verdict(None, reason="" if faster else _why_nothing_was_compared(session))
-    base = replace(baseline.setting, sums=gradients_sum(records))
+    base = replace(baseline.setting, sums=gradients_sum(session.study.records))
     for candidate in faster[:CANDIDATES]:
         contest = Contest(
             session.rigs,

@@ -16,7 +16,7 @@ from autotune.config import Config, KnobValue
 from autotune.confirm import promising
 from autotune.objective import SILENCE_STEPS
 from autotune.outcome import Ending, Outcome
-from autotune.record import TrialRecord
+from autotune.record import TrialRecord, gradients_sum
 from autotune.rehearsal import (
     Rehearsal,
     RehearsalPlan,
@@ -121,7 +121,8 @@ def _rehearse(session: Session, baseline: Baseline, config: Config, most_s: floa
         lambda: session.budget.left_s - until_s,
         "the rehearsal did not end in time",
     )
-    setting = replace(baseline.setting, config=config)
+    sums = gradients_sum(session.study.records)
+    setting = replace(baseline.setting, config=config, sums=sums)
     with session.rigs.new() as rig:
         rehearsal = rig.rehearse(setting, RehearsalPlan(most_s=most_s), give_up)
     if config.get("compile", "off") != "off":

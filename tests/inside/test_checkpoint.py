@@ -147,7 +147,7 @@ class Stateful(nn.Module):
         self.kind = kind
         self.count = 0
         self.last = torch.zeros(())
-        linear = nn.Linear(8, 8)
+        linear: nn.Module = nn.Linear(8, 8)
         if kind == "spectral norm":
             linear = nn.utils.parametrizations.spectral_norm(linear)
         elif kind == "old spectral norm":
@@ -227,8 +227,9 @@ def trained(model: nn.Module, passes: int = 2, steps: int = 5) -> dict[str, torc
         for block in model.children():
             if isinstance(block, Stateful):
                 block.last = block.last.detach()
-    kept = {f"{i}.last": b.last for i, b in enumerate(model) if isinstance(b, Stateful)}
-    counts = {f"{i}.count": torch.tensor(b.count) for i, b in enumerate(model)}
+    blocks = [*enumerate(model.children())]
+    kept = {f"{i}.last": b.last for i, b in blocks if isinstance(b, Stateful)}
+    counts = {f"{i}.count": torch.tensor(b.count) for i, b in blocks if isinstance(b, Stateful)}
     drawn = {"random": torch.tensor([random.random(), float(numpy.random.rand())])}  # noqa: NPY002
     return {**copy.deepcopy(model.state_dict()), **kept, **counts, **drawn}
 

@@ -198,7 +198,9 @@ def test_weights_in_a_buffer_or_seen_by_others_stay_where_they_lie() -> None:
 
     def shared(model: nn.Sequential) -> None:
         other = nn.Conv2d(4, 4, 3, padding=1)
-        other.weight.data = model[1].weight.data
+        first = model[1]
+        assert isinstance(first, nn.Conv2d)
+        other.weight.data = first.weight.data
         model.insert(1, other)
 
     for prepare, name in (
