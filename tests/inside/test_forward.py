@@ -66,7 +66,7 @@ class Net(nn.Module):
         return y
 
     def in_two(self, x: torch.Tensor) -> torch.Tensor:
-        x = checkpoint(self.encoder[0], x, use_reentrant=False)  # type: ignore[assignment]
+        x = checkpoint(self.encoder[0], x, use_reentrant=False)
         y: torch.Tensor = self.encoder[1:](x)
         return y
 
