@@ -15,6 +15,7 @@ from torch import nn
 
 from autotune.inside.autograd import is_in_backward, is_transforming
 from autotune.inside.state import state_of
+from autotune.inside.structure import structure_of
 
 Call = Callable[..., Any]
 LOOKED_AT = (2, 3)  # passes of a block; the first one may fill caches
@@ -25,7 +26,7 @@ class Purity:
     """Looks at some passes of each block in the untouched steps.
 
     What ``Recomputing`` puts back is left out: buffers, attributes that come to stand for something
-    else, and the random states of torch, Python and NumPy.
+    else, lists and caches among the arguments, and the random states of torch, Python and NumPy.
     """
 
     def __init__(self) -> None:
@@ -65,10 +66,12 @@ class Purity:
 def _given(
     forward: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield a block's arguments by name."""
+    """Yield a block's arguments by name, as far as a second pass would get the same objects."""
     names = list(inspect.signature(forward).parameters)[1:]
     named = zip_longest(names[: len(args)], args, fillvalue="*")
-    return ((f"its argument {name}", value) for name, value in (*named, *kwargs.items()))
+    return (
+        (f"its argument {name}", structure_of(value)) for name, value in (*named, *kwargs.items())
+    )
 
 
 def _held(block: nn.Module) -> Iterator[tuple[str, Any]]:

@@ -210,7 +210,7 @@ def stateful(kind: str) -> nn.Sequential:
     return nn.Sequential(*(Stateful(kind) for _ in range(3)))
 
 
-def trained(model: nn.Module, passes: int = 2, steps: int = 5) -> dict[str, torch.Tensor]:
+def trained(model: nn.Sequential, passes: int = 2, steps: int = 5) -> dict[str, torch.Tensor]:
     """The state after some steps of several passes before one backward pass."""
     torch.manual_seed(1)
     random.seed(1)
@@ -227,9 +227,9 @@ def trained(model: nn.Module, passes: int = 2, steps: int = 5) -> dict[str, torc
         for block in model.children():
             if isinstance(block, Stateful):
                 block.last = block.last.detach()
-    blocks = [*enumerate(model.children())]
-    kept = {f"{i}.last": b.last for i, b in blocks if isinstance(b, Stateful)}
-    counts = {f"{i}.count": torch.tensor(b.count) for i, b in blocks if isinstance(b, Stateful)}
+    blocks = [block for block in model if isinstance(block, Stateful)]
+    kept = {f"{i}.last": block.last for i, block in enumerate(blocks)}
+    counts = {f"{i}.count": torch.tensor(block.count) for i, block in enumerate(blocks)}
     drawn = {"random": torch.tensor([random.random(), float(numpy.random.rand())])}  # noqa: NPY002
     return {**copy.deepcopy(model.state_dict()), **kept, **counts, **drawn}
 
@@ -249,3 +249,45 @@ def test_what_blocks_change_as_they_compute_is_changed_once() -> None:
             assert found.keys() == plain.keys()
             for name, expected in plain.items():
                 assert torch.equal(found[name], expected), (kind, every, name)
+
+
+class Cache:
+    """What blocks have computed, by block, as attention keeps its keys."""
+
+    def __init__(self) -> None:
+        self.keys: list[list[torch.Tensor]] = [[], []]
+
+
+class Caching(nn.Module):
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, *, cache: Cache, losses: list[torch.Tensor]) -> torch.Tensor:
+        own = cache.keys[self.number]
+        own.append(self.linear(x))
+        losses.append(own[-1].square().mean())
+        return x + torch.tanh(torch.stack(own)).sum(0)
+
+
+def test_caches_and_lists_among_the_arguments_are_added_to_once() -> None:
+    def gradients(every: int) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.ModuleList(Caching(number) for number in range(2))
+        seam = CheckpointSeam()
+        seam.choose(every)
+        seam.act_on([model])
+        try:
+            cache, losses = Cache(), list[torch.Tensor]()
+            x = torch.randn(4, 8)
+            for block in (*model, *model):
+                x = block(x, cache=cache, losses=losses)
+            (x.square().mean() + torch.stack(losses).sum()).backward()
+        finally:
+            seam.remove()
+        assert [len(keys) for keys in cache.keys] == [2, 2]
+        assert len(losses) == 4
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
+    assert all(map(torch.equal, gradients(1), gradients(0)))

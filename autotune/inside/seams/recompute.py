@@ -2,10 +2,11 @@
 
 torch's checkpoint keeps a block's inputs and torch's random numbers. A pass may change more that
 the next pass sees: buffers (BatchNorm's statistics, spectral norm's vectors, codebooks),
-attributes, and the random states of Python and NumPy. Each call of a block keeps what it changed as
-it was before; the recomputation works on copies of that, and afterwards all is as it was found.
+attributes, lists and caches among its arguments, the random states of Python and NumPy. Each call
+of a block keeps what it changed as it was before; the recomputation works on copies of that, and
+afterwards all is as it was found.
 
-Not covered: what a pass changes within an object (a list, a generator of the block's own) and
+Not covered: what a pass changes within an attribute (a list, a generator of the block's own) and
 parameters that it writes; ``purity`` finds programs that do.
 """
 
@@ -24,6 +25,8 @@ import numpy
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+
+from autotune.inside.structure import structure_of
 
 Call = Callable[..., Any]
 Entries = MutableMapping[str, Any]
@@ -49,11 +52,15 @@ class Recomputing:
         """Call the block; it computes again, from the same state, when the gradients need it.
 
         All arguments are handed to torch by position: it guards only those against changes, and
-        looks only among those for the device whose random numbers it keeps.
+        looks only among those for the device whose random numbers it keeps. What the block adds to
+        lists and caches that it is given, it adds to copies when it computes again.
         """
         names, count = tuple(kwargs), len(args)
+        given = (*args, *kwargs.values())
+        first = [given]
 
-        def call(block: nn.Module, *values: Any) -> Any:
+        def call(block: nn.Module, *kept: Any) -> Any:
+            values = first.pop() if first else tuple(map(structure_of, kept))
             return forward(block, *values[:count], **dict(zip(names, values[count:], strict=True)))
 
         mode = tuple(module.training for module in block.modules())
@@ -62,8 +69,7 @@ class Recomputing:
         output = checkpoint(
             call,
             block,
-            *args,
-            *kwargs.values(),
+            *map(structure_of, given),
             use_reentrant=False,
             context_fn=one_pass.contexts,
             early_stop=changing.get(mode) == set(),  # else what is kept of a buffer may change yet
