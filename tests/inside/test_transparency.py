@@ -100,7 +100,9 @@ COMPILED = Change(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", [LOADING, PERSISTENT, SPAWN, PROCESS], ids=lambda c: "+".join(c.config))
+@pytest.mark.parametrize(
+    "change", [LOADING, PERSISTENT, SPAWN, PROCESS], ids=lambda c: "+".join(c.config)
+)
 def test_losses_stay_the_same_to_the_bit(
     change: Change, plain: list[str], loader: LoaderFacts, tmp_path: Path
 ) -> None:
