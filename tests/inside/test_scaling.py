@@ -13,7 +13,8 @@ from torch.nn import functional
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.utils.checkpoint import checkpoint
 
-from autotune.inside.seams.accumulation import AccumulationSeam, EpochShape
+from autotune.inside.micro_batches import EpochShape
+from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.scaling import FIRST_SCALE, GROWTH_INTERVAL
 from tests.inside.test_precision import under
 
