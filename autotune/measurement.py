@@ -234,11 +234,14 @@ class BatchEffect:
         batch_growth: Samples of a batch, times those before.
         gradient_growth: Median norm of the gradients likewise; None where it has no ratio.
         loss_growth: Median loss likewise; None where it has no ratio.
+        unmoved: Class name of a module that goes on with as many samples as before; empty if all
+            take the new batch.
     """
 
     batch_growth: float
     gradient_growth: float | None
     loss_growth: float | None
+    unmoved: str = ""
 
     @property
     def sums(self) -> bool | None:

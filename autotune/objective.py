@@ -60,6 +60,7 @@ class Objective:
         self._drift = Drift()
         self._drift_between_processes = Drift()
         self._silence_s = START_SILENCE_S
+        self._unmoved = ""  # a part of the program that goes on by its own batch
 
     def __enter__(self) -> Self:
         return self
@@ -118,6 +119,8 @@ class Objective:
             incumbent: Best speedup so far, to stop early on a config that is clearly worse.
         """
         began = monotonic()
+        if refusal := self._refusal(config):
+            return self._record(config, why, refusal, began, ())
         result, turns = self._take_turns(config, give_up, incumbent)
         if isinstance(result, Ending) and result.outcome is Outcome.RAN_OUT:
             result, turns = self._take_turns(config, give_up, incumbent)
@@ -285,10 +288,27 @@ class Objective:
             self.close()
             return result
         self._on_rig = config
+        return self._learn(config, result)
+
+    def _learn(self, config: Config, result: Measurement) -> Measurement | Ending:
+        """Keep what another batch was seen to do; one that the program cannot take is refused."""
+        assert self._base is not None, "set_up() comes first"
         if result.effect is not None and result.effect.sums is not None:
-            assert self._base is not None, "set_up() comes first"
             self._base = replace(self._base, sums=result.effect.sums)
-        return result
+        if result.effect is not None and result.effect.unmoved:
+            self._unmoved = result.effect.unmoved
+        return self._refusal(config) or result
+
+    def _refusal(self, config: Config) -> Ending | None:
+        """Why another batch would train something else, as far as a trial has seen it."""
+        own = self._base_config.get("batch_size")
+        if not self._unmoved or config.get("batch_size") == own:
+            return None
+        return Ending(
+            Outcome.CONFLICT,
+            f"the program calls {self._unmoved} with {own} samples whatever the batch: a larger "
+            "batch would be another mixture",
+        )
 
     def _record(
         self,

@@ -2,11 +2,13 @@
 
 Some steps with the batch as it was, some with the new one, all at the rate as it was. Gradients of
 a loss that averages over samples are as long for both, or shorter for the larger batch by the noise
-that averages out; those of one that sums are longer.
+that averages out; those of one that sums are longer. And a part of the program that sizes what it
+makes by itself, as noise for a generator, goes on with as many samples as before.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
@@ -14,6 +16,7 @@ from time import perf_counter
 import torch
 from torch.optim import Optimizer
 
+from autotune.inside.seams.forward import ForwardSeam, OutermostCall
 from autotune.inside.seams.gradients import GradientsSeam
 from autotune.measurement import BatchEffect
 
@@ -30,21 +33,28 @@ class _Phase:
     Attributes:
         norm: Of the gradients of the optimizer that trains most parameters.
         loss: Of the loss.
+        calls: How often a module was called with gradients, by its class and its samples.
     """
 
     norm: float | None
     loss: float | None
+    calls: Counter[OutermostCall]
 
 
 class BatchProbe:
     """Watches two phases of steps, and compares them.
 
     Args:
-        growth: Samples of a batch in the second phase, times those in the first.
+        before: Samples of a batch in the first phase.
+        after: Samples of a batch in the second phase.
+        forward: Notes the calls of modules meanwhile.
     """
 
-    def __init__(self, growth: float) -> None:
-        self._growth = growth
+    def __init__(self, before: int, after: int, forward: ForwardSeam) -> None:
+        self._before, self._after = before, after
+        self._forward = forward
+        forward.records_calls = True
+        self._calls: Counter[OutermostCall] = Counter()
         self._gradients = GradientsSeam()
         self._gradients.install()
         self._phases: list[_Phase] = []
@@ -61,6 +71,7 @@ class BatchProbe:
             return False
         if loss is not None:
             self._losses.append(loss)
+        self._calls.update(self._forward.calls)
         seen = self._steps - (LEFT_OUT if self.has_turned else 0)
         is_late = perf_counter() - self._began > WORTH_S
         return seen >= MOST_STEPS or (is_late and seen >= LEAST_STEPS)
@@ -74,21 +85,35 @@ class BatchProbe:
         """The batch changes here."""
         self._phases.append(self._phase())
         self._began, self._steps, self._losses = perf_counter(), 0, []
+        self._calls = Counter()
 
     def end(self) -> BatchEffect:
         """Return what both phases say."""
         before, after = self._phases[0], self._phase()
         self._gradients.remove()
+        self._forward.records_calls = False
         return BatchEffect(
-            self._growth, _ratio(before.norm, after.norm), _ratio(before.loss, after.loss)
+            self._after / self._before,
+            _ratio(before.norm, after.norm),
+            _ratio(before.loss, after.loss),
+            self._unmoved(before.calls, after.calls),
         )
+
+    def _unmoved(self, before: Counter[OutermostCall], after: Counter[OutermostCall]) -> str:
+        """What goes on with as many samples as before, while something else has the new batch."""
+        own = [call for call in before if call.first_dim == self._before]
+        stays = [call.module for call in own if after[call] > before[call] / 2]
+        has_new = any(call.first_dim == self._after for call in after)
+        return stays[0] if stays and has_new else ""
 
     def _phase(self) -> _Phase:
         norms = self._gradients.take()
         lead = max(norms, key=_size, default=None)
         losses = [float(loss) for loss in self._losses]
         return _Phase(
-            median(norms[lead]) if lead is not None else None, median(losses) if losses else None
+            median(norms[lead]) if lead is not None else None,
+            median(losses) if losses else None,
+            self._calls,
         )
 
 

@@ -307,12 +307,13 @@ class Driver(Borders):
                 self._steps_left = 1
                 with self._turn:
                     self._meter, self._number = None, number
-                growth = self._unknown_growth(setting)
-                if growth == 1.0:
+                batches = self._unknown_batches(setting)
+                if batches is None:
                     self._switch(setting)
                     self._begin_window(plan, number)
                 else:
-                    self._probe, self._asked = BatchProbe(growth), asked
+                    self._probe = BatchProbe(*batches, self.seams.forward)
+                    self._asked = asked
             case Dissect(plan, number) if self._group.world_size == 1:
                 with self._turn:
                     self._meter, self._number = None, number
@@ -345,15 +346,15 @@ class Driver(Borders):
         self.seams.apply(setting, since=self._setting)
         self._setting = setting
 
-    def _unknown_growth(self, setting: Setting) -> float:
-        """How many times as large batches become, if nobody knows what that does to gradients."""
+    def _unknown_batches(self, setting: Setting) -> tuple[int, int] | None:
+        """The batch as it is and the new one, where nobody knows yet what another one does."""
         before = self._setting.config if self._setting else setting.baseline
         own, new = before.get("batch_size"), setting.config.get("batch_size")
         by_itself = "batch_size" in setting.own_knobs or "batch_size" in setting.flags
         known = setting.sums is not None or (self._probed and self._probed.sums is not None)
-        if not own or not new or by_itself or known or self._group.world_size > 1:
-            return 1.0
-        return int(new) / int(own)
+        if not own or not new or own == new or by_itself or known or self._group.world_size > 1:
+            return None
+        return int(own), int(new)
 
     def _end_phase(self, probe: BatchProbe) -> None:
         """Go from the batch as it was to the new one, and from that to the window."""

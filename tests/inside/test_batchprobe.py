@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import SGD
 
 from autotune.inside.batchprobe import MOST_STEPS, BatchProbe
+from autotune.inside.seams.forward import ForwardSeam
 from autotune.lr import LrRule
 from autotune.measurement import BatchEffect
 from tests.rigging import base_setting, open_rig
@@ -21,7 +22,7 @@ def probed(reduction: str, before: int, after: int, clip: float = math.inf) -> B
     torch.manual_seed(0)
     model, loss_of = nn.Linear(8, 1), nn.MSELoss(reduction=reduction)
     optimizer = SGD(model.parameters(), lr=1e-6)
-    probe = BatchProbe(after / before)
+    probe = BatchProbe(before, after, ForwardSeam(None, list))
 
     def phase(size: int) -> None:
         while True:
@@ -56,11 +57,36 @@ def test_signs_that_contradict_each_other_say_nothing() -> None:
 
 
 def test_a_phase_ends_after_some_steps() -> None:
-    probe = BatchProbe(2.0)
+    probe = BatchProbe(16, 32, ForwardSeam(None, list))
     assert [probe.step(None) for _ in range(MOST_STEPS)][-1]
     probe.turn()
     assert [probe.step(None) for _ in range(MOST_STEPS + 1)][-1]
     assert probe.end() == BatchEffect(2.0, None, None)
+
+
+@pytest.mark.parametrize("noise", [32, None])
+def test_what_goes_on_by_a_batch_of_its_own_is_named(noise: int | None) -> None:
+    """As a generator does whose noise the script sizes by its arguments."""
+    judge, generator = nn.Linear(4, 1), nn.Sequential(nn.Linear(4, 4))
+    optimizer = SGD([*judge.parameters(), *generator.parameters()], lr=0.01)
+    forward = ForwardSeam(None, lambda: [optimizer])
+    forward.install()
+    try:
+        probe = BatchProbe(32, 128, forward)
+        for size in (32, 128):
+            is_over = False
+            while not is_over:
+                optimizer.zero_grad()
+                fake = generator(torch.randn(noise or size, 4))
+                (judge(torch.randn(size, 4)).mean() - judge(fake).mean()).backward()
+                optimizer.step()
+                is_over = probe.step(None)
+                forward.calls.clear()
+            if size == 32:
+                probe.turn()
+        assert probe.end().unmoved == ("Sequential" if noise else "")
+    finally:
+        forward.remove()
 
 
 @pytest.mark.parametrize(("reduction", "factor"), [("sum", 1.0), ("mean", 4.0)])
