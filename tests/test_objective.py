@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import repeat
 from typing import cast
 
@@ -10,7 +11,7 @@ import pytest
 
 from autotune.budget import Until
 from autotune.config import Config
-from autotune.measurement import Measurement
+from autotune.measurement import BatchEffect, Measurement
 from autotune.objective import ANSWER_S, CLEARLY_WORSE, MOST_TURNS, Objective
 from autotune.outcome import Ending, Outcome
 from autotune.rigs import Rigs
@@ -32,7 +33,7 @@ BASE = SPACE.baseline
 OTHER = SPACE.canonical(BASE.replace(num_workers=1))
 COMPILED = SPACE.canonical(BASE.replace(compile="default"))
 
-Answer = float | Ending
+Answer = float | Ending | Measurement
 
 
 class ScriptedRigs:
@@ -42,6 +43,7 @@ class ScriptedRigs:
         self.rates = rates
         self.started = 0
         self.asked: list[tuple[int, Config, WindowPlan]] = []
+        self.settings: list[Setting] = []
 
     def new(self) -> ScriptedRig:
         self.started += 1
@@ -65,9 +67,12 @@ class ScriptedRig:
         """End at once."""
 
     def measure(self, setting: Setting, plan: WindowPlan, *_: object) -> Measurement | Ending:
+        self.rigs.settings.append(setting)
         self.rigs.asked.append((self.number, setting.config, plan))
         answer = next(self.rigs.rates[setting.config])
-        return answer if isinstance(answer, Ending) else make_measurement(answer, spread_pct=0.5)
+        if isinstance(answer, float):
+            return make_measurement(answer, spread_pct=0.5)
+        return answer
 
 
 def scripted(**rates: Iterator[Answer]) -> tuple[ScriptedRigs, Objective]:
@@ -282,3 +287,39 @@ def test_no_turn_follows_a_window_that_time_ended(monkeypatch: pytest.MonkeyPatc
     )
     objective(OTHER, "a test", never, 1.0)
     assert rigs.configs == [OTHER]
+
+
+LARGER = BASE.replace(batch_size=4 * int(BASE["batch_size"]))
+LARGEST = BASE.replace(batch_size=8 * int(BASE["batch_size"]))
+
+
+def with_effect(effect: BatchEffect) -> tuple[ScriptedRigs, Objective]:
+    """Return what has measured the baseline, and will see a larger batch do this."""
+    seen = replace(make_measurement(1000.0), effect=effect)
+    rigs = ScriptedRigs(
+        {BASE: repeat(1000.0), LARGER: repeat(seen), LARGEST: repeat(1000.0), OTHER: repeat(1000.0)}
+    )
+    objective = Objective(cast("Rigs", rigs))
+    objective.observe(never)
+    objective.set_up(SPACE, make_setting(BASE))
+    objective.baseline(never)
+    return rigs, objective
+
+
+def test_a_program_of_which_a_part_keeps_its_batch_is_tried_with_another_one_once() -> None:
+    rigs, objective = with_effect(BatchEffect(4.0, 1.0, 1.0, "Generator"))
+    for config in (LARGER, LARGEST):
+        record = objective(config, "a test", never, 1.0)
+        assert record.outcome is Outcome.CONFLICT
+        assert record.ending is not None
+        assert "calls Generator with 64 samples whatever the batch" in record.ending.reason
+    assert LARGEST not in rigs.configs
+    assert objective(OTHER, "a test", never, 1.0).outcome is Outcome.OK
+
+
+def test_what_gradients_do_with_the_batch_is_known_to_all_later_trials() -> None:
+    rigs, objective = with_effect(BatchEffect(4.0, 4.0, 4.0))
+    objective(LARGER, "a test", never, 1.0)
+    objective(OTHER, "a test", never, 1.0)
+    assert [setting.sums for setting in rigs.settings[:1]] == [None]
+    assert rigs.settings[-1].sums is True
