@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from statistics import fmean
+from statistics import fmean, median
 from typing import Self
 
 from pydantic import TypeAdapter
@@ -94,9 +94,12 @@ class Recording:
 
     @property
     def samples_per_step(self) -> float:
-        """Mean samples of a step; the first one has what was read ahead."""
-        later = self.steps[1:] or self.steps
-        return fmean(step.samples for step in later)
+        """Samples of an ordinary step: the first has what is read ahead, an epoch's last fewer.
+
+        Of several optimizers that step in turn, one gets the batch.
+        """
+        later = [step.samples for step in self.steps[1:] if step.samples]
+        return float(median(later or [step.samples for step in self.steps]))
 
     @property
     def losses(self) -> tuple[tuple[float, ...], ...]:

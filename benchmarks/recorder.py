@@ -164,7 +164,8 @@ class Recorder:
         recorder = self
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or recorder._depth["call"]:
+            is_within = recorder._depth["call"] or recorder._depth["backward"]  # computed again
+            if torch.compiler.is_compiling() or is_within:
                 return original(module, *args, **kwargs)
             recorder._called(module, args or tuple(kwargs.values()))
             recorder._depth["call"] += 1

@@ -39,8 +39,9 @@ from autotune.spacefile import load
 from benchmarks.likeness import Alone, Judgement, Recording, Verdict, judge
 from benchmarks.record import save
 
+COARSER = ("precision", "matmul_precision", "fsdp_mixed_precision")
 RECORDER = Path(__file__).parent / "recorder.py"
-BY_DESIGN = {*PARTS, "precision", "matmul_precision", "fsdp_mixed_precision", "sync_batchnorm"}
+BY_DESIGN = {*PARTS, *COARSER, "sync_batchnorm", "in_order"}
 MARK = "AUTOTUNE_TRAINING"  # in the environment of all that a run starts
 MOST_GROWTH = 8  # steps of the program alone for each of the largest batch
 LONGEST_S = 300.0
