@@ -18,6 +18,7 @@ MOVED_TOLERANCE = 0.05  # of the way that parameters have gone: Adam makes steps
 NOISES = 3  # what may differ, in differences of two equal runs
 FIRST_STEP = 1.6  # times as far as the rule says; the gradient of a batch is less noisy in a larger
 WAY = 3.0  # times as far, over the same samples
+STAGE = 3  # steps with the program's own batch, so that it is no epoch's last one
 COARSE = 0.1  # of the first loss, computed in fewer digits
 RATE_TOLERANCE = 0.01
 ENDED = "the program ended"  # as recorder.py says it
@@ -236,6 +237,7 @@ def _by_design(alone: Alone, tuned: Recording, rule: LrRule) -> Judgement:
     growth = tuned.samples_per_step / max(compared.samples_per_step, 1e-9)
     factor = lr_factor(rule, growth)
     faults = [
+        *_own_batch_off(compared, tuned),
         *_rates_off(alone.run, tuned, growth, factor),
         *_first_step_off(alone.run, tuned, growth, factor),
         *_way_off(alone.run, tuned, growth, factor),
@@ -248,6 +250,20 @@ def _by_design(alone: Alone, tuned: Recording, rule: LrRule) -> Judgement:
         return Judgement(Verdict.DIFFERS, "; ".join([*faults, evidence]))
     moved = ours.moved / max(own.moved, 1e-30)
     return Judgement(Verdict.DESIGN, f"{evidence}, first step x {moved:.3g}")
+
+
+def _own_batch_off(run: Recording, tuned: Recording) -> Iterator[str]:
+    """A later loader, a fold or a stage with the program's own batch, at a rate for another."""
+    own, rates = run.samples_per_step, {step.rates for step in run.steps}
+    for number in range(len(tuned.steps) - STAGE + 1):
+        stage = tuned.steps[number : number + STAGE]
+        fits = any(_alike(r, stage[0].rates, 1.0, RATE_TOLERANCE) for r in rates)
+        if all(step.samples == own for step in stage) and not fits:
+            yield (
+                f"steps from {number + 1} have the program's own {own:g} samples at rate "
+                f"{_rates(stage[0])}, {_rates(run.steps[0])} alone"
+            )
+            return
 
 
 def _rates_off(run: Recording, tuned: Recording, growth: float, factor: float) -> Iterator[str]:

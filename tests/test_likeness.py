@@ -116,6 +116,21 @@ def test_a_scaled_rate_with_the_programs_own_batch_differs() -> None:
     assert changing(recording(rate=0.8)).verdict is Verdict.DIFFERS
 
 
+def test_a_later_stage_with_the_programs_own_batch_at_the_scaled_rate_differs() -> None:
+    tuned = recording(samples=128, rate=0.4)
+    for number in range(5, STEPS):
+        tuned = with_step(tuned, number, samples=32)
+    judgement = changing(tuned)
+    assert judgement.verdict is Verdict.DIFFERS
+    assert "steps from 6 have the program's own 32 samples at rate 0.4" in judgement.evidence
+
+
+def test_an_epochs_last_batch_may_be_shorter() -> None:
+    assert changing(with_step(recording(samples=128, rate=0.4), 5, samples=32)).verdict is (
+        Verdict.DESIGN
+    )
+
+
 def test_a_summed_loss_under_a_scaled_rate_differs() -> None:
     judgement = changing(recording(samples=128, rate=0.4, push=4.0, loss=8.0))
     assert judgement.verdict is Verdict.DIFFERS
