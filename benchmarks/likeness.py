@@ -18,6 +18,7 @@ MOVED_TOLERANCE = 0.05  # of the way that parameters have gone: Adam makes steps
 NOISES = 3  # what may differ, in differences of two equal runs
 FIRST_STEP = 1.6  # times as far as the rule says; the gradient of a batch is less noisy in a larger
 WAY = 3.0  # times as far, over the same samples
+EARLY = 4  # steps that tell the batch
 STAGE = 3  # steps with the program's own batch, so that it is no epoch's last one
 COARSE = 0.1  # of the first loss, computed in fewer digits
 RATE_TOLERANCE = 0.01
@@ -95,12 +96,12 @@ class Recording:
 
     @property
     def samples_per_step(self) -> float:
-        """Samples of an ordinary step: the first has what is read ahead, an epoch's last fewer.
+        """Samples of an ordinary step, before another stage or fold has another batch.
 
-        Of several optimizers that step in turn, one gets the batch.
+        The first has what is read ahead; of optimizers that step in turn, one gets the batch.
         """
-        later = [step.samples for step in self.steps[1:] if step.samples]
-        return float(median(later or [step.samples for step in self.steps]))
+        early = [step.samples for step in self.steps[1:EARLY] if step.samples]
+        return float(median(early or [step.samples for step in self.steps]))
 
     @property
     def losses(self) -> tuple[tuple[float, ...], ...]:
