@@ -298,19 +298,23 @@ def _first_step_off(
 def _way_off(run: Recording, tuned: Recording, growth: float, factor: float) -> Iterator[str]:
     """After as many samples, the parameters have gone a way of another order.
 
-    Fewer steps at a rate that grows less than their samples go a shorter one.
+    Fewer steps go a shorter one where the rate grows less than the samples, or still warms up.
     """
-    there = round(len(tuned.steps) * growth) - 1
-    if not 0 <= there < len(run.steps):
+    there = round(len(tuned.steps) * growth)
+    if not 0 < there <= len(run.steps):
         return
-    own, ours = run.steps[there].moved, tuned.steps[-1].moved
-    if own and not min(factor / growth, 1.0) / WAY <= ours / own <= WAY:
+    own, ours = run.steps[there - 1].moved, tuned.steps[-1].moved
+    rates = [sum(s.rates[0] for s in of if s.rates) for of in (run.steps[:there], tuned.steps)]
+    due = rates[1] / rates[0] if rates[0] else factor / growth
+    if own and not min(due, 1.0) / WAY <= ours / own <= WAY:
         yield f"over the same samples the parameters move {ours / own:.3g} x as far"
 
 
 def _factor_seen(run: Recording, tuned: Recording) -> float:
-    own, ours = run.steps[0].rates, tuned.steps[0].rates
-    return ours[0] / own[0] if own and ours and own[0] else 1.0
+    """How many times the program's own rate is in force, in the first step that has one."""
+    both = zip(run.steps, tuned.steps, strict=False)
+    seen = (b.rates[0] / a.rates[0] for a, b in both if a.rates and b.rates and a.rates[0])
+    return next(seen, 1.0)
 
 
 def _alike(own: Sequence[float], ours: Sequence[float], factor: float, tolerance: float) -> bool:

@@ -156,6 +156,17 @@ def test_a_schedule_may_move_by_steps_or_by_samples() -> None:
         assert judgement.verdict is Verdict.DESIGN, judgement
 
 
+def test_a_schedule_that_warms_up_by_steps_goes_a_shorter_way_over_the_same_samples() -> None:
+    warming, short = ALONE.run, recording(samples=128)
+    for number in range(LONG):
+        rate = 0.01 * number
+        warming = with_step(warming, number, rates=(rate,), moved=0.005 * number**2)
+        if number < STEPS:
+            short = with_step(short, number, rates=(rate,), moved=0.005 * number**2)
+    judgement = judge(replace(ALONE, run=warming), short, LrRule.NONE, STEPS, by_design=True)
+    assert judgement.verdict is Verdict.DESIGN, judgement
+
+
 def test_a_loss_that_is_not_finite_differs() -> None:
     assert changing(with_step(recording(), 2, losses=(float("nan"),))).verdict is Verdict.DIFFERS
 
