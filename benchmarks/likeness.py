@@ -18,6 +18,8 @@ MOVED_TOLERANCE = 0.05  # of the way that parameters have gone: Adam makes steps
 NOISES = 3  # what may differ, in differences of two equal runs
 FIRST_STEP = 1.6  # times as far as the rule says; the gradient of a batch is less noisy in a larger
 WAY = 3.0  # times as far, over the same samples
+EARLY = 4  # steps that tell the batch
+STAGE = 3  # steps with the program's own batch, so that it is no epoch's last one
 COARSE = 0.1  # of the first loss, computed in fewer digits
 RATE_TOLERANCE = 0.01
 ENDED = "the program ended"  # as recorder.py says it
@@ -94,12 +96,12 @@ class Recording:
 
     @property
     def samples_per_step(self) -> float:
-        """Samples of an ordinary step: the first has what is read ahead, an epoch's last fewer.
+        """Samples of an ordinary step, before another stage or fold has another batch.
 
-        Of several optimizers that step in turn, one gets the batch.
+        The first has what is read ahead; of optimizers that step in turn, one gets the batch.
         """
-        later = [step.samples for step in self.steps[1:] if step.samples]
-        return float(median(later or [step.samples for step in self.steps]))
+        early = [step.samples for step in self.steps[1:EARLY] if step.samples]
+        return float(median(early or [step.samples for step in self.steps]))
 
     @property
     def losses(self) -> tuple[tuple[float, ...], ...]:
@@ -236,6 +238,7 @@ def _by_design(alone: Alone, tuned: Recording, rule: LrRule) -> Judgement:
     growth = tuned.samples_per_step / max(compared.samples_per_step, 1e-9)
     factor = lr_factor(rule, growth)
     faults = [
+        *_own_batch_off(compared, tuned),
         *_rates_off(alone.run, tuned, growth, factor),
         *_first_step_off(alone.run, tuned, growth, factor),
         *_way_off(alone.run, tuned, growth, factor),
@@ -248,6 +251,20 @@ def _by_design(alone: Alone, tuned: Recording, rule: LrRule) -> Judgement:
         return Judgement(Verdict.DIFFERS, "; ".join([*faults, evidence]))
     moved = ours.moved / max(own.moved, 1e-30)
     return Judgement(Verdict.DESIGN, f"{evidence}, first step x {moved:.3g}")
+
+
+def _own_batch_off(run: Recording, tuned: Recording) -> Iterator[str]:
+    """A later loader, a fold or a stage with the program's own batch, at a rate for another."""
+    own, rates = run.samples_per_step, {step.rates for step in run.steps}
+    for number in range(len(tuned.steps) - STAGE + 1):
+        stage = tuned.steps[number : number + STAGE]
+        fits = any(_alike(r, stage[0].rates, 1.0, RATE_TOLERANCE) for r in rates)
+        if all(step.samples == own for step in stage) and not fits:
+            yield (
+                f"steps from {number + 1} have the program's own {own:g} samples at rate "
+                f"{_rates(stage[0])}, {_rates(run.steps[0])} alone"
+            )
+            return
 
 
 def _rates_off(run: Recording, tuned: Recording, growth: float, factor: float) -> Iterator[str]:
@@ -281,19 +298,23 @@ def _first_step_off(
 def _way_off(run: Recording, tuned: Recording, growth: float, factor: float) -> Iterator[str]:
     """After as many samples, the parameters have gone a way of another order.
 
-    Fewer steps at a rate that grows less than their samples go a shorter one.
+    Fewer steps go a shorter one where the rate grows less than the samples, or still warms up.
     """
-    there = round(len(tuned.steps) * growth) - 1
-    if not 0 <= there < len(run.steps):
+    there = round(len(tuned.steps) * growth)
+    if not 0 < there <= len(run.steps):
         return
-    own, ours = run.steps[there].moved, tuned.steps[-1].moved
-    if own and not min(factor / growth, 1.0) / WAY <= ours / own <= WAY:
+    own, ours = run.steps[there - 1].moved, tuned.steps[-1].moved
+    rates = [sum(s.rates[0] for s in of if s.rates) for of in (run.steps[:there], tuned.steps)]
+    due = rates[1] / rates[0] if rates[0] else factor / growth
+    if own and not min(due, 1.0) / WAY <= ours / own <= WAY:
         yield f"over the same samples the parameters move {ours / own:.3g} x as far"
 
 
 def _factor_seen(run: Recording, tuned: Recording) -> float:
-    own, ours = run.steps[0].rates, tuned.steps[0].rates
-    return ours[0] / own[0] if own and ours and own[0] else 1.0
+    """How many times the program's own rate is in force, in the first step that has one."""
+    both = zip(run.steps, tuned.steps, strict=False)
+    seen = (b.rates[0] / a.rates[0] for a, b in both if a.rates and b.rates and a.rates[0])
+    return next(seen, 1.0)
 
 
 def _alike(own: Sequence[float], ours: Sequence[float], factor: float, tolerance: float) -> bool:

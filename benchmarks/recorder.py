@@ -326,7 +326,7 @@ def main(path: str, steps: str, more: str, seed: str, *command: str) -> None:
             runpy.run_path(command[0], run_name="__main__")
     except BaseException as error:
         is_end = isinstance(error, SystemExit) and not error.code
-        last = traceback.format_exception_only(error)[-1].strip()
+        last = traceback.format_exception_only(error)[-1].splitlines()[0]
         recorder.end("the program ended" if is_end else last)
         raise
     recorder.end("the program ended")

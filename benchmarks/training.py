@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import monotonic
@@ -110,17 +111,16 @@ class Bench:
         numbers = map(str, (self._steps, steps, seed))
         argv = (sys.executable, "-P", str(RECORDER), str(target), *numbers, *command)
         plan = replace(plan, argv=argv).with_env(PYTHONHASHSEED="0", **{MARK: mark})
-        view = self._fence.view()
-        try:
+        with closing(self._fence.view()) as view:
             plan = view.fenced(with_ranks(plan), [self._folder])
             process = processes.start(plan, folder / "log.txt")
             mounts = processes.OwnMounts.of(process.pid)
-            _wait_for(process, target)
-            processes.end_tree(process, mark=(MARK, mark), mounts=mounts)
-            if mounts is not None:
-                mounts.close()
-        finally:
-            view.close()
+            try:
+                _wait_for(process, target)
+            finally:
+                processes.end_tree(process, mark=(MARK, mark), mounts=mounts)
+                if mounts is not None:
+                    mounts.close()
         if target.is_file():
             return Recording.read(target.read_text(encoding="utf-8"))
         log = (folder / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -264,6 +264,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="Where figures go, instead of results/.")
     options = parser.parse_args()
     program = parse_program(options.program, options.args)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started ends with it
     with tempfile.TemporaryDirectory(prefix="autotune-") as name:
         folder = Path(name)
         with raise_fence(FenceOptions(), folder) as fence:

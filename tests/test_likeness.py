@@ -116,6 +116,21 @@ def test_a_scaled_rate_with_the_programs_own_batch_differs() -> None:
     assert changing(recording(rate=0.8)).verdict is Verdict.DIFFERS
 
 
+def test_a_later_stage_with_the_programs_own_batch_at_the_scaled_rate_differs() -> None:
+    tuned = recording(samples=128, rate=0.4)
+    for number in range(3, STEPS):
+        tuned = with_step(tuned, number, samples=32)
+    judgement = changing(tuned)
+    assert judgement.verdict is Verdict.DIFFERS
+    assert "steps from 4 have the program's own 32 samples at rate 0.4" in judgement.evidence
+
+
+def test_an_epochs_last_batch_may_be_shorter() -> None:
+    assert changing(with_step(recording(samples=128, rate=0.4), 5, samples=32)).verdict is (
+        Verdict.DESIGN
+    )
+
+
 def test_a_summed_loss_under_a_scaled_rate_differs() -> None:
     judgement = changing(recording(samples=128, rate=0.4, push=4.0, loss=8.0))
     assert judgement.verdict is Verdict.DIFFERS
@@ -139,6 +154,17 @@ def test_a_schedule_may_move_by_steps_or_by_samples() -> None:
     for tuned in (by_step, by_sample):
         judgement = judge(alone, tuned, LrRule.LINEAR, STEPS, by_design=True)
         assert judgement.verdict is Verdict.DESIGN, judgement
+
+
+def test_a_schedule_that_warms_up_by_steps_goes_a_shorter_way_over_the_same_samples() -> None:
+    warming, short = ALONE.run, recording(samples=128)
+    for number in range(LONG):
+        rate = 0.01 * number
+        warming = with_step(warming, number, rates=(rate,), moved=0.005 * number**2)
+        if number < STEPS:
+            short = with_step(short, number, rates=(rate,), moved=0.005 * number**2)
+    judgement = judge(replace(ALONE, run=warming), short, LrRule.NONE, STEPS, by_design=True)
+    assert judgement.verdict is Verdict.DESIGN, judgement
 
 
 def test_a_loss_that_is_not_finite_differs() -> None:
