@@ -307,8 +307,12 @@ def _written(tree: ast.Module, name: str) -> list[ast.expr]:
                 found.append(value)
             case ast.keyword(arg, value) if arg == name:
                 found.append(value)
-            case ast.arguments(args=args, defaults=defaults):
-                given = zip(args[len(args) - len(defaults) :], defaults, strict=True)
+            case ast.arguments():
+                args = [*node.posonlyargs, *node.args]
+                given = [*zip(args[::-1], node.defaults[::-1], strict=False)]
+                given += [
+                    (a, v) for a, v in zip(node.kwonlyargs, node.kw_defaults, strict=True) if v
+                ]
                 found += [value for arg, value in given if arg.arg == name]
     return found
 

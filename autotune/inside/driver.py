@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter, time
+from typing import Literal
 
 import torch
 
@@ -95,6 +96,7 @@ class Driver(Borders):
         self._probe: BatchProbe | None = None
         self._probed: BatchEffect | None = None
         self._asked: Measure | None = None
+        self._asked_at = 0.0
         self._measured: Measurement | None = None
         self._memory = TorchMemory("cpu")
         self._compiled = CompileCounter()
@@ -194,6 +196,8 @@ class Driver(Borders):
         if self._dissection is not None:
             self._dissect(self._dissection, step)
         elif self._probe is not None:
+            if perf_counter() - self._sent > SIGN_OF_LIFE_S:
+                self._progress("warm-up")
             if self._probe.step(self.loss):
                 self._end_phase(self._probe)
         elif self._measured is not None:
@@ -213,7 +217,7 @@ class Driver(Borders):
             is_done = not is_late and meter.is_done
             self._is_answered |= has_failed or is_done
         if perf_counter() - self._sent > (PROGRESS_S if closed_a_block else SIGN_OF_LIFE_S):
-            self._progress(meter)
+            self._progress(meter.phase, meter.blocks[-1].samples_per_s if meter.blocks else 0.0)
         if not is_meeting:
             return
         self._last_block = self._gather(self._tally.report())
@@ -279,10 +283,9 @@ class Driver(Borders):
         self._steps_left = order.steps
         self._tally = Tally()
 
-    def _progress(self, meter: Meter) -> None:
-        rate = meter.blocks[-1].samples_per_s if meter.blocks else 0.0
+    def _progress(self, phase: Literal["warm-up", "window"], samples_per_s: float = 0.0) -> None:
         with self._turn:
-            self._link.send(Progress(meter.phase, rate))
+            self._link.send(Progress(phase, samples_per_s))
             self._sent = perf_counter()
 
     def _dissect(self, dissection: Dissection, step: Step) -> None:
@@ -313,7 +316,7 @@ class Driver(Borders):
                     self._begin_window(plan, number)
                 else:
                     self._probe = BatchProbe(*batches, self.seams.forward)
-                    self._asked = asked
+                    self._asked, self._asked_at = asked, perf_counter()
             case Dissect(plan, number) if self._group.world_size == 1:
                 with self._turn:
                     self._meter, self._number = None, number
@@ -367,7 +370,10 @@ class Driver(Borders):
         self._probe, self._probed = None, probe.end()
         self.seams.rates.hold(held=False)
         self.seams.set_sums(sums=bool(self._probed.sums))
-        self._begin_window(self._asked.plan, self._asked.number)
+        plan, took_s = self._asked.plan, perf_counter() - self._asked_at
+        if plan.most_s is not None:
+            plan = replace(plan, most_s=max(0.0, plan.most_s - took_s))
+        self._begin_window(plan, self._asked.number)
 
     def _begin_window(self, plan: WindowPlan, number: int) -> None:
         self._memory.reset()

@@ -47,6 +47,8 @@ while True:
         break
 """: "if step > 150: break",
     """
+def aside(first=1, second=2, /, third=3, *, fourth, fifth=5):
+    pass
 def train(most=200):
     done = 0
     for epoch in range(1000):

@@ -27,6 +27,7 @@ from autotune.wire import (
     Measure,
     Measured,
     NotFinite,
+    Progress,
     Start,
     ToRig,
     WindowPlan,
@@ -59,6 +60,13 @@ class Parent:
     def ask(self, *commands: ToRig) -> None:
         for command in commands:
             self.commands.put(command)
+
+    def hears_life(self) -> bool:
+        """Tell whether the driver has given a sign of life since this was last asked."""
+        life = False
+        while (message := self.theirs.receive(0.0)) is not None:
+            life = life or isinstance(message, Progress)
+        return life
 
     def let_run(self, borders: int) -> None:
         """Let the program come to so many borders, or to its end."""
@@ -158,3 +166,21 @@ def test_a_dissection_has_the_number_of_its_question(parent: Parent) -> None:
     parent.driver._obey()
     parent.let_run(10_000_000)
     assert parent.heard() == [("measured", 3), ("dissected", 4)]
+
+
+def test_a_look_at_another_batch_gives_signs_of_life_and_takes_its_time_from_the_windows(
+    parent: Parent,
+) -> None:
+    driver, own = parent.driver, Config({"batch_size": 8})
+    setting = Setting(Config({"batch_size": 32}), own, None, LrRule.AUTO, (), "cpu")
+    parent.ask(Measure(setting, LONG, 1), Close())
+    driver._obey()
+    driver._sent = -1e9  # one is due
+    parent.let_run(1)
+    assert parent.hears_life()
+    driver._asked_at -= 200.0
+    while driver._meter is None:
+        parent.let_run(1)
+    most_s = parent.meter.plan.most_s
+    assert most_s is not None
+    assert 399.0 < most_s <= 400.0

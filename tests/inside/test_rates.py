@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +17,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer, lr_scheduler
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.config import Config, KnobValue
@@ -111,6 +113,66 @@ def test_what_is_looked_at_without_gradients_feeds_no_optimizer() -> None:
         assert moved(optimizer) == pytest.approx(0.4)
 
 
+def test_what_is_looked_at_with_gradients_feeds_no_optimizer_beside_the_tuned_loader(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A validation without ``no_grad()``, and a loader that is read in step with the tuned one."""
+    with running(setting(batch_size=40)):
+        tuned, other, optimizer = loader(), loader(30), SGD([weight()], lr=0.1)
+        for _ in tuned:
+            list(other)
+            assert moved(optimizer) == pytest.approx(0.4)
+        assert [moved(optimizer) for _ in zip(tuned, other, strict=False)] == pytest.approx(
+            [0.4] * 3
+        )
+        ahead = iter(tuned)
+        next(ahead)
+        for _ in range(3):  # it takes the next batch before it steps, and none before the last
+            next(ahead, None)
+            assert moved(optimizer) == pytest.approx(0.4)
+    assert not caplog.text
+
+
+def test_batches_that_are_taken_within_a_step_leave_its_rate() -> None:
+    """By a closure, or by another thread that reads ahead."""
+    with running(setting(batch_size=40)):
+        batches, parameter = iter(loader()), weight()
+        optimizer = SGD([parameter], lr=0.1)
+
+        def closure() -> float:
+            parameter.grad = torch.ones_like(parameter)
+            reader = threading.Thread(target=next, args=(batches,))
+            reader.start()
+            reader.join()
+            next(batches)
+            return 0.0
+
+        optimizer.step(closure)
+        assert float(parameter.detach()) == pytest.approx(-0.4)
+        assert optimizer.param_groups[0]["lr"] == 0.1
+
+
+def test_hooks_of_a_step_see_and_set_the_programs_own_rates() -> None:
+    def rates() -> list[float]:
+        data, optimizer = loader(), SGD([weight()], lr=0.1)
+        schedule = lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 / (1 + epoch))
+        optimizer.register_step_post_hook(lambda *_: schedule.step())
+        return train(optimizer, data)[:3]
+
+    plain = rates()
+    with running(setting(batch_size=40)):
+        assert rates() == pytest.approx([4 * rate for rate in plain])
+
+
+def test_hooks_for_all_optimizers_may_come_after_those_that_count_the_first_steps() -> None:
+    calls = []
+    with running(setting()):
+        handle = register_optimizer_step_post_hook(lambda *_: calls.append(1))
+        assert train(SGD([weight()], lr=0.1), loader()) == pytest.approx([0.1] * 10)
+        handle.remove()
+    assert len(calls) == 10
+
+
 def test_the_factor_is_on_every_group_once() -> None:
     """Groups that are thawed, a list of groups that serves twice, a second optimizer."""
     with running(setting(batch_size=40)):
@@ -136,6 +198,26 @@ def test_a_program_that_follows_the_batch_itself_is_left_to_it(
         other = SGD([weight()], lr=0.3)
         assert train(other, data) == pytest.approx([1.2] * 3)
     assert "follows the batch by itself (linear)" in caplog.text
+
+
+def test_one_that_builds_its_optimizers_again_follows_the_batch_with_each_of_them() -> None:
+    with running(setting(batch_size=40)):
+        folds = []
+        for _ in range(3):
+            data = loader()
+            folds.append(SGD([weight()], lr=0.01 * (data.batch_size or 0)))
+            assert train(folds[-1], data) == pytest.approx([0.4] * 3)
+
+
+def test_an_optimizer_that_was_there_before_the_batch_changed_does_not_follow_it() -> None:
+    """Its rate has come to four times that of its first step by a warm-up of the program's."""
+    with running(replace(setting(), optimizers=(SGD_FACTS,))) as seams:
+        data, optimizer = loader(), SGD([weight()], lr=0.1)
+        moved(optimizer)
+        seams.apply(setting(batch_size=40), since=setting())
+        optimizer.param_groups[0]["lr"] = 0.4
+        next(iter(data))
+        assert moved(optimizer) == pytest.approx(1.6)
 
 
 def test_a_checkpoint_holds_the_programs_own_rates_and_flags() -> None:
@@ -241,11 +323,9 @@ def test_a_step_that_fails_leaves_the_program_its_rate() -> None:
 
     with running(setting(batch_size=40)):
         data, optimizer = loader(), SGD([weight()], lr=0.1)
-        batches = iter(data)
-        next(batches)
+        next(iter(data))
         with pytest.raises(ValueError, match="no loss"):
             optimizer.step(closure)
-        next(batches)
         assert moved(optimizer) == pytest.approx(0.4)
         assert optimizer.param_groups[0]["lr"] == 0.1
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -500,6 +502,23 @@ def test_a_scaler_of_the_programs_own_goes_with_a_fused_optimizer() -> None:
     with under("fp16", own_autocast=True, own_scaler=True) as seams:
         seams.optimizer.use_implementation("fused")
         assert (train() - plain).norm() < 0.03 * plain.norm()
+
+
+def ignore(_module: nn.Module, _before: Any, _after: Any) -> None:
+    """A hook of a module."""
+
+
+def test_a_module_with_hooks_is_saved_with_the_programs_own() -> None:
+    with under("fp16"):
+        module = nn.Linear(2, 2)
+        module.register_full_backward_hook(ignore)
+        file = io.BytesIO()
+        torch.save(module, file)
+        copied = copy.deepcopy(module)
+    assert next(iter(copied._backward_hooks.values())) is not ignore, "a copy trains as well"
+    file.seek(0)
+    saved = torch.load(file, weights_only=False)
+    assert next(iter(saved._backward_hooks.values())) is ignore
 
 
 def test_what_torch_refuses_it_refuses_under_scaling_too() -> None:

@@ -328,7 +328,7 @@ class Seams:
         if self.loader.misses_target and self._group.world_size > 1:
             raise LookupError(self.loader.describe_missing_target())
         if self.loader.misses_target:
-            self.rates.fed(by_target=False)  # a rate for a batch that the program does not have
+            self.rates.misses_target()
             logger.warning("autotune: %s", self.loader.describe_missing_target())
 
     def install_late(self) -> None:

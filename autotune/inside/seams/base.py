@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial, update_wrapper
 from types import BuiltinFunctionType, ModuleType
 from typing import Any, Self
@@ -13,10 +13,11 @@ _ABSENT = object()
 
 
 def outermost(act: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that acts in its outermost call; calls within that one are plain.
+    """Return a backward pass that acts in its outermost call; calls within that one are plain.
 
     A backward pass runs others within itself where activations are computed again by torch's
-    reentrant checkpoint, maybe on a thread of its own.
+    reentrant checkpoint, maybe on a thread of its own. Tensors that a program hands over by an
+    iterator come as a tuple, which may be read more than once.
     """
     is_within = False
 
@@ -25,6 +26,8 @@ def outermost(act: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..
         if is_within:
             return plain(*args, **kwargs)
         is_within = True
+        if args and isinstance(args[0], Iterator):
+            args = (tuple(args[0]), *args[1:])
         try:
             return act(*args, **kwargs)
         finally:

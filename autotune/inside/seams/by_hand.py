@@ -76,7 +76,8 @@ class ByHandSeam:
         seam = self
 
         def after_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-            seam._pass(backward, (tensors, *args), kwargs, kwargs.get("inputs") or tensors)
+            inputs = kwargs.get("inputs")
+            seam._pass(backward, (tensors, *args), kwargs, tensors if inputs is None else inputs)
 
         def after_grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling():

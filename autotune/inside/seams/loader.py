@@ -180,8 +180,7 @@ class LoaderSeam:
 
         self._patches.replace(DataLoader, "__init__", init)
         listener = self._listener
-        is_plain = not self._changes_steps and self._group.world_size == 1
-        if listener is None and is_plain and not self._has_workers_of_ours:
+        if listener is None and not self._changes_steps and not self._has_workers_of_ours:
             return
 
         def iterate(loader: DataLoader[Any]) -> Iterator[Any]:
@@ -248,8 +247,9 @@ class LoaderSeam:
 
     @property
     def _changes_steps(self) -> bool:
-        """A step is made of other samples than the program's own."""
-        return self._accumulation.steps > 1 or "batch_size" in self._options
+        """A step may be made of more samples than the program's own."""
+        more = self._accumulation.steps > 1 or "batch_size" in self._options
+        return more or self._group.world_size > 1
 
     def _in_groups(self, loader: DataLoader[Any]) -> Iterator[Any]:
         if loader not in self._facts:  # older than the seam: as the program built it

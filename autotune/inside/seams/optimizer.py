@@ -13,6 +13,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils.hooks import RemovableHandle
 
 from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.base import Patches
@@ -30,7 +31,7 @@ class OptimizerSeam:
     Args:
         accumulation: Told of every optimizer.
         scaling: Told of every optimizer.
-        rates: Told when one begins and ends a step.
+        rates: Told when one is about to step.
         before_first: Called before the first step.
         stepped: Called after each.
         groups_changed: Called when an optimizer was built or got parameters.
@@ -52,8 +53,9 @@ class OptimizerSeam:
         self._before_first = before_first
         self._stepped = stepped
         self._patches = Patches()
-        self._hook: Any = None
-        self._pre_hook: Any = None
+        self._hook: RemovableHandle | None = None
+        self._pre_hook: RemovableHandle | None = None
+        self._rests = False
         self._has_begun = False
         self._watcher: tuple[Callable[[], None], Callable[[], None]] | None = None
         self._optimizers: list[ref[Optimizer]] = []
@@ -144,12 +146,13 @@ class OptimizerSeam:
 
     def _before_step(self, optimizer: Optimizer) -> None:
         self.begin()
-        self._rates.begin_step(optimizer)
+        self._rates.before_step(optimizer)
         if self._watcher is not None:
             self._watcher[0]()
 
     def _after_step(self, optimizer: Optimizer) -> None:
-        self._rates.end_step()
+        if self._rests:
+            return
         self._stepped(optimizer)
         if self._watcher is not None:
             self._watcher[1]()
@@ -161,23 +164,20 @@ class OptimizerSeam:
             self._before_first()
 
     def stop_listening(self) -> None:
-        """Count no more steps, unless learning rates are scaled in them."""
-        if self._rates.is_needed:
-            self._stepped = lambda _: None
-            return
-        self._let_go()
+        """Count no more steps, from within the hook of one; learning rates may be scaled in them.
 
-    def _let_go(self) -> None:
-        if self._pre_hook is not None:
+        That hook stays: torch goes through all of them at this moment.
+        """
+        self._rests = True
+        if self._pre_hook is not None and not self._rates.is_needed:
             self._pre_hook.remove()
-            self._pre_hook = None
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
 
     def remove(self) -> None:
         """Put PyTorch back as it was."""
-        self._let_go()
+        for hook in (self._pre_hook, self._hook):
+            if hook is not None:
+                hook.remove()
+        self._rates.remove()
         self._patches.undo()
 
 

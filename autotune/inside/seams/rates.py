@@ -2,25 +2,31 @@
 
 A rate is multiplied when ``step()`` begins and is the program's own again when it ends. So whatever
 the program does with its rates, sets them by hand, schedules them, loads or saves them, adds groups
-or shares them among optimizers, the factor is on them once, and in no checkpoint.
+or shares them among optimizers, the factor is on them once, and in no checkpoint. Hooks of the
+program's that an optimizer calls before and after its step see the program's own rates too.
 
 Covered: several optimizers, each by the rule of its kind; optimizers that step others, or hold
-their groups; rates that are tensors; a loader that feeds the optimizer with a batch of its own; a
-program that follows the batch by itself. Not covered: code of the program's that applies a rate
-itself, beside an optimizer.
+their groups; rates that are tensors; steps that fail; a loader that feeds the optimizer with a
+batch of its own; a program that follows the batch by itself. Not covered: code of the program's
+that applies a rate itself, beside an optimizer.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from threading import get_ident
+from types import FrameType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
+from autotune.inside.frames import stack
 from autotune.lr import LrRule, lr_factor, optimizer_factor
 from autotune.profile import OptimizerFacts
 
@@ -44,6 +50,20 @@ class _Scaled:
             self.group["lr"] /= self.factor
 
 
+@dataclass(frozen=True)
+class _Step:
+    """A step that goes on.
+
+    Attributes:
+        frame: Of torch, which calls the optimizer's step; on the stack as long as that goes on.
+    """
+
+    optimizer: Optimizer
+    scaled: list[_Scaled]
+    thread: int
+    frame: FrameType
+
+
 class RatesSeam:
     """Multiplies the rates of optimizers while they step.
 
@@ -62,10 +82,13 @@ class RatesSeam:
         self.sums = False
         self._known: tuple[OptimizerFacts, ...] = ()
         self._feeds_target = True
+        self._fed: set[bool] = set()  # since the last step
         self._is_held = False
-        self._within: list[list[_Scaled]] = []
-        self._numbers: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
-        self._follows_itself: WeakKeyDictionary[Optimizer, bool] = WeakKeyDictionary()
+        self._steps: list[_Step] = []
+        self._met: WeakSet[Optimizer] = WeakSet()
+        self._count_met = 0
+        self._hooks: WeakKeyDictionary[Optimizer, list[RemovableHandle]] = WeakKeyDictionary()
+        self._follows_itself: WeakSet[Optimizer] = WeakSet()
         self._said: set[str] = set()
 
     def set_rule(
@@ -94,14 +117,17 @@ class RatesSeam:
         self._is_held = held
 
     def fed(self, *, by_target: bool) -> None:
-        """Note whose batch the next step is made of: that of the loader that was tuned or not."""
-        self._abandon_steps()
-        self._feeds_target = by_target
-        if not by_target and self.growth != 1.0:
-            self._tell(
-                "a loader that was not tuned feeds the optimizer now, by its own batch: the "
-                "learning rate is the program's own meanwhile"
-            )
+        """Note a batch, of the loader that was tuned or of another one; from any thread.
+
+        A step is made of the tuned loader's batch if that handed one out since the last step, be
+        it beside others: what is only looked at needs no gradients, and may have them all the same.
+        Where no loader did, the step goes on with what the last one had.
+        """
+        self._fed.add(by_target)
+
+    def misses_target(self) -> None:
+        """The loader that was tuned is not there: steps have batches of the program's own."""
+        self._feeds_target = False
 
     @property
     def growth(self) -> float:
@@ -115,43 +141,90 @@ class RatesSeam:
 
     def factor(self, optimizer: Optimizer) -> float:
         """Return the factor on the rates of an optimizer in its present step."""
-        if self._is_held or not self._feeds_target or self._follows_itself.get(optimizer, False):
+        if self._is_held or not self._feeds_target or optimizer in self._follows_itself:
             return 1.0
         families = families_of(optimizer)
         return optimizer_factor(self._rule, families, self.growth, sums=self.sums)
 
-    def begin_step(self, optimizer: Optimizer) -> None:
-        """An optimizer begins its step, maybe within that of another."""
-        if not self._within and not self.is_needed:
-            return
-        if optimizer not in self._numbers:
+    def before_step(self, optimizer: Optimizer) -> None:
+        """An optimizer is about to step, maybe within the step of another."""
+        self._end_failed_steps()
+        if not self._steps:
+            self._look_at_batches()
+        if optimizer not in self._met:
             self._meet(optimizer)
-        taken = {id(scaled.group) for level in self._within for scaled in level}
+        if self.is_needed and optimizer not in self._hooks:
+            before = optimizer.register_step_pre_hook(lambda own, *_: self._begin(own))
+            after = optimizer.register_step_post_hook(lambda own, *_: self._end(own))
+            hooks = optimizer._optimizer_step_post_hooks  # noqa: SLF001 - the program's come later
+            hooks.move_to_end(after.id, last=False)
+            self._hooks[optimizer] = [before, after]
+
+    def remove(self) -> None:
+        """Scale no more."""
+        for handles in self._hooks.values():
+            for handle in handles:
+                handle.remove()
+        self._hooks.clear()
+
+    def _begin(self, optimizer: Optimizer) -> None:
+        """Torch calls an optimizer's step next."""
+        taken = {id(scaled.group) for step in self._steps for scaled in step.scaled}
         factor = self.factor(optimizer)
         groups = [g for g in optimizer.param_groups if id(g) not in taken and _has_rate(g)]
-        self._within.append([_scale(g, factor) for g in groups] if factor != 1.0 else [])
+        scaled = [_scale(g, factor) for g in groups] if factor != 1.0 else []
+        if scaled or self._steps:
+            torchs = sys._getframe(2)  # noqa: SLF001
+            self._steps.append(_Step(optimizer, scaled, get_ident(), torchs))
 
-    def end_step(self) -> None:
-        """It has made its step."""
-        if self._within:
-            for scaled in reversed(self._within.pop()):
-                scaled.put_back()
+    def _end(self, optimizer: Optimizer) -> None:
+        """The optimizer has made its step."""
+        self._end_failed_steps()
+        for step in reversed(self._steps):
+            if step.optimizer is optimizer:
+                self._leave(step)
+                return
 
-    def _abandon_steps(self) -> None:
-        """End what did not end: a step had an error, which the program has caught."""
-        while self._within:
-            self.end_step()
+    def _end_failed_steps(self) -> None:
+        """End what did not come to its end: it had an error, which the program has caught."""
+        if not self._steps:
+            return
+        running = {id(frame) for frame in stack(sys._getframe(1))}  # noqa: SLF001
+        for step in reversed(self._steps):
+            if step.thread == get_ident() and id(step.frame) not in running:
+                self._leave(step)
+
+    def _leave(self, step: _Step) -> None:
+        self._steps = [own for own in self._steps if own is not step]
+        for scaled in reversed(step.scaled):
+            scaled.put_back()
+
+    def _look_at_batches(self) -> None:
+        """Tell whose batch the next step is made of."""
+        fed, self._fed = self._fed, set()
+        if not fed:
+            return
+        was_target, self._feeds_target = self._feeds_target, True in fed
+        if was_target and not self._feeds_target and self.is_needed:
+            self._tell(
+                "a loader that was not tuned feeds the optimizer now, by its own batch: the "
+                "learning rate is the program's own meanwhile"
+            )
 
     def _meet(self, optimizer: Optimizer) -> None:
-        """An optimizer makes its first step: does the program scale its rate with the batch?"""
-        number = len(self._numbers)
-        self._numbers[optimizer] = number
-        facts = self._known[number] if number < len(self._known) else None
+        """An optimizer makes its first step: does the program scale its rate with the batch?
+
+        One that builds its optimizers again, as for each fold, builds them in the same order.
+        """
+        number = self._count_met
+        self._count_met += 1
+        self._met.add(optimizer)
+        facts = self._known[number % len(self._known)] if self._known else None
         if facts is None or facts.name != type(optimizer).__name__:
             return
         now = rates_of(optimizer)
         if how := _how_scaled(facts.lrs, now, self.growth):
-            self._follows_itself[optimizer] = True
+            self._follows_itself.add(optimizer)
             self._tell(
                 f"the program follows the batch by itself ({how}): the learning rate of "
                 f"{facts.name} begins at {now[0]:g} where it began at {facts.lrs[0]:g}, and is "
