@@ -25,6 +25,7 @@ class LoaderFacts:
         start_method: How its workers begin: ``fork``, ``forkserver`` or ``spawn``.
         site: Tells the lines that built it from others, empty where that is not known.
         twins: How many with otherwise equal facts there were when training began; 0 if unknown.
+        is_rewrapped: The program put another batch sampler into it after it had built it.
     """
 
     dataset: str
@@ -43,6 +44,7 @@ class LoaderFacts:
     start_method: str = "fork"
     site: str = ""
     twins: int = 0
+    is_rewrapped: bool = False
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,6 @@ class Profile:
         batch_norm_layers: Number of BatchNorm layers in the root modules.
         stages: Parts of its one root module in a row, 0 where that is no nn.Sequential.
         avoids_backward: It computes its gradients by ``torch.autograd.grad`` alone.
-        steps_by_hand: How it changes its weights without an optimizer, empty where one steps.
         blocks_change: What a pass through a repeated block was seen to change and a second pass
             would change again, as ``Block: name``; empty for nothing.
         shared_weight: Name of a 4-D parameter whose memory other tensors share, empty without one.
@@ -198,8 +199,6 @@ class Profile:
         by_hand: What its loop does by its own hand, in two of them.
         in_batch_loss: By what its loss compares samples of one batch, and where; empty if not.
         curved_loss: What makes its loss no sum of means over samples, and where; empty if nothing.
-        carries_state: What it carries from step to step besides its weights, empty if nothing.
-        steps_by_hand: How it changes weights without an optimizer, empty where it has one.
         steps_by_hand: Where it computes the gradients by which it changes its weights itself, as in
             ``train.py:41``; empty where an optimizer does.
         bounded_by_steps: What in it says that it makes a number of steps whatever a batch holds, as

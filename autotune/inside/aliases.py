@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterator
 import torch
 from torch import nn
 
+from autotune.inside.bare import is_a
+
 
 def shared_weight(roots: Collection[nn.Module]) -> str:
     """Return the name of a 4-D parameter that shares its memory, empty if none does.
@@ -19,14 +21,14 @@ def shared_weight(roots: Collection[nn.Module]) -> str:
     for parameter, name in names.items():
         if any(is_part_of_more(own) for own in _own(parameter)):
             return name
-    seen: dict[int | None, str] = {None: ""}
+    seen: dict[int, str] = {}
     for parameter, name in names.items():
-        for place in map(_place, _own(parameter)):
+        for place in filter(None, map(_place, _own(parameter))):
             if seen.setdefault(place, name) != name:
                 return name  # another one of the model's own lies there
     known = {id(own) for parameter in names for own in _own(parameter)}
     others = _others(known) if names else ()
-    return next((seen[place] for place in others if seen.get(place)), "")
+    return next((seen[place] for place in others if place in seen), "")
 
 
 def is_part_of_more(tensor: torch.Tensor) -> bool:
@@ -40,16 +42,17 @@ def _own(parameter: torch.Tensor) -> Iterator[torch.Tensor]:
         yield parameter.grad
 
 
-def _others(known: Collection[int]) -> Iterator[int | None]:
+def _others(known: Collection[int]) -> Iterator[int]:
     """Yield where the other tensors of this process lie."""
     for value in gc.get_objects():
-        if issubclass(type(value), torch.Tensor) and id(value) not in known:
-            yield _place(value)
+        if is_a(value, torch.Tensor) and id(value) not in known:
+            yield from filter(None, [_place(value)])
 
 
 def _place(tensor: torch.Tensor) -> int | None:
     """Return where a tensor's memory begins, None where it has none of its own."""
     try:
-        return tensor.untyped_storage().data_ptr() or None
+        with torch._C.DisableTorchFunction():  # noqa: SLF001 - which subclasses define
+            return tensor.untyped_storage().data_ptr() or None
     except (RuntimeError, NotImplementedError):  # sparse, a wrapper of others, on no device
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,7 +21,8 @@ RECURRENT = (nn.RNNBase, nn.RNNCellBase)  # looked at within models that keep th
 class CarriedState:
     """Looks, in the untouched steps, for tensors that a module returned for the batch before.
 
-    By their values: a program that copies its state carries it as well. No tensor is kept.
+    By their values: a program that copies its state carries it as well. No tensor is kept. What a
+    module only hands through, as positions or the batch itself, is no state that it returned.
 
     Attributes:
         found: Class name of a module that gets such a state, empty as long as none does.
@@ -30,6 +32,7 @@ class CarriedState:
         self.found = ""
         self._before: WeakKeyDictionary[nn.Module, Hashes] = WeakKeyDictionary()
         self._returned: WeakKeyDictionary[nn.Module, Hashes] = WeakKeyDictionary()
+        self._given: WeakKeyDictionary[nn.Module, Hashes] = WeakKeyDictionary()
 
     def next_batch(self) -> None:
         """The program goes on to another batch."""
@@ -38,21 +41,31 @@ class CarriedState:
 
     def called(self, module: nn.Module, inputs: Any) -> None:
         """Look at what a module is called with."""
-        before = self._before.get(module)
-        if not before or not _is_looked_at():
+        if not _is_looked_at():
             return
-        states = (t for t in tensors_in(inputs) if t.shape in before and t.is_floating_point())
-        if any(hash_of(state) in before[state.shape] and _varies(state) for state in states):
-            self.found = type(module).__name__
+        given: Hashes = defaultdict(set)
+        self._given[module] = given
+        before = self._before.get(module, {})
+        for tensor, value in _hashed(inputs):
+            given[tensor.shape].add(value)
+            if value in before.get(tensor.shape, ()) and _varies(tensor):
+                self.found = type(module).__name__
 
     def returned(self, module: nn.Module, output: Any) -> None:
         """Note what a module returns."""
         if not _is_looked_at():
             return
         hashes = self._returned.setdefault(module, defaultdict(set))
-        for tensor in tensors_in(output):
-            if tensor.is_floating_point() and (value := hash_of(tensor)) is not None:
+        given = self._given.pop(module, {})
+        for tensor, value in _hashed(output):
+            if value not in given.get(tensor.shape, ()):
                 hashes[tensor.shape].add(value)
+
+
+def _hashed(values: Any) -> Iterator[tuple[torch.Tensor, int]]:
+    for tensor in tensors_in(values):
+        if tensor.is_floating_point() and (value := hash_of(tensor)) is not None:
+            yield tensor, value
 
 
 def _is_looked_at() -> bool:

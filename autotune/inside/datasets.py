@@ -11,13 +11,9 @@ What cannot be read at all is said: such a picture is not whole.
 from __future__ import annotations
 
 import argparse
-import collections
-import enum
 import functools
-import pathlib
 import types
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from enum import StrEnum
 from itertools import chain, islice
@@ -27,6 +23,8 @@ import numpy
 import torch
 from torch import nn
 
+from autotune.inside import bare
+from autotune.inside.bare import CONTAINERS, PLAIN, is_a
 from autotune.inside.item_code import names_counted, names_read, own_code
 from autotune.inside.resources import generator_state, open_handle, stays_out
 
@@ -40,12 +38,7 @@ WHOLE_BYTES = 1 << 20  # of all arrays in a picture
 ITEM_METHODS = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward")
 MODULE_NOISE = set(vars(nn.Module())) - {"training", "_parameters", "_buffers", "_modules"}
 LIBRARIES = {"torch", "torchvision", "numpy", "PIL", "transformers", "datasets", "pandas"}
-CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 BARE_HOLDERS = (argparse.Namespace, types.SimpleNamespace)
-PLAIN = (
-    *(int, float, complex, str, bytes, type(None), range, slice, enum.Enum, pathlib.PurePath),
-    *(torch.dtype, torch.device, numpy.generic, numpy.dtype),
-)
 
 
 class Kind(StrEnum):
@@ -63,7 +56,8 @@ class Step(NamedTuple):
     """One step from an object to a part of it.
 
     Attributes:
-        how: ``root``, ``attr``, ``class``, ``item`` or ``name`` (of a global or a closure).
+        how: ``root``, ``attr``, ``class``, ``item``, ``key`` (of a mapping, an object of the
+            program's, of which the class is said) or ``name`` (of a global or a closure).
     """
 
     how: str
@@ -113,8 +107,9 @@ class Picture:
 def look(**roots: object) -> Picture:
     """Return a picture of objects, by their names; what two of them hold is seen at the first."""
     walk = _Walk()
-    for name, root in roots.items():
-        walk.visit((Step("root", name),), root, 0, ())
+    with torch._C.DisableTorchFunction():  # noqa: SLF001 - which subclasses of tensors define
+        for name, root in roots.items():
+            walk.visit((Step("root", name),), root, 0, ())
     return Picture(walk.parts, frozenset(walk.read), frozenset(walk.counted), walk.is_whole)
 
 
@@ -127,6 +122,8 @@ def in_words(path: Path) -> str:
                 text = "" if key == "dataset" else str(key)
             case "item":
                 text += f"[{key!r}]"
+            case "key":
+                text += f"[{key[0]}]"
             case "name":
                 text = str(key)
             case _:
@@ -147,28 +144,29 @@ class _Walk:
         self._bytes_left = WHOLE_BYTES
 
     def visit(self, path: Path, value: Any, level: int, names: tuple[str, ...]) -> None:
-        if isinstance(value, PLAIN):
+        if is_a(value, PLAIN):
             self.parts[path] = Part(Kind.VALUE, _short(value), names)
             return
-        if id(value) in self._seen or stays_out(value):
+        if id(value) in self._seen:
+            return
+        try:
+            self._look_into(path, value, level, names)
+        except Exception:  # noqa: BLE001 - libraries' objects may raise anything when looked at
+            self._opaque(path, value, names)
+
+    def _look_into(self, path: Path, value: Any, level: int, names: tuple[str, ...]) -> None:
+        if stays_out(value):
             return
         self._seen.add(id(value))
         if level > MOST_LEVELS or len(self._seen) > MOST_PARTS:
             self._opaque(path, value, names)
-            return
-        try:
-            self._look_into(path, value, level, names)
-        except Exception:  # noqa: BLE001 - a program's objects may raise anything when looked at
-            self._opaque(path, value, names)
-
-    def _look_into(self, path: Path, value: Any, level: int, names: tuple[str, ...]) -> None:
-        if (state := generator_state(value)) is not None:
+        elif (state := generator_state(value)) is not None:
             self.parts[path] = Part(Kind.GENERATOR, state, names)
         elif handle := open_handle(value):
             self.parts[path] = Part(Kind.HANDLE, handle, names)
-        elif isinstance(value, (torch.Tensor, numpy.ndarray)):
+        elif is_a(value, (torch.Tensor, numpy.ndarray)):
             self.parts[path] = Part(Kind.ARRAY, self._content(value), names)
-        elif isinstance(value, CONTAINERS):
+        elif is_a(value, CONTAINERS):
             self._container(path, value, level, names)
         elif _is_callable(value):
             self._callable(path, value, level, names)
@@ -180,7 +178,7 @@ class _Walk:
         self.parts[path] = Part(Kind.OPAQUE, (type(value), id(value)), names)
 
     def _content(self, array: Any) -> tuple[Any, ...]:
-        if isinstance(array, torch.Tensor):
+        if is_a(array, torch.Tensor):
             version = None if array.is_inference() else array._version  # noqa: SLF001
             facts = (array.shape, array.dtype, version)
             if array.device.type != "cpu" or not array.is_contiguous() or array.is_sparse:
@@ -189,6 +187,7 @@ class _Walk:
             size, item = flat.numel(), flat.element_size()
             flat = flat[:: self._stride(size, item)].contiguous()
             return (*facts, item, flat.view(torch.uint8).numpy().tobytes() if size else b"")
+        array = numpy.ndarray.view(array, numpy.ndarray)
         facts = (array.shape, array.dtype.str, None)
         flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
         flat = flat[:: self._stride(array.size, array.itemsize)]
@@ -203,14 +202,15 @@ class _Walk:
         return max(1, size // SAMPLED)
 
     def _container(self, path: Path, value: Any, level: int, names: tuple[str, ...]) -> None:
-        if len(value) > FEW or isinstance(value, (set, frozenset)):
-            self.parts[path] = Part(Kind.CONTAINER, (len(value), _fingerprint(value)), names)
-            self.is_whole &= all(map(_is_told, islice(_values(value), 2)))
+        size, is_mapping = bare.length(value), is_a(value, dict)
+        if size > FEW or is_a(value, (set, frozenset)):
+            self.parts[path] = Part(Kind.CONTAINER, (size, _fingerprint(value)), names)
+            self.is_whole &= all(map(_is_told, islice(bare.values(value), 2)))
             return
-        self.parts[path] = Part(Kind.CONTAINER, (len(value), None), names)
-        pairs = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, item in list(pairs):
-            self.visit((*path, Step("item", key)), item, level, names)
+        self.parts[path] = Part(Kind.CONTAINER, (size, None), names)
+        held = list(bare.items(value))
+        for key, item in held if is_mapping else enumerate(held):
+            self.visit((*path, _step(key)), item, level, names)
 
     def _callable(self, path: Path, value: Any, level: int, names: tuple[str, ...]) -> None:
         match value:
@@ -233,7 +233,7 @@ class _Walk:
             self._opaque(path, value, names)
             return
         is_own = own_code(type(value), LIBRARIES)
-        is_bare = isinstance(value, BARE_HOLDERS) or is_dataclass(value)
+        is_bare = is_a(value, BARE_HOLDERS) or is_dataclass(type(value))
         self.parts[path] = Part(Kind.VALUE, type(value), names)
         for how, holder in (("attr", attributes), ("class", _class_attributes(value))):
             for key, part in holder.items():
@@ -283,98 +283,94 @@ def _members(owner: type) -> dict[str, Any]:
     return {name: member for c in bases for name, member in vars(c).items()}
 
 
+def _step(key: Any) -> Step:
+    """A step to an entry, by what holds no object of the program's."""
+    plain = bare.hashes_itself((key,))
+    return Step("item", key) if plain else Step("key", (type(key).__name__, id(key)))
+
+
 def _function_of(member: Any) -> types.FunctionType | None:
     """The Python function behind a method or a property."""
-    for name in ("fget", "func", "__func__", "__wrapped__"):
-        member = getattr(member, name, None) or member
-    return member if isinstance(member, types.FunctionType) else None
+    match type(member):
+        case kind if issubclass(kind, property):
+            member = member.fget
+        case functools.cached_property:
+            member = member.func
+        case kind if issubclass(kind, (classmethod, staticmethod)):
+            member = member.__func__
+    if type(member) is not types.FunctionType:
+        return None
+    inner = vars(member).get("__wrapped__")
+    return inner if type(inner) is types.FunctionType else member
 
 
 def _is_callable(value: Any) -> bool:
     cached = functools._lru_cache_wrapper  # noqa: SLF001 - the type has no other name
-    return isinstance(value, (types.FunctionType, types.MethodType, functools.partial, cached))
+    return is_a(value, (types.FunctionType, types.MethodType, functools.partial, cached))
 
 
 def _attributes(value: Any) -> dict[str, Any] | None:
     """What an object holds; None where Python cannot see that."""
-    slots = {s for c in type(value).__mro__ for s in _slots(c)}
-    held = {s: getattr(value, s) for s in slots if hasattr(value, s)}
-    try:
-        attributes = vars(value)
-    except TypeError:
-        return held if slots or type(value) is object else None
-    noise = MODULE_NOISE if isinstance(value, nn.Module) else ()
-    return {k: v for k, v in attributes.items() if k not in noise} | held
-
-
-def _slots(owner: type) -> Iterable[str]:
-    slots = vars(owner).get("__slots__", ())
-    return (
-        () if isinstance(slots, str) else [s for s in slots if s not in ("__dict__", "__weakref__")]
-    )
+    own, slots = bare.attributes(value), bare.slots(value)
+    if own is None:
+        return {} if type(value) is object else slots
+    noise = MODULE_NOISE if is_a(value, nn.Module) else ()
+    return {k: v for k, v in own.items() if k not in noise} | (slots or {})
 
 
 def _class_attributes(value: Any) -> dict[str, Any]:
     """What classes of the program's hold besides functions."""
-    own = getattr(value, "__dict__", {})
+    own = bare.attributes(value) or {}
     return {
         name: member
         for name, member in _members(type(value)).items()
-        if not name.startswith("__") and not hasattr(member, "__get__") and name not in own
+        if not name.startswith("__") and not hasattr(type(member), "__get__") and name not in own
     }
 
 
 def _short(value: Any) -> Any:
     """An immutable value, or enough of it to know it by."""
-    if isinstance(value, (str, bytes)) and len(value) > SAMPLED:
-        return len(value), value[:FEW], value[-FEW:], id(value)
-    is_number = isinstance(value, (float, complex))
-    return "nan" if is_number and value != value else value  # noqa: PLR0124 - so is NaN
+    plain = bare.plain_value(value)
+    if type(plain) in (str, bytes) and len(plain) > SAMPLED:
+        return len(plain), plain[:FEW], plain[-FEW:], id(value)
+    is_number = is_a(plain, (float, complex))
+    return "nan" if is_number and plain != plain else plain  # noqa: PLR0124 - so is NaN
 
 
 def _fingerprint(many: Any) -> int:
     """A number that is another one, as good as surely, where a large container changed."""
-    first = next(iter(_values(many)), None)
-    with suppress(TypeError):  # some items have no hash
-        if len(many) <= HASHED and isinstance(first, (*PLAIN, tuple)):
-            return hash(many if isinstance(many, frozenset) else _hashable(many))
+    held = bare.items(many) if bare.length(many) <= HASHED else ()
+    held = held if is_a(held, CONTAINERS) else tuple(held)
+    if held and bare.hashes_itself(held):
+        return hash(frozenset(held) if is_a(many, (set, frozenset)) else held)
     return hash((id(many), *map(_atom, _samples(many))))
-
-
-def _hashable(many: Any) -> Any:
-    if isinstance(many, set):
-        return frozenset(many)
-    return tuple(many.items() if isinstance(many, dict) else many)
-
-
-def _values(many: Any) -> Iterable[Any]:
-    return many.values() if isinstance(many, dict) else many
 
 
 def _is_told(item: Any) -> bool:
     """Tell whether an atom stands for an item of many."""
-    return isinstance(item, (*PLAIN, list, tuple, dict, torch.Tensor, numpy.ndarray))
+    return is_a(item, (*PLAIN, list, tuple, dict, torch.Tensor, numpy.ndarray))
 
 
 def _samples(many: Any) -> Iterable[Any]:
     """Some items from all over a list, from both ends of what has no positions."""
-    if isinstance(many, (list, tuple)):
-        return many[:: max(1, len(many) // SAMPLED)]
-    if isinstance(many, (dict, collections.deque)):
-        items = many.items() if isinstance(many, dict) else many
-        return chain(islice(items, SAMPLED), islice(reversed(items), SAMPLED))
-    return islice(many, SAMPLED)
+    for kind in (list, tuple):
+        if is_a(many, kind):
+            return kind.__getitem__(many, slice(None, None, max(1, bare.length(many) // SAMPLED)))
+    if is_a(many, (set, frozenset)):
+        return islice(bare.items(many), SAMPLED)
+    ends = (bare.items(many), bare.reversed_items(many))
+    return chain.from_iterable(islice(end, SAMPLED) for end in ends)
 
 
 def _atom(item: Any, level: int = 0) -> Any:
     """An item of many, by its value where that is at hand."""
-    if isinstance(item, PLAIN):
+    if is_a(item, PLAIN):
         return _short(item)
-    if isinstance(item, (list, tuple, dict)) and level < 2 and len(item) <= FEW:
-        parts = item.items() if isinstance(item, dict) else item
-        return len(item), *(_atom(part, level + 1) for part in parts)
-    if isinstance(item, torch.Tensor) and not item.is_inference():
+    if is_a(item, (list, tuple, dict)) and level < 2 and bare.length(item) <= FEW:
+        return bare.length(item), *(_atom(part, level + 1) for part in bare.items(item))
+    if is_a(item, torch.Tensor) and not item.is_inference():
         return id(item), item._version  # noqa: SLF001 - autograd's own counter
-    if isinstance(item, numpy.ndarray) and not item.dtype.hasobject:
-        return id(item), item.flat[:: max(1, item.size // 4)].tobytes()
+    if is_a(item, numpy.ndarray) and not item.dtype.hasobject:
+        item_view = numpy.ndarray.view(item, numpy.ndarray)
+        return id(item), item_view.flat[:: max(1, item.size // 4)].tobytes()
     return id(item)

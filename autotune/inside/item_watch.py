@@ -27,8 +27,7 @@ class ItemWatch:
 
     def __init__(self) -> None:
         self._seen: WeakKeyDictionary[DataLoader[Any], _Seen] = WeakKeyDictionary()
-        self._before: Picture | None = None
-        self._last: tuple[DataLoader[Any], Picture] | None = None
+        self._last: tuple[_Seen, Picture] | None = None  # after the latest batch of any loader
 
     def began(self) -> None:
         """The program begins to iterate: what it does between epochs is its own affair."""
@@ -37,21 +36,22 @@ class ItemWatch:
     def before(self, loader: DataLoader[Any]) -> None:
         """A batch is about to be fetched."""
         seen = self._seen.setdefault(loader, _Seen())
-        self._before = None
+        last, self._last = self._last, None
         if seen.batches >= MOST_BATCHES:
-            self._last = None
             return
-        self._before = look_at(loader)
-        if self._last is not None and self._last[0] is loader:
-            seen.between(self._last[1], self._before)
+        seen.before = now = look_at(loader)
+        if last is not None and last[0] is seen:
+            seen.between(last[1], now)
 
     def after(self, loader: DataLoader[Any]) -> None:
         """A batch was fetched."""
-        if self._before is None:
+        seen = self._seen[loader]
+        before, seen.before = seen.before, None
+        if before is None:
             return
         now = look_at(loader)
-        self._seen[loader].fetched(self._before, now)
-        self._last = (loader, now)
+        seen.fetched(before, now)
+        self._last = (seen, now)
 
     def facts(self, loader: DataLoader[Any], built: Picture | None) -> DatasetFacts:
         """Return what was seen.
@@ -82,10 +82,13 @@ class _Seen:
     """What was seen of one loader.
 
     Attributes:
+        before: Taken before the batch that is being fetched: batches of other loaders may be
+            fetched meanwhile, by a thread or by the items themselves.
         changed: In how many batches items changed a part that they also read.
     """
 
     def __init__(self) -> None:
+        self.before: Picture | None = None
         self.batches = 0
         self.drawn_from: dict[Path, None] = {}
         self.set_by_program: dict[Path, None] = {}

@@ -9,11 +9,15 @@ import random
 import socket
 import sys
 import types
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import numpy
 import torch
+
+from autotune.inside.bare import is_a
+from autotune.inside.item_code import own_code
 
 # By module and name, so that nothing is imported for it. h5py's guide and LMDB's README both say
 # that what was opened before a fork must not be used after it; so does SQLite's FAQ.
@@ -46,42 +50,51 @@ STATELESS = (
 )
 
 
+def _frozen(state: Any) -> Any:
+    if isinstance(state, dict):
+        return tuple((key, _frozen(part)) for key, part in state.items())
+    return state.tobytes() if isinstance(state, numpy.ndarray) else state
+
+
+GENERATORS: tuple[tuple[type, Callable[[Any], Any]], ...] = (
+    (random.Random, random.Random.getstate),
+    (numpy.random.Generator, lambda own: _frozen(own.bit_generator.state)),
+    (numpy.random.BitGenerator, lambda own: _frozen(own.state)),
+    (numpy.random.RandomState, lambda own: _frozen(own.get_state(legacy=False))),
+    (torch.Generator, lambda own: own.get_state().numpy().tobytes()),
+    (itertools.count, repr),
+    (types.GeneratorType, lambda own: own.gi_frame and own.gi_frame.f_lasti),
+)
+
+
 def generator_state(value: Any) -> int | None:
     """Return a number for the state of a random generator or an iterator; None for other things."""
-    state: Any = None
-    match value:
-        case random.Random():
-            state = value.getstate()
-        case numpy.random.Generator():
-            state = _frozen(value.bit_generator.state)
-        case numpy.random.BitGenerator():
-            state = _frozen(value.state)
-        case numpy.random.RandomState():
-            state = _frozen(value.get_state(legacy=False))
-        case torch.Generator():
-            state = value.get_state().numpy().tobytes()
-        case itertools.count():
-            state = repr(value)
-        case types.GeneratorType():
-            state = (value.gi_frame and value.gi_frame.f_lasti,)
-        case _ if hasattr(type(value), "__next__") and hasattr(type(value), "__length_hint__"):
-            state = (value.__length_hint__(),)
-    return None if state is None else hash(state)
+    look = next((look for kind, look in GENERATORS if is_a(value, kind)), None)
+    if look is None and type(value).__module__ in {"builtins", "itertools"}:
+        is_iterator = hasattr(type(value), "__next__") and hasattr(type(value), "__length_hint__")
+        look = (lambda own: own.__length_hint__()) if is_iterator else None
+    return None if look is None else hash(look(value))
 
 
 def open_handle(value: Any) -> str | None:
     """Return what kind of open file or connection something is, None for anything else."""
-    if isinstance(value, io.IOBase):
-        return None if isinstance(value, io.BytesIO | io.StringIO) or value.closed else "file"
-    if isinstance(value, socket.socket):
-        return "socket" if value.fileno() >= 0 else None
+    if is_a(value, io.IOBase):
+        return None if is_a(value, (io.BytesIO, io.StringIO)) or _is_closed(value) else "file"
+    if is_a(value, socket.socket):
+        return "socket" if socket.socket.fileno(value) >= 0 else None
     for owner in type(value).__mro__:
         name = f"{owner.__module__}.{owner.__qualname__}"
-        if owner.__module__.partition(".")[0] == "lmdb":
+        if str(owner.__module__).partition(".")[0] == "lmdb":
             name = owner.__qualname__
         if name in CONNECTIONS:
             return CONNECTIONS[name] if _is_open(value) else None
     return None
+
+
+def _is_closed(file: Any) -> bool:
+    """Tell whether a file is closed, as Python's own classes say."""
+    owners = [c for c in type(file).__mro__ if "closed" in vars(c) and own_code(c, ()) is False]
+    return bool(vars(owners[0])["closed"].__get__(file)) if owners else False
 
 
 def stays_out(value: Any) -> bool:
@@ -90,13 +103,13 @@ def stays_out(value: Any) -> bool:
     The generators of Python, numpy and torch that programs seed are seeded in each worker by torch
     (``torch.utils.data._utils.worker._worker_loop``).
     """
-    if isinstance(value, STATELESS) or any(value is thing for thing in _of_the_process()):
+    if is_a(value, STATELESS) or any(value is thing for thing in _of_the_process()):
         return True
-    if isinstance(value, torch.Tensor):
-        return value.device.type == "cpu" and value.is_shared()
-    if isinstance(value, numpy.ndarray):
+    if is_a(value, torch.Tensor):
+        return value.device.type == "cpu" and bool(value.is_shared())
+    if is_a(value, numpy.ndarray):
         return _is_shared_array(value)
-    return type(value).__module__.partition(".")[0] in OUTSIDE
+    return str(type(value).__module__).partition(".")[0] in OUTSIDE
 
 
 def _of_the_process() -> tuple[Any, ...]:
@@ -126,9 +139,3 @@ def _is_open(value: Any) -> bool:
     with suppress(Exception):
         return bool(getattr(value, "isOpened", lambda: True)())
     return True
-
-
-def _frozen(state: Any) -> Any:
-    if isinstance(state, dict):
-        return tuple((key, _frozen(part)) for key, part in state.items())
-    return state.tobytes() if isinstance(state, numpy.ndarray) else state

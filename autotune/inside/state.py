@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 import random
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -17,8 +16,14 @@ import numpy
 import torch
 from torch import nn
 
+from autotune.inside import bare
+from autotune.inside.bare import CONTAINERS, is_a, plain_value
+from autotune.inside.item_code import own_code
+
 DEPTH = 3  # an object's attribute that is a list: self.log.rows
 MOST_PARTS = 64  # of one object
+MOST_BYTES = 1 << 26  # hashed in some 20 ms
+MOST_ELEMENTS = 1024  # of a larger array
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
 
 
@@ -35,12 +40,13 @@ def state_of(value: Any, depth: int = DEPTH) -> Any:
 
     Modules, classes and what lies deeper than *depth* are not looked at.
     """
-    if isinstance(value, PLAIN):
-        return value
-    if issubclass(type(value), torch.Tensor):
+    if is_a(value, PLAIN):
+        plain = plain_value(value)
+        return plain if plain == plain else "nan"  # noqa: PLR0124 - so is NaN
+    if is_a(value, torch.Tensor):
         return _tensor(value)
     for kind, look in KINDS:
-        if isinstance(value, kind):
+        if is_a(value, kind):
             return look(value)
     return [(name, state_of(part, depth - 1)) for name, part in _parts(value)] if depth else None
 
@@ -48,17 +54,24 @@ def state_of(value: Any, depth: int = DEPTH) -> Any:
 def hash_of(tensor: torch.Tensor) -> int | None:
     """Return a hash of a tensor's values, None where torch has none for them."""
     try:
-        values = tensor.detach()
-        values = torch.view_as_real(values) if values.is_complex() else values
-        return int(torch.hash_tensor(values).item())
+        with torch._C.DisableTorchFunction():  # noqa: SLF001 - which subclasses define
+            values = tensor.detach()
+            values = torch.view_as_real(values) if values.is_complex() else values
+            return int(torch.hash_tensor(values).item())
     except (RuntimeError, NotImplementedError):
         return None
 
 
 def _tensor(tensor: torch.Tensor) -> Tensor | None:
-    if tensor.is_meta or tensor.is_inference():
-        return None
-    return Tensor(tensor._version, hash_of(tensor))  # noqa: SLF001
+    with torch._C.DisableTorchFunction():  # noqa: SLF001 - which subclasses define
+        if tensor.is_meta or tensor.is_inference():
+            return None
+        return Tensor(tensor._version, hash_of(tensor))  # noqa: SLF001
+
+
+def _some(array: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
+    """All elements, or some from all over what is large: it may be a file of any size."""
+    return array if array.nbytes <= MOST_BYTES else array.flat[:: array.size // MOST_ELEMENTS + 1]
 
 
 KINDS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
@@ -66,35 +79,33 @@ KINDS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (random.Random, lambda own: own.getstate()),
     (numpy.random.RandomState, lambda own: pickle.dumps(own.get_state())),
     (numpy.random.Generator, lambda own: pickle.dumps(own.bit_generator.state)),
-    (numpy.ndarray, lambda own: hash(own.tobytes()) if own.dtype != object else None),
+    (numpy.ndarray, lambda own: None if own.dtype.hasobject else hash(_some(own).tobytes())),
     ((nn.Module, ModuleType, type), lambda _: None),
 )
 
 
 def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
-    if isinstance(value, FunctionType):
+    if is_a(value, FunctionType):
         yield from named_by(value)
-    elif isinstance(value, MethodType):
+    elif is_a(value, MethodType):
         yield "self", value.__self__
-        yield from named_by(value.__func__)
-    elif isinstance(value, partial):
+        if is_a(value.__func__, FunctionType):
+            yield from named_by(value.__func__)
+    elif is_a(value, partial):
         yield from (("function", value.func), ("arguments", (value.args, value.keywords)))
-    elif isinstance(value, Mapping):
-        yield "len", len(value)
-        yield from islice(value.items(), MOST_PARTS)
-    elif isinstance(value, (list, tuple, deque)):
-        yield "len", len(value)
-        yield from enumerate(islice(value, MOST_PARTS))
-    elif isinstance(value, (set, frozenset)):
-        yield "len", len(value)
+    elif is_a(value, CONTAINERS):
+        yield "len", bare.length(value)
+        if not is_a(value, (set, frozenset)):
+            few = islice(bare.items(value), MOST_PARTS)
+            yield from few if is_a(value, dict) else enumerate(few)
     else:
-        yield from islice(getattr(value, "__dict__", {}).items(), MOST_PARTS)
+        yield from islice((bare.attributes(value) or {}).items(), MOST_PARTS)
 
 
 def named_by(function: Any) -> Iterator[tuple[str, Any]]:
     """Return what a function's free and global names stand for now; PyTorch's has none of note."""
     function = inspect.unwrap(function)
-    if function.__module__.partition(".")[0] == "torch":
+    if not is_a(function, FunctionType) or not own_code(function, {"torch"}):
         return
     code = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):

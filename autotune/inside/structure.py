@@ -29,12 +29,8 @@ def _copied(value: Any, known: dict[int, Any], depth: int) -> Any:
         return known[id(value)]
     if isinstance(value, tuple):
         return _copied_tuple(value, known, depth)
-    is_container = isinstance(value, (list, set, MutableMapping))
-    if not is_container and not getattr(value, "__dict__", None):
-        return value
-    try:
-        twin = copy.copy(value)
-    except Exception:  # noqa: BLE001  # a class of the program's says that it is not to be copied
+    twin = _twin(value)
+    if twin is value:
         return value
     known[id(value)] = twin
     if isinstance(twin, list):
@@ -44,6 +40,17 @@ def _copied(value: Any, known: dict[int, Any], depth: int) -> Any:
         for name, part in list(entries.items()):
             dict.__setitem__(entries, name, _copied(part, known, depth - 1))
     return twin
+
+
+def _twin(value: Any) -> Any:
+    """Return a shallow copy, the value itself where there is nothing to copy or one of it only."""
+    is_container = isinstance(value, (list, set, MutableMapping))
+    if not is_container and not getattr(value, "__dict__", None):
+        return value
+    try:
+        return copy.copy(value)  # an enumeration's members return themselves
+    except Exception:  # noqa: BLE001  # a class of the program's says that it is not to be copied
+        return value
 
 
 def _copied_tuple(value: tuple[Any, ...], known: dict[int, Any], depth: int) -> tuple[Any, ...]:

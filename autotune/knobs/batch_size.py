@@ -84,7 +84,7 @@ def _obstacles(profile: Profile) -> Iterator[str]:
         yield f"the loss compares samples of one batch: {profile.in_batch_loss}"
     if profile.training_loader is None:
         yield f"{len(profile.loaders)} loaders train together"
-    if profile.loaders[0].has_batch_sampler:
+    if profile.loaders[0].has_batch_sampler or profile.loaders[0].is_rewrapped:
         yield "the training loader has its own batch sampler"
     if profile.loaders[0].batch_size is None:
         yield "the dataset makes whole batches itself (batch_size=None)"

@@ -40,6 +40,7 @@ from autotune.domain import Domain, NotOffered
 from autotune.inside.borders import Borders, Step
 from autotune.inside.datasets import look
 from autotune.inside.group import ALONE
+from autotune.inside.item_watch import ItemWatch
 from autotune.inside.seams import Seams
 from autotune.knobs import registry
 from autotune.lr import LrRule
@@ -160,7 +161,9 @@ def seen_under(
 def facts_of(build: Callable[[], Loader]) -> LoaderFacts:
     """Return a loader as a search sees it."""
     with watched() as borders:
-        return borders.seams.loader.facts(build())
+        loader = build()
+        borders.seams.loader.training_begins()
+        return borders.seams.loader.facts(loader)
 
 
 # --- generators ----------------------------------------------------------------------------------
@@ -811,3 +814,76 @@ def test_borders_are_ends_of_steps_where_a_thread_asks_for_batches() -> None:
     assert at_end == [0] * 6 + [1] * 24
     assert [step.samples for step in borders.borders] == sizes[6:]
     assert borders.threads == {threading.get_ident()}
+
+
+# --- odd loaders ---------------------------------------------------------------------------------
+
+
+class Again:
+    """A batch sampler without an end, as loaders have that keep their workers."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield from self.sampler
+
+
+class Endless(Loader):
+    """As in timm and ultralytics."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        object.__setattr__(self, "batch_sampler", Again(self.batch_sampler))
+        self.iterator = super().__iter__()
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler.sampler)  # type: ignore[union-attr]
+
+    def __iter__(self) -> Any:
+        return (next(self.iterator) for _ in range(len(self)))
+
+
+def test_a_loader_that_wraps_its_batches_once_it_is_built_keeps_their_size() -> None:
+    with watched() as borders:
+        train(Endless(Numbers(640), 8))
+    profile = borders.profile
+    assert profile is not None
+    offered = registry()["batch_size"].domain(make_hardware(), profile)
+    assert isinstance(offered, NotOffered)
+    assert "batch sampler" in offered.reason
+    assert isinstance(registry()["num_workers"].domain(make_hardware(), profile), Domain)
+    with running(profile.loaders[0], {}, in_order=False) as seams:
+        assert [len(batch) for batch in Endless(Numbers(640), 8)] == [8] * 80
+        assert seams.loader.found_target
+
+
+class Equal(Numbers):
+    """Compares as arrays do."""
+
+    def __hash__(self) -> int:
+        return 1
+
+    def __eq__(self, other: object) -> Any:
+        raise RuntimeError("ambiguous")
+
+
+def test_datasets_are_told_apart_without_comparing_them() -> None:
+    with watched() as borders:
+        loaders = [DataLoader(Equal(), 4), DataLoader(Equal(), 4)]
+        train(loaders[0])
+        assert borders.profile is not None
+        first, second = (borders.seams.loader.dataset_facts(own) for own in loaders)
+        assert first == second
+
+
+def test_batches_of_two_loaders_that_are_fetched_at_once_are_told_apart() -> None:
+    first, second = DataLoader(Numbers(), 2), DataLoader(Faces(Noise(MODULE_RNG)), 2)
+    watch = ItemWatch()
+    for _ in range(2):
+        watch.before(first)
+        watch.before(second)  # by another thread, or by the items of the first
+        watch.after(second)
+        watch.after(first)
+    assert not watch.facts(first, None).against_workers

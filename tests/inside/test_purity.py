@@ -150,6 +150,28 @@ def test_blocks_whose_changes_can_be_put_back_are_offered_to_be_computed_twice()
     assert not offer("activation_checkpointing", profile)
 
 
+class Alone(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(48, 48)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x)  # type: ignore[no-any-return]
+
+
+def compute_elsewhere(block: Alone) -> Alone:
+    block.forward = block.linear.forward  # type: ignore[method-assign, assignment]
+    return block
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:")
+def test_modules_that_compute_by_no_forward_of_their_class_are_no_blocks() -> None:
+    for made in (torch.jit.script, compute_elsewhere):
+        net = nn.Sequential(nn.Flatten(), *(made(Alone()) for _ in range(2)))
+        profile = observed(net, lambda x, net=net: net(x).square().mean())  # type: ignore[misc]
+        assert "no repeated blocks" in offer("activation_checkpointing", profile)
+
+
 def test_hooks_within_blocks_that_collect_what_they_see_are_no_matter_of_two_passes() -> None:
     net, features = Net("none"), []
     net.get_submodule("blocks.0.linear").register_forward_hook(
@@ -212,8 +234,12 @@ def test_weights_in_a_buffer_or_seen_by_others_stay_where_they_lie() -> None:
         other.weight.data = model.get_parameter("1.weight").data
         model.insert(1, other)
 
+    def without_elements(model: nn.Sequential) -> None:
+        model.register_parameter("unused", nn.Parameter(torch.empty(0, 1, 1, 1)))
+
     for prepare, name in (
         (alone, ""),
+        (without_elements, ""),
         (tied, ""),
         (flattened, "0.weight"),
         (viewed, "0.weight"),
@@ -279,3 +305,22 @@ def test_a_state_that_goes_from_batch_to_batch_keeps_the_batches_as_they_are() -
         reasons.append(ranks_refusal(make_hardware(), profile) or "")
         is_said = ["the batch before" in reason for reason in reasons]
         assert is_said == [bool(carries)] * 3, how
+
+
+class Tells(nn.Module):
+    """Returns beside its output what it was called with, as variational models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(48, 48)
+
+    def forward(self, x: torch.Tensor, places: torch.Tensor) -> Any:
+        return self.linear(x.flatten(1) + places), x, places
+
+
+def test_what_a_model_hands_through_is_no_state() -> None:
+    same, places = torch.randn(4, 3, 4, 4), torch.randn(48)  # of one batch: all of the data
+    for given in (lambda x: x, lambda _: same):
+        model = Tells()
+        profile = observed(model, lambda x, m=model, g=given: m(g(x), places)[0].square().mean())  # type: ignore[misc]
+        assert not profile.carries_state

@@ -2,13 +2,17 @@
 
 Blocks are found by structure: modules of one class, with children of their own, that lie several in
 ``nn.ModuleList`` or ``nn.Sequential`` containers; of several such classes the one with the most
-parameters. torch's own non-reentrant ``checkpoint`` does the work, within ``recompute``.
+parameters. What does not compute by its class's ``forward`` is no block: a scripted module, one
+that was given a ``forward`` of its own. torch's own non-reentrant ``checkpoint`` does the work,
+within ``recompute``.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from inspect import getattr_static
+from types import FunctionType
 from typing import Any
 from weakref import WeakSet
 
@@ -103,8 +107,12 @@ def _kinds_of(roots: Iterable[nn.Module]) -> list[list[nn.Module]]:
 
 
 def _is_block(module: nn.Module) -> bool:
-    is_container = isinstance(module, (nn.ModuleList, nn.Sequential, nn.ModuleDict))
-    return not is_container and any(True for _ in module.children()) and _parameters([module]) > 0
+    if isinstance(module, (nn.ModuleList, nn.Sequential, nn.ModuleDict)):
+        return False
+    forward = getattr_static(type(module), "forward", None)
+    if not isinstance(forward, FunctionType) or "forward" in vars(module):
+        return False
+    return any(True for _ in module.children()) and _parameters([module]) > 0
 
 
 def _parameters(modules: Iterable[nn.Module]) -> int:

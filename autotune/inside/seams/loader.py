@@ -114,7 +114,12 @@ class LoaderSeam:
         if loader not in self._facts:
             self._built(loader, "")
         own = self._own[loader]
-        facts = replace(self._facts[loader], start_method=start_method(own.context))
+        is_rewrapped = loader not in self._written and loader.batch_sampler is not own.batch_sampler
+        facts = replace(
+            self._facts[loader],
+            start_method=start_method(own.context),
+            is_rewrapped=is_rewrapped,
+        )
         if self._twins is None:
             return facts
         is_alone = len(self._sites(facts)) == 1  # then it is known by its facts, wherever it is
@@ -338,7 +343,7 @@ class LoaderSeam:
             own |= {"prefetch_factor": None, "persistent_workers": False}
         if "world_size" in self._own_knobs:
             own |= {"sampler": "", "has_batch_sampler": False, "drop_last": False}
-        return replace(facts, in_order=True, start_method="", **own)
+        return replace(facts, in_order=True, start_method="", is_rewrapped=False, **own)
 
     def _changes(self, loader: DataLoader[Any]) -> dict[str, Any]:
         """Attributes of the loader under the options; DataLoader refuses to set some by name."""

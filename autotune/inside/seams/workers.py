@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import multiprocessing
@@ -43,25 +43,27 @@ class Workers:
     """Begins iterations over loaders, under whatever options, as the program's own would begin."""
 
     def __init__(self) -> None:
-        self._built: WeakKeyDictionary[Any, Picture] = WeakKeyDictionary()
+        self._built: dict[int, tuple[ref[Any], Picture]] = {}  # datasets may compare as they like
         self._started: WeakKeyDictionary[DataLoader[Any], Picture] = WeakKeyDictionary()
         self._orders: WeakKeyDictionary[DataLoader[Any], _Order] = WeakKeyDictionary()
         self._beginnings: WeakKeyDictionary[DataLoader[Any], int] = WeakKeyDictionary()
 
     def built(self, loader: DataLoader[Any]) -> None:
         """Note what a dataset holds before its items are asked for."""
+        dataset, known = loader.dataset, self._built
+        key = id(dataset)
+        if key in known:
+            return
         try:
-            if loader.dataset not in self._built:
-                self._built[loader.dataset] = look(dataset=loader.dataset)
+            watched = ref(dataset, lambda _: known.pop(key, None) and None)
         except TypeError:  # a list and the like: not to be noted, and without attributes
             return
+        known[key] = (watched, look(dataset=dataset))
 
     def picture(self, loader: DataLoader[Any]) -> Picture | None:
         """Return what its dataset held when the loader was built, if that was noted."""
-        try:
-            return self._built.get(loader.dataset)
-        except TypeError:
-            return None
+        _, picture = self._built.get(id(loader.dataset), (None, None))
+        return picture
 
     def begin(
         self,

@@ -1,0 +1,166 @@
+"""Looking at a program's objects runs no line of what their classes define."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import pytest
+import torch
+
+from autotune.inside.copies import lasting_handles
+from autotune.inside.datasets import look
+from autotune.inside.state import state_of
+from autotune.inside.structure import structure_of
+
+
+class Touched(Exception):
+    """A line of the program ran."""
+
+
+def touch(*_: Any, **__: Any) -> Any:
+    raise Touched
+
+
+class Proxy:
+    __class__ = property(touch)
+
+
+class Slots:
+    __slots__ = ("empty", "full")
+
+    def __init__(self) -> None:
+        self.full = 1
+
+    __getattr__ = touch
+
+
+class Magic:
+    __getattribute__ = touch
+
+
+class Items(list[Any]):
+    __iter__ = __len__ = __getitem__ = touch
+
+
+class Entries(dict[str, Any]):
+    __iter__ = __len__ = __getitem__ = items = values = touch
+
+
+class Ahead:
+    __next__ = __length_hint__ = touch
+
+
+class Key:
+    __eq__ = __repr__ = touch
+
+    def __hash__(self) -> int:
+        if Key.is_made:
+            touch()
+        return id(self)
+
+    is_made = False
+
+
+class Text(str):
+    __slots__ = ()
+    __eq__ = __hash__ = __str__ = touch
+
+
+class Number(float):
+    __eq__ = __ne__ = __hash__ = touch
+
+
+class Marked(torch.Tensor):
+    __torch_function__ = classmethod(touch)
+
+
+class Descriptor:
+    __getattr__ = touch
+
+
+class Holder:
+    described = Descriptor()
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    lazy = property(touch)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.held, self.lazy, self.described
+
+
+def odd_things() -> list[Any]:
+    things = [Proxy(), Slots(), Magic(), Ahead(), Text("a"), Number(1), Number("nan")]
+    things += [
+        Items([1, 2]),
+        Items(range(300)),
+        Entries(a=1),
+        Entries({str(i): i for i in range(99)}),
+    ]
+    things += [{Key(): 1}, {Key(): i for i in range(99)}, [(Key(), i) for i in range(99)]]
+    things += [[Text(str(i)) for i in range(99)], torch.zeros(3).as_subclass(Marked)]
+    return things
+
+
+@pytest.mark.parametrize("watch", [look, state_of, lasting_handles])
+def test_objects_are_looked_at_without_running_their_code(watch: Any) -> None:
+    Key.is_made = False
+    things = odd_things()
+    Key.is_made = True
+    for thing in things:
+        match watch:
+            case _ if watch is look:
+                assert look(dataset=Holder(thing)) == look(dataset=Holder(thing))
+            case _ if watch is state_of:
+                assert state_of(Holder(thing)) == state_of(Holder(thing))
+            case _:
+                assert not lasting_handles(Holder(thing), None)
+
+
+def test_of_odd_containers_the_picture_tells_what_changed() -> None:
+    changes: tuple[tuple[Any, Any], ...] = (
+        (Items([1, 2]), lambda own: list.append(own, 3)),
+        (Items(range(300)), lambda own: list.__setitem__(own, 7, 0)),
+        (Entries(a=1), lambda own: dict.__setitem__(own, "a", 2)),
+    )
+    for container, change in changes:
+        before = look(dataset=Holder(container))
+        change(container)
+        assert look(dataset=Holder(container)) != before
+
+
+def test_a_function_without_a_module_is_looked_at() -> None:
+    names: dict[str, Any] = {"rows": []}
+    exec("def note(): return rows", names)
+    before = state_of(names["note"])
+    names["rows"].append(1)
+    assert names["note"].__module__ is None
+    assert state_of(names["note"]) != before
+
+
+def test_what_is_no_number_has_not_changed() -> None:
+    assert state_of(float("nan")) == state_of(-float("nan"))
+
+
+class Mode(enum.Enum):
+    PAIR = [1, 2]  # noqa: RUF012 - a value that could be copied
+
+
+class Single:
+    """There is one of it."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+
+    def __copy__(self) -> Single:
+        return self
+
+
+def test_what_cannot_be_copied_keeps_its_parts() -> None:
+    value, single = Mode.PAIR.value, Single()
+    rows = single.rows
+    assert structure_of((Mode.PAIR, single)) == (Mode.PAIR, single)
+    assert Mode.PAIR.value is value
+    assert single.rows is rows
