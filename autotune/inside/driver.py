@@ -95,6 +95,7 @@ class Driver(Borders):
         self._probe: BatchProbe | None = None
         self._probed: BatchEffect | None = None
         self._asked: Measure | None = None
+        self._asked_at = started
         self._measured: Measurement | None = None
         self._memory = TorchMemory("cpu")
         self._compiled = CompileCounter()
@@ -313,7 +314,7 @@ class Driver(Borders):
                     self._begin_window(plan, number)
                 else:
                     self._probe = BatchProbe(*batches, self.seams.forward)
-                    self._asked = asked
+                    self._asked, self._asked_at = asked, perf_counter()
             case Dissect(plan, number) if self._group.world_size == 1:
                 with self._turn:
                     self._meter, self._number = None, number
@@ -367,7 +368,11 @@ class Driver(Borders):
         self._probe, self._probed = None, probe.end()
         self.seams.rates.hold(held=False)
         self.seams.set_sums(sums=bool(self._probed.sums))
-        self._begin_window(self._asked.plan, self._asked.number)
+        plan = self._asked.plan
+        if plan.most_s is not None:  # what it may take all in all
+            left_s = plan.most_s - (perf_counter() - self._asked_at)
+            plan = replace(plan, most_s=max(0.0, left_s))
+        self._begin_window(plan, self._asked.number)
 
     def _begin_window(self, plan: WindowPlan, number: int) -> None:
         self._memory.reset()

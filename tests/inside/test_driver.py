@@ -13,6 +13,7 @@ import pytest
 
 from autotune.config import Config
 from autotune.fence import FenceKind
+from autotune.inside.batchprobe import LEFT_OUT, MOST_STEPS
 from autotune.inside.borders import Step
 from autotune.inside.driver import Driver
 from autotune.inside.meter import Meter
@@ -158,3 +159,14 @@ def test_a_dissection_has_the_number_of_its_question(parent: Parent) -> None:
     parent.driver._obey()
     parent.let_run(10_000_000)
     assert parent.heard() == [("measured", 3), ("dissected", 4)]
+
+
+def test_what_a_look_at_another_batch_takes_is_taken_from_the_window(parent: Parent) -> None:
+    written = Config({"batch_size": 16})
+    larger = Setting(Config({"batch_size": 32}), written, None, LrRule.NONE, (), "cpu")
+    parent.ask(Measure(larger, LONG, 1))
+    parent.driver._obey()
+    parent.driver._asked_at -= 590.0
+    parent.let_run(2 * MOST_STEPS + LEFT_OUT)
+    assert parent.meter.plan.most_s is not None
+    assert parent.meter.plan.most_s < 10.0
