@@ -343,7 +343,7 @@ def _takes_no_data(node: Any) -> bool:
         others = (getattr(node, f"_saved_{name}", None) for name in ("self", "other"))
         if any(isinstance(other, torch.Tensor) and other.numel() > 1 for other in others):
             return False
-    return prod(_shape(node)) <= sum(prod(_shape(part)) for part in inputs)
+    return bool(prod(_shape(node)) <= sum(prod(_shape(part)) for part in inputs))
 
 
 def _is_made_of_parameters(node: Any) -> bool:

@@ -172,7 +172,10 @@ PLAIN: dict[str, tuple[Loss, nn.Module | None]] = {
     "classes in order": (in_order, None),
     "CTC": (
         lambda m, x, y: functional.ctc_loss(
-            m(x).log_softmax(1)[:, None], y[None, :2] % 9 + 1, (BATCH,), (2,)
+            m(x).log_softmax(1)[:, None],
+            y[None, :2] % 9 + 1,
+            torch.tensor([BATCH]),
+            torch.tensor([2]),
         ),
         None,
     ),
