@@ -34,7 +34,7 @@ RESTART_WORTH_S = 6.0  # besides two starts: the windows of a config and of the 
 RESTART_WORTH_STEPS = 8  # however long these are
 REHEARSAL_WORTH_S = 4.0  # besides its start: two short epochs with what lies between
 REHEARSAL_WORTH_STEPS = 16  # of any length
-MOST_REHEARSAL_S = 60.0
+MOST_REHEARSAL_S = 60.0  # or twice what it takes at least: a program may start slowly
 MOST_KEPT_FOR_REHEARSAL = 1 / 3  # of what trials have
 COMPILING_WORTH_S = 25.0  # besides two starts: compiling a small model took 15-40 s on 2 cores
 
@@ -174,8 +174,9 @@ class Session:
 
     def time_to_rehearse_s(self, *, kept_s: float) -> float:
         """Return how long a rehearsal may take that leaves so much; 0 where it is not worth it."""
-        spare_s = min(self.budget.left_s - kept_s, MOST_REHEARSAL_S)
-        return spare_s if spare_s >= self.least_rehearsal_s and self.stop.requests < 2 else 0.0
+        least_s = self.least_rehearsal_s
+        spare_s = min(self.budget.left_s - kept_s, max(MOST_REHEARSAL_S, 2 * least_s))
+        return spare_s if spare_s >= least_s and self.stop.requests < 2 else 0.0
 
     def least_confirmation_s(self, apart_s: float | None) -> float:
         """Return what a confirmation takes at least; *apart_s* as ``best_apart_s``."""

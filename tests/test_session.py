@@ -159,6 +159,16 @@ def test_a_rehearsal_is_kept_time_for_where_trials_can_spare_it(tmp_path: Path) 
         assert made(folder, total_s, spent_s=18.0).session.rehearsal_s == kept_s
 
 
+def test_a_program_that_starts_slowly_or_steps_slowly_is_rehearsed_when_there_is_time(
+    tmp_path: Path,
+) -> None:
+    for startup_s, step_s, most_s in ((90.0, 0.01, 188.0), (6.0, 6.0, 204.0), (6.0, 0.01, 60.0)):
+        folder = tmp_path / f"{most_s:.0f}"
+        folder.mkdir()
+        session = made(folder, 1200.0, 100.0, startup_s, step_s).session
+        assert session.time_to_rehearse_s(kept_s=400.0) == pytest.approx(most_s)
+
+
 def test_rounds_of_slow_steps_are_planned_by_their_steps(tmp_path: Path) -> None:
     session = made(tmp_path, 600.0, spent_s=60.0, step_s=3.0).session
     assert session.reserve_s == pytest.approx(2 * (6.0 + 3.0 * FULL_ROUND.slow_steps))

@@ -96,7 +96,7 @@ class Driver(Borders):
         self._probe: BatchProbe | None = None
         self._probed: BatchEffect | None = None
         self._asked: Measure | None = None
-        self._asked_at = 0.0
+        self._asked_at = started
         self._measured: Measurement | None = None
         self._memory = TorchMemory("cpu")
         self._compiled = CompileCounter()
@@ -371,7 +371,7 @@ class Driver(Borders):
         self.seams.rates.hold(held=False)
         self.seams.set_sums(sums=bool(self._probed.sums))
         plan, took_s = self._asked.plan, perf_counter() - self._asked_at
-        if plan.most_s is not None:
+        if plan.most_s is not None:  # what it may take all in all
             plan = replace(plan, most_s=max(0.0, plan.most_s - took_s))
         self._begin_window(plan, self._asked.number)
 

@@ -32,6 +32,10 @@ CURVES = {
     *("Softplus", "Relu", "Abs", "Clamp", "ClampMin", "ClampMax", "Maximum", "Minimum"),
     *("LinalgVectorNorm", "Norm"),
 }
+TURNED = {"T", "Transpose", "Permute"}
+WITHIN = {"Sum", "Mean", "Mm", "Slice"}
+PRODUCTS = {"Mm", "Bmm", "Addmm", "Addbmm", "Baddbmm", "Linear", "MkldnnLinear"}
+NLL = {"NllLoss", "NllLoss2D"}
 SPREADS = {"Std", "Var", "StdMean", "VarMean"}
 
 
@@ -220,26 +224,55 @@ def compared(loss: torch.Tensor, outputs: Collection[Any], samples: int | None) 
     for node in _above(loss.grad_fn, outputs):
         if outputs and (found := _comparison(node, samples)):  # else all lies within the model
             return found
-        if _kind(node) in {"NllLoss", "NllLoss2D"} and _counts_up(node._saved_target):  # noqa: SLF001
+        if _kind(node) in NLL and _counts_up(node._saved_target) and not _is_of_classes(node):  # noqa: SLF001
             return f"cross entropy whose targets are 0 to {len(node._saved_target) - 1} in order"  # noqa: SLF001
     return ""
 
 
 def _comparison(node: Any, samples: int) -> str:
-    kind, inputs = _kind(node), _inputs(node)
+    kind, inputs, shape = _kind(node), _inputs(node), tuple(_shape(node))
     if kind not in {"Mm", "Bmm", "Cdist"} or len(inputs) < 2:
         return ""
-    if any(_is_made_of_parameters(part) for part in inputs):
-        return ""
+    if prod(shape[:-2]) != 1 or any(_is_made_of_parameters(part) for part in inputs):
+        return ""  # a product for each sample, or with weights
     if kind == "Cdist":
-        return f"distances of {tuple(_shape(node))} pairs"
+        return f"distances of {shape} pairs"
     first, second = node._saved_self, node._saved_mat2  # noqa: SLF001
-    if kind == "Bmm" and (first is None or first.shape[0] != 1):
+    over = first.shape[-1] if _kind(inputs[1]) not in TURNED else None
+    if not _is_of_pairs(shape[-2:], over, samples):
         return ""
-    sizes = {*_shape(node)[-2:], *(first.shape[-1:] if first is not None else ())}
-    rows = [size for size in sizes if size % samples == 0]
-    shapes = f"{tuple(first.shape)} by {tuple(second.shape)}" if first is not None else "matrices"
-    return f"the product of two outputs, {shapes}" if rows else ""
+    return f"the product of two outputs, {tuple(first.shape)} by {tuple(second.shape)}"
+
+
+def _is_of_pairs(shape: tuple[int, ...], over: int | None, samples: int) -> bool:
+    """Tell whether a product is one of each sample by each, or a sum over samples.
+
+    One side alone tells nothing: scores of samples by classes, or of pixels by the parts of one
+    image, are as long as it happens. A sample may have two views, each with a row.
+
+    Args:
+        shape: Of the product.
+        over: What it sums over; None where its second factor was turned, whose rows are kept.
+        samples: In the model's input.
+    """
+    views = (samples, 2 * samples)
+    whole = [size % samples == 0 for size in shape]
+    if all(whole):
+        return shape[0] == shape[1] or min(shape) in views
+    return over in views and not any(whole)
+
+
+def _is_of_classes(node: Any) -> bool:
+    """Tell whether scores are a product with weights, so that their columns are classes."""
+    at = node
+    for _ in range(MOST_OF_PARAMETERS):
+        below = _inputs(at)
+        if _kind(at) in PRODUCTS:
+            return any(_is_made_of_parameters(part) for part in below)
+        if not below or _kind(at) not in ELEMENTWISE | CURVES | NLL | {"LogSoftmax"}:
+            return False
+        at = below[0]
+    return False
 
 
 def _counts_up(target: torch.Tensor) -> bool:
@@ -279,9 +312,38 @@ def _over_samples(node: Any) -> Any:
 
 
 def _is_of_parameters(node: Any) -> bool:
-    """Tell whether a node computes with nothing but parameters, number by number."""
+    """Tell whether a node computes with nothing but parameters."""
     before, leaves = _shape_before(node), _leaves(node)
-    return bool(leaves) and all(leaf.shape == before or leaf.numel() == 1 for leaf in leaves)
+    if leaves and all(leaf.shape == before or leaf.numel() == 1 for leaf in leaves):
+        return True  # number by number
+    todo, seen = [node], {node}
+    while todo:
+        part = todo.pop()
+        if "AccumulateGrad" in part.name():
+            continue
+        if len(seen) > MOST_NODES or not _takes_no_data(part):
+            return False
+        new = [p for p in _inputs(part) if p not in seen]
+        seen.update(new)
+        todo += new
+    return True
+
+
+def _takes_no_data(node: Any) -> bool:
+    """Tell whether nothing but what needs gradients goes into a node, and numbers.
+
+    What is added leaves no trace in a graph, but more numbers than there were.
+    """
+    kind, inputs = _kind(node), _inputs(node)
+    if not inputs or kind not in ELEMENTWISE | CURVES | WITHIN:
+        return False
+    if kind == "Mm":
+        return len(inputs) == 2
+    if len(inputs) < 2 and kind in {"Mul", "Div"}:
+        others = (getattr(node, f"_saved_{name}", None) for name in ("self", "other"))
+        if any(isinstance(other, torch.Tensor) and other.numel() > 1 for other in others):
+            return False
+    return bool(prod(_shape(node)) <= sum(prod(_shape(part)) for part in inputs))
 
 
 def _is_made_of_parameters(node: Any) -> bool:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from autotune.inside.seams.forward import Root
 
 MOST_BATCHES = 64  # without a step: as many as a large accumulation takes
+MOST_STEPS = (
+    64  # without a batch: as many as are made of one; a loop that keeps its batches has more
+)
 
 
 @dataclass
@@ -56,8 +59,8 @@ class ShortEpochs(Listener):
     """Cuts every pass over a loader short, and counts what the program does.
 
     It is over where the program begins another epoch after those that were planned, and has had its
-    time to end by itself; the training loop of a program without a loader has no end, and is left
-    after that time.
+    time to end by itself; a training loop that asks no loader, or no more, has no end to wait for,
+    and is left after that time.
 
     Args:
         setting: What the program runs under.
@@ -158,6 +161,8 @@ class ShortEpochs(Listener):
             self._lead.trains = True
             self._epochs += 1
             self._trained.add(self._training_facts)
+        elif self.steps - self._lead.steps > MOST_STEPS and self._is_long_enough:
+            self._end("as planned")
 
     @property
     def _is_long_enough(self) -> bool:

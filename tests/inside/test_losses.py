@@ -46,6 +46,36 @@ class Attends(nn.Module):
         return torch.as_tensor((self.q(x) @ self.k(x).T).softmax(1) @ self.v(x))
 
 
+class Masks(nn.Module):
+    """Detection by prototypes: a picture's masks are a product of what two heads say of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pixels, self.parts = nn.Linear(6, 64 * 20), nn.Linear(6, 5 * 20)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.pixels(x).view(-1, 64, 20), self.parts(x).view(-1, 5, 20)
+
+
+class Weighs(nn.Module):
+    """A weight for each of two losses is learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.logs = nn.Linear(6, CLASSES), nn.Parameter(torch.zeros(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(self.head(x))
+
+
+class Prompts(nn.Module):
+    """Samples are scored by texts, one for each of seven classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.image, self.text = nn.Linear(6, 4 * BATCH), nn.Linear(3, 4 * BATCH)
+
+
 class Loses(nn.Module):
     """A model that returns its loss."""
 
@@ -82,11 +112,45 @@ def ntxent(model: nn.Module, x: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(alike / 0.5, torch.zeros(2 * BATCH, dtype=torch.int64))
 
 
+def masks(model: nn.Module, x: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    """The mean over pictures of the pixels' mean."""
+    pairs = zip(*model(x), strict=True)
+    each = [(pixels @ parts.T).sigmoid().square().mean() for pixels, parts in pairs]
+    return torch.as_tensor(sum(each) / len(x))
+
+
+def weighted(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Kendall et al. 2018: each loss by its own learned uncertainty."""
+    assert isinstance(model, Weighs)
+    losses = functional.cross_entropy(model(x), y), model(x).abs().mean()
+    each = [(-s).exp() * loss + s for s, loss in zip(model.logs, losses, strict=True)]
+    return torch.as_tensor(sum(each))
+
+
+def by_texts(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    assert isinstance(model, Prompts)
+    texts = model.text(torch.ones(7, 3))
+    return functional.cross_entropy(model.image(x) @ texts.T, y % 7)
+
+
+def in_order(model: nn.Module, x: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    """Classes as they lie in a dataset that nobody shuffles."""
+    return functional.cross_entropy(model(x) / 2, torch.arange(BATCH))
+
+
 COMPARE: dict[str, tuple[Loss, nn.Module | None]] = {
     "SimCLR": (ntxent, None),
     "CLIP": (lambda m, x, _: functional.cross_entropy(m(x), torch.arange(BATCH)), Towers()),
     "distances": (lambda m, x, _: torch.cdist(m(x), m(x)).mean(), None),
     "Barlow twins": (lambda m, x, _: (m(x).T @ m(x + 1) / BATCH).square().mean(), None),
+    "a queue of its own batch": (
+        lambda m, x, _: functional.cross_entropy(m(x) @ m(x).detach().T, torch.arange(BATCH)),
+        None,
+    ),
+    "hard negatives": (
+        lambda m, x, _: (m(x) @ torch.cat([m(x), m(x + 1)]).T).logsumexp(1).mean(),
+        None,
+    ),
     "einsum": (lambda m, x, _: torch.einsum("nc,mc->nm", m(x), m(x)).logsumexp(1).mean(), None),
 }
 ROWS = nn.Parameter(torch.randn(CLASSES, CLASSES))
@@ -102,6 +166,37 @@ PLAIN: dict[str, tuple[Loss, nn.Module | None]] = {
     "a model's own": (lambda m, x, y: m(x, y), Loses()),
     "stacked": (lambda m, x, _: torch.stack([m(x).sum(1), m(x + 1).sum(1)]).mean(), None),
     "pairs": (lambda m, x, _: functional.cosine_similarity(m(x), m(x + 1)).mean(), None),
+    "masks": (masks, Masks()),
+    "learned weights": (weighted, Weighs()),
+    "texts of classes": (by_texts, Prompts()),
+    "classes in order": (in_order, None),
+    "CTC": (
+        lambda m, x, y: functional.ctc_loss(
+            m(x).log_softmax(1)[:, None],
+            y[None, :2] % 9 + 1,
+            torch.tensor([BATCH]),
+            torch.tensor([2]),
+        ),
+        None,
+    ),
+    "cosine embedding": (
+        lambda m, x, y: functional.cosine_embedding_loss(m(x), m(x + 1), y.sign() * 2 - 1),
+        None,
+    ),
+    "orthogonal weights": (
+        lambda m, x, y: (
+            functional.cross_entropy(m(x), y)
+            + (next(m.parameters()).T @ next(m.parameters()) - torch.eye(6)).norm()
+        ),
+        None,
+    ),
+    "a norm of all weights": (
+        lambda m, x, y: (
+            functional.cross_entropy(m(x), y)
+            + torch.stack([p.square().sum() for p in m.parameters()]).sum().sqrt()
+        ),
+        None,
+    ),
     "VAE": (
         lambda m, x, _: m(x).square().sum() - 0.5 * torch.sum(1 + m(x) - m(x).exp()),
         None,

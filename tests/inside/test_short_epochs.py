@@ -137,6 +137,13 @@ def test_a_training_loop_without_a_loader_is_left_after_a_while() -> None:
     assert str(found.seen) == "1 step"
 
 
+def test_a_loop_that_keeps_its_batches_is_left_after_a_while() -> None:
+    found = rehearsed("cycle")
+    assert found.seen is not None
+    assert (found.seen.epochs, found.seen.ended) == (1, "as planned")
+    assert found.seen.steps < 100
+
+
 def test_gradients_that_are_gathered_for_long_make_a_step_before_an_epoch_is_cut() -> None:
     found = rehearsed("plain", accumulation_steps=16)
     assert found.seen is not None
