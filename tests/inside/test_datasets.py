@@ -159,9 +159,9 @@ def seen_under(
 
 
 def facts_of(build: Callable[[], Loader]) -> LoaderFacts:
-    """Return a loader as a search sees it."""
+    """Return a loader as a search sees it, wherever it is built."""
     with watched() as borders:
-        return borders.seams.loader.facts(build())
+        return replace(borders.seams.loader.facts(build()), site="")
 
 
 # --- generators ----------------------------------------------------------------------------------
