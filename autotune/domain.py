@@ -11,11 +11,15 @@ from autotune.config import KnobValue
 class Domain:
     """The candidate values of a knob for one program on one machine, in ascending order of effect.
 
+    Attributes:
+        alone: Why there is no second value, as a clause; empty where nothing more can be said.
+
     Raises:
         ValueError: when there is no value or a value stands twice.
     """
 
     values: tuple[KnobValue, ...]
+    alone: str = ""
 
     def __post_init__(self) -> None:
         if not self.values:

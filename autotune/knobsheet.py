@@ -57,8 +57,10 @@ def _rows(hardware: Hardware, profile: Profile) -> Iterator[Row]:
             yield Row(name, knob.scope, "", (), offer.reason)
             continue
         now = knob.current(profile)
-        values = tuple(map(_text, offer.including(now).values))
-        only = "" if len(values) > 1 else f"{values[0]} is the only value that fits here"
+        domain = offer.including(now)
+        values = tuple(map(_text, domain.values))
+        alone = domain.alone or f"{values[0]} is the only value that fits here"
+        only = "" if len(values) > 1 else alone
         yield Row(name, knob.scope, _text(now), () if only else values, only)
 
 

@@ -30,6 +30,7 @@ RULE_BY_FAMILY = {
     # Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms"
     "Adam": LrRule.SQRT,
     "AdamW": LrRule.SQRT,
+    "SparseAdam": LrRule.SQRT,
     "Adamax": LrRule.SQRT,
     "NAdam": LrRule.SQRT,
     "RAdam": LrRule.SQRT,

@@ -153,7 +153,7 @@ class SearchSpace:
             elif len(domain.values) > 1:
                 domains[name] = domain
             else:
-                refused[name] = f"{baseline[name]} is the only value that fits here"
+                refused[name] = domain.alone or f"{baseline[name]} is the only value that fits here"
         if self.keeps_global_batch:
             _keep_divisors(domains, baseline, refused)
         if unmet := [f"  {n}: {refused[n]}" for n in sorted(self.demanded & refused.keys())]:

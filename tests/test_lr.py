@@ -15,6 +15,7 @@ from autotune.lr import RULE_BY_FAMILY, LrRule, lr_factor, rule_for
         (("SGD", "Optimizer", "object"), LrRule.LINEAR),
         (("Adam", "Optimizer", "object"), LrRule.SQRT),
         (("AdamW", "Adam", "Optimizer"), LrRule.SQRT),
+        (("SparseAdam", "Optimizer"), LrRule.SQRT),
         (("Adadelta", "Optimizer"), LrRule.NONE),
         (("MySGD", "SGD", "Optimizer"), LrRule.LINEAR),
         (("Lion", "Optimizer"), LrRule.NONE),

@@ -25,7 +25,7 @@ from torch import nn
 
 from autotune.inside import bare
 from autotune.inside.bare import CONTAINERS, PLAIN, is_a
-from autotune.inside.item_code import names_counted, names_read, own_code
+from autotune.inside.item_code import globals_read, names_counted, names_read, own_code
 from autotune.inside.resources import generator_state, open_handle, stays_out
 
 MOST_PARTS = 500  # some 2 us each
@@ -255,7 +255,8 @@ class _Walk:
         self.counted |= names_counted(function.__code__)
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         closed = {name: cell.cell_contents for name, cell in cells if cell != types.CellType()}
-        known = {n: function.__globals__[n] for n in names & function.__globals__.keys()}
+        read = globals_read(function.__code__) & function.__globals__.keys()
+        known = {name: function.__globals__[name] for name in read}
         known |= closed | _defaults(function)
         root = path[:1] if path[0].key != "dataset" else ()
         for name, value in known.items():

@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterator
 from functools import lru_cache
 from types import CodeType, FunctionType
 
-READS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_SUPER_ATTR"}
+READS_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME"}
+READS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", *READS_GLOBALS}
 
 
 @lru_cache(maxsize=1024)
@@ -24,6 +25,14 @@ def names_read(code: CodeType) -> frozenset[str]:
 def names_counted(code: CodeType) -> frozenset[str]:
     """Return the attributes that code counts up."""
     return frozenset(_names(code, counted=True))
+
+
+@lru_cache(maxsize=1024)
+def globals_read(code: CodeType) -> frozenset[str]:
+    """Return the names that code reads as globals: the x of ``self.x`` is none of them."""
+    own = {i.argval for i in dis.get_instructions(code) if i.opname in READS_GLOBALS}
+    inner = (globals_read(c) for c in code.co_consts if isinstance(c, CodeType))
+    return frozenset(own).union(*inner)
 
 
 def _names(code: CodeType, *, counted: bool) -> Iterator[str]:

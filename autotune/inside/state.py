@@ -18,7 +18,7 @@ from torch import nn
 
 from autotune.inside import bare
 from autotune.inside.bare import CONTAINERS, is_a, plain_value
-from autotune.inside.item_code import own_code
+from autotune.inside.item_code import globals_read, own_code
 
 DEPTH = 3  # an object's attribute that is a list: self.log.rows
 MOST_PARTS = 64  # of one object
@@ -111,6 +111,5 @@ def named_by(function: Any) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
         if cell != CellType():
             yield name, cell.cell_contents
-    for name in code.co_names:
-        if name in function.__globals__:
-            yield name, function.__globals__[name]
+    for name in sorted(globals_read(code) & function.__globals__.keys()):
+        yield name, function.__globals__[name]

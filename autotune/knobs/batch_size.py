@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 # al. 2019, "Measuring the Effects of Data Parallelism", section 4.1); --values asks for more.
 FACTORS = (1, 2, 4, 8)
 LEAST_STEPS_PER_EPOCH = 16  # fewer are no epoch to speak of, and prefetching would hold it whole
+TOO_SHORT = (
+    f"batches of {{}} leave an epoch of {{}} samples fewer than {LEAST_STEPS_PER_EPOCH} steps"
+)
 
 
 class BatchSize(Knob):
@@ -48,7 +51,8 @@ class BatchSize(Knob):
         assert own is not None, "a size that is not known is an obstacle"
         most = (loader.dataset_len or 1 << 62) // LEAST_STEPS_PER_EPOCH
         sizes = tuple(own * f for f in FACTORS if f == 1 or own * f <= most)
-        return profile.unless_by_steps(Domain(sizes))
+        alone = "" if len(sizes) > 1 else TOO_SHORT.format(2 * own, loader.dataset_len)
+        return profile.unless_by_steps(Domain(sizes, alone))
 
     def current(self, profile: Profile) -> KnobValue:
         """Return the training loader's own size."""

@@ -9,6 +9,7 @@ import os
 import queue
 import random
 import sqlite3
+import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -159,7 +160,7 @@ def seen_under(
 
 
 def facts_of(build: Callable[[], Loader]) -> LoaderFacts:
-    """Return a loader as a search sees it."""
+    """Return a loader as a search sees it, wherever it is built."""
     with watched() as borders:
         loader = build()
         borders.seams.loader.training_begins()
@@ -523,6 +524,28 @@ def test_ordinary_datasets_keep_their_workers(tmp_path: Path) -> None:
     for dataset in datasets:
         assert offer(dataset, lambda _: torch.rand(1), shuffle=True) == ""
         assert look(dataset=dataset).is_whole
+
+
+class Tables(Numbers):
+    """Its attributes have the names that the loops of scripts have for batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x, self.y = torch.arange(SAMPLES), torch.arange(SAMPLES)
+
+    def more(self, index: int) -> float:
+        return float(self.x[index] + self.y[index])
+
+
+def test_a_scripts_own_variables_are_not_what_items_read_of_their_dataset() -> None:
+    def each(number: int) -> None:
+        vars(sys.modules[__name__]).update(x=torch.ones(4) * number, y=number)
+
+    try:
+        assert offer(Tables(), each) == ""
+    finally:
+        for name in ("x", "y"):
+            vars(sys.modules[__name__]).pop(name, None)
 
 
 def test_knobs_of_workers_are_refused_where_there_are_none_and_can_be_none() -> None:

@@ -344,3 +344,29 @@ class Unequal(BatchSampler):
 
     def __len__(self) -> int:
         return len(self.own)
+
+
+class Momentum(nn.Module):
+    """Averages its weights as it is called, as MoCo and BYOL do."""
+
+    def __init__(self, own: nn.Module, keep: float) -> None:
+        super().__init__()
+        self.own, self.keep = own, keep
+        self.average = copy.deepcopy(own).requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.keep < 1:
+            for average, p in zip(self.average.parameters(), self.own.parameters(), strict=True):
+                average.data = average.data * self.keep + p.data * (1 - self.keep)
+        return self.own(x) + 0 * self.average(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("keep", "found"), [(0.9, "Momentum.forward"), (1.0, "")])
+def test_an_average_of_weights_that_a_model_takes_as_it_is_called_is_found(
+    keep: float, found: str
+) -> None:
+    def wraps(loop: Loop) -> None:
+        loop.model = Momentum(loop.model, keep)
+
+    work = Loop(set_up=wraps).run(watched=True)
+    assert [(w.kind, w.what) for w in work] == ([(HandKind.KEPT, found)] if found else [])

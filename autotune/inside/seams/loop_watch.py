@@ -2,10 +2,11 @@
 
 Two of the untouched steps run under a ``TorchFunctionMode``, which sees the calls that the loop
 itself makes: between outermost module calls, backward passes, ``zero_grad``, optimizer steps and
-the loading of batches, for which it is taken off. It changes nothing of what is computed.
+the loading of batches, for which it is taken off. It changes nothing of what is computed. What a
+model does to its frozen parameters while it is called, as MoCo to its key encoder, is seen by them.
 
 Not covered: programs that compile anything, where the mode would be compiled into their code; what
-happens more rarely than in every second step; changes of weights within a module's own ``forward``.
+happens more rarely than in every second step; changes of trained weights within a ``forward``.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from autotune.inside.own_code import place_of_hand_work, place_of_program
 from autotune.inside.seams.base import Patches, outermost
 from autotune.profile import HandKind, HandWork
 
+MOST_FROZEN = 16  # parameters of a model that are looked at, spread over it
+MOST_VALUES = 64  # of each
 WINDOWS = 2  # between the first step and the third
 HABITS = {HandKind.RATE, HandKind.SCHEDULE, HandKind.THROWN, HandKind.PASSES}  # in all windows
 NAMES = {SETS_GRAD: ".grad =", SETS_DATA: ".data ="}
@@ -85,6 +88,7 @@ class LoopWatchSeam:
         if self._is_on or frames_compiled():
             return
         self._is_on, self._depth, self._thread = True, 1, get_ident()
+        self._watch_models()
         self._take_off_for(nn.Module, "__call__")
         self._take_off_for(torch.Tensor, "backward")
         self._take_off_for(dataloader._BaseDataLoaderIter, "__next__")  # noqa: SLF001
@@ -203,6 +207,22 @@ class LoopWatchSeam:
 
         self._patches.replace(owner, name, call)
 
+    def _watch_models(self) -> None:
+        original = nn.Module.__call__
+        seam = self
+
+        def call(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if not seam._is_mine() or seam._depth > 1:
+                return original(model, *args, **kwargs)
+            frozen = _frozen(model)
+            before = [_state(p) for p in frozen]
+            output = original(model, *args, **kwargs)
+            if any(_state(p) != own for p, own in zip(frozen, before, strict=True)):
+                seam._find(HandWork(HandKind.KEPT, f"{type(model).__name__}.forward", ""))
+            return output
+
+        self._patches.replace(nn.Module, "__call__", call)
+
     def _watch_backward(self) -> None:
         original = torch.autograd.backward
         seam = self
@@ -282,6 +302,19 @@ class _Mode(overrides.TorchFunctionMode):
         for mode in _take_all():
             if mode is not self:
                 overrides._push_mode(mode)  # noqa: SLF001
+
+
+def _frozen(model: nn.Module) -> list[nn.Parameter]:
+    """Return some of a model's parameters that no gradient reaches."""
+    frozen = [p for p in model.parameters() if not p.requires_grad and not p.is_meta]
+    return frozen[:: -(-len(frozen) // MOST_FROZEN) or 1]
+
+
+def _state(parameter: nn.Parameter) -> tuple[int, list[float]]:
+    """What another write shows in: the version, or by ``.data`` some of the values alone."""
+    flat = parameter.detach().reshape(-1)
+    values = flat[:: -(-flat.numel() // MOST_VALUES) or 1]
+    return parameter._version, values.tolist()  # noqa: SLF001 - autograd's own counter
 
 
 def _take_all() -> list[Any]:
