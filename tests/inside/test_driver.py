@@ -13,7 +13,6 @@ import pytest
 
 from autotune.config import Config
 from autotune.fence import FenceKind
-from autotune.inside.batchprobe import LEFT_OUT, MOST_STEPS
 from autotune.inside.borders import Step
 from autotune.inside.driver import Driver
 from autotune.inside.meter import Meter

@@ -156,8 +156,8 @@ class RatesSeam:
         if self.is_needed and optimizer not in self._hooks:
             before = optimizer.register_step_pre_hook(lambda own, *_: self._begin(own))
             after = optimizer.register_step_post_hook(lambda own, *_: self._end(own))
-            hooks = optimizer._optimizer_step_post_hooks  # noqa: SLF001 - the program's come later
-            hooks.move_to_end(after.id, last=False)
+            hooks: Any = optimizer._optimizer_step_post_hooks  # noqa: SLF001 - an OrderedDict
+            hooks.move_to_end(after.id, last=False)  # the program's come later
             self._hooks[optimizer] = [before, after]
 
     def remove(self) -> None:
