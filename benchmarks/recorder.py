@@ -19,6 +19,7 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import wraps
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -107,6 +108,7 @@ class Recorder:
         recorder = self
 
         def init(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+            recorder._follow_steps(type(optimizer))
             original(optimizer, *args, **kwargs)
             recorder._has_optimizer = True
 
@@ -214,15 +216,26 @@ class Recorder:
         ITERATOR.__next__ = next_batch  # type: ignore[assignment,method-assign]
         ITERATOR._reset = reset  # type: ignore[assignment,method-assign]  # noqa: SLF001
 
+    def _follow_steps(self, cls: Any) -> None:
+        """Look in at what the class itself does: within all hooks, autotune's too."""
+        own = cls.step
+        if hasattr(own, "hooked"):  # torch's hooks are around it, and this within them
+            return
+        recorder = self
+
+        @wraps(own)  # GradScaler looks at the signature
+        def step(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            recorder._about_to_step(optimizer)
+            return own(optimizer, *args, **kwargs)
+
+        cls.step = step
+
     def _before_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        """Begin a step; the optimizer's own hooks come after all global ones, autotune's too."""
+        """Begin a step."""
         self._depth["step"] += 1
         self._note_parameters(p for g in optimizer.param_groups for p in g["params"])
-        if "_recorded" not in vars(optimizer):
-            vars(optimizer)["_recorded"] = True
-            optimizer.register_step_pre_hook(self._about_to_step)
 
-    def _about_to_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    def _about_to_step(self, optimizer: Optimizer) -> None:
         if self._depth["step"] == 1 or not self._rates:
             self._rates = [float(g["lr"]) for g in optimizer.param_groups if "lr" in g]
         own = [p for g in optimizer.param_groups for p in g["params"]]

@@ -28,7 +28,7 @@ from autotune.config import Config, KnobValue
 from autotune.fence import Fence, FenceOptions, raise_fence
 from autotune.knobs import registry
 from autotune.launcher import run_plan, with_ranks
-from autotune.lr import PARTS, LrRule
+from autotune.lr import PARTS, LrRule, rule_for
 from autotune.measurement import Memory
 from autotune.objective import START_SILENCE_S
 from autotune.outcome import Ending
@@ -248,7 +248,8 @@ def compare(bench: Bench, program: Program, folder: Path, options: argparse.Name
     for case in cases(space, knobs, options.values):
         tuned = bench.under(replace(base, config=case.config))
         changes = by_design(case.config, base.config)
-        rule = LrRule(base.lr_rule)
+        families = base.optimizers[0].families if base.optimizers else ()
+        rule = rule_for(families) if base.lr_rule is LrRule.AUTO else base.lr_rule
         table.add(str(case), judge(alone, tuned, rule, options.steps, by_design=changes))
     return table
 

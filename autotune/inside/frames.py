@@ -17,6 +17,7 @@ OURS = str(Path(__file__).parent.parent) + os.sep
 INSTALLED = tuple(
     {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
+LIBRARIES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 SITE_FRAMES = 2  # that tell one place from another: who builds, and who asks for that
 
 
@@ -40,7 +41,9 @@ def stack(frame: FrameType | None) -> Iterator[FrameType]:
 
 def is_programs(code: CodeType) -> bool:
     """Tell whether code is neither ours nor installed with Python."""
-    return not code.co_filename.startswith((OURS, *INSTALLED, "<frozen"))
+    file = code.co_filename
+    is_library = any(folder in file for folder in LIBRARIES)  # of another environment, or a user's
+    return not is_library and not file.startswith((OURS, *INSTALLED, "<frozen"))
 
 
 def callers() -> list[FrameType]:
