@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from time import monotonic
 from typing import Protocol, Self
 
@@ -127,10 +128,17 @@ class Contest:
         """Return the setting of a side."""
         return self.base if side is Side.BASELINE else replace(self.base, config=self.winner)
 
-    @property
-    def extra_work(self) -> float:
-        """How many times as many samples the whole run takes as the winner."""
-        return self.base.extra_work(self.winner)
+    def extra_work(self, rounds: Sequence[Round]) -> float:
+        """Return how many times as many samples the whole run takes as the winner."""
+        sides = {
+            side: [w.measurement for r in rounds for w in r if w.side is side] for side in Side
+        }
+        if not self.base.bounded_by_steps or not all(sides.values()):
+            return 1.0
+        winner, baseline = (
+            fmean(m.samples_per_step for m in sides[side]) for side in (Side.WINNER, Side.BASELINE)
+        )
+        return self.base.extra_work(self.winner, winner / baseline)
 
     @property
     def is_apart(self) -> bool:
@@ -235,7 +243,7 @@ def confirm(
     """
     rounds = [r for r in earlier if _winner_of(r) == contest.winner]
     while True:
-        confirmation = read(rounds, contest.extra_work)
+        confirmation = read(rounds, contest.extra_work(rounds))
         if confirmation is not None and (
             (confirmation.is_decided and not contest.is_full_length)
             or len(rounds) >= contest.most_rounds

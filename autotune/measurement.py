@@ -322,6 +322,11 @@ class Measurement:
         return max(known, key=lambda r: r.own_s or 0.0).rank if known else None
 
     @property
+    def samples_per_step(self) -> float:
+        """Samples that an optimizer step took, of all ranks."""
+        return sum(b.samples for b in self.blocks) / sum(b.steps for b in self.blocks)
+
+    @property
     def tokens_per_s(self) -> Interval | None:
         """Token ids per second, padding included; None where the model's input is none."""
         tokens = sum(b.tokens for b in self.blocks)

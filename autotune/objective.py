@@ -60,6 +60,7 @@ class Objective:
         self._drift = Drift()
         self._drift_between_processes = Drift()
         self._silence_s = START_SILENCE_S
+        self._reference_samples = math.nan  # of a step of the baseline
         self._unmoved = ""  # a part of the program that goes on by its own batch
 
     def __enter__(self) -> Self:
@@ -141,9 +142,13 @@ class Objective:
         assert self._base is not None, "set_up() comes first"
         return replace(self._base, config=config)
 
-    def _extra_work(self, config: Config) -> float:
+    def _worth(self, config: Config, result: Measurement) -> Interval:
+        """Return the throughput of the samples that the baseline has to train on."""
         assert self._base is not None, "set_up() comes first"
-        return self._base.extra_work(config)
+        if not self._base.bounded_by_steps:
+            return result.throughput
+        growth = result.samples_per_step / self._reference_samples
+        return result.throughput.times(1 / self._base.extra_work(config, growth))
 
     def _take_turns(
         self, config: Config, give_up: GiveUp, incumbent: float | None
@@ -157,8 +162,7 @@ class Objective:
                 return (measured if measured and is_harmless else result), turns
             measured = result
             assert self._reference is not None, "a turn measures one"
-            worth = result.throughput.times(1 / self._extra_work(config))
-            turns += (Turn(worth, self._reference),)
+            turns += (Turn(self._worth(config, result), self._reference),)
             if _is_out_of_time(result):
                 break
             if not self._has_its_reference or len(turns) >= MOST_TURNS:
@@ -183,7 +187,7 @@ class Objective:
         if incumbent:
             drifted = math.exp(-self._drift_of_turns.reach(1))
             least = CLEARLY_WORSE * incumbent * self._reference.estimate * drifted
-            floor = least * self._extra_work(config)
+            floor = least * self._setting(config).extra_work(config)
         plan = LIVE_WINDOW if self._has_its_reference else FRESH_WINDOW
         return self._measure(config, replace(plan, give_up_below=floor), give_up)
 
@@ -231,6 +235,7 @@ class Objective:
             between = self._drift_between_processes
             self._drift_between_processes = between.having_seen(self._reference, seen)
         self._reference = seen
+        self._reference_samples = measurement.samples_per_step
         self._reference_is_last = True
         self._reference_rig = self._rigs.started
 

@@ -16,7 +16,7 @@ from autotune.profile import Profile
 from autotune.program import Program
 from autotune.space import SearchSpace
 
-FORMAT = 2
+FORMAT = 3  # 2 had profiles in which nobody had looked whether a knob trains the same
 
 
 @dataclass(frozen=True)

@@ -167,20 +167,22 @@ class SearchResult:
 
     @property
     def _samples_per_step(self) -> float:
-        blocks = [
-            block
+        return fmean(
+            record.measurement.samples_per_step
             for record in self.records
             if record.config == self.best and record.measurement is not None
-            for block in record.measurement.blocks
-        ]
-        return sum(b.samples for b in blocks) / sum(b.steps for b in blocks)
+        )
 
     @property
     def steps_note(self) -> str:
         """What other samples in a step mean where steps are fixed; empty where none were tried."""
+        if not self.setting.bounded_by_steps:
+            return ""
+        seen = [(r, r.measurement) for r in self.records if r.measurement is not None]
+        own = next((m.samples_per_step for _, m in seen), 1.0)
         grown = (
-            (self.setting.extra_work(r.config), 1 / r.speedup.estimate)
-            for r in self.records
+            (self.setting.extra_work(r.config, m.samples_per_step / own), 1 / r.speedup.estimate)
+            for r, m in seen
             if r.speedup is not None
         )
         growth, longer = max(grown, default=(1.0, 1.0))

@@ -85,12 +85,19 @@ class Setting:
         changed = self.config.changes_from(self.baseline)
         return {knob: value for knob, value in changed.items() if knob not in self.own_knobs}
 
-    def extra_work(self, config: Config) -> float:
+    def extra_work(self, config: Config, seen_growth: float = 1.0) -> float:
         """Return how many times as many samples the whole run takes under a config.
 
         More than 1 only where a larger batch does not lessen the steps: there configs compare by
         steps/s, elsewhere by samples/s.
+
+        Args:
+            config: It.
+            seen_growth: Samples of a step, times the baseline's, as measured: whether more ranks
+                are more of them is a program's own affair where it distributes itself.
         """
         if not self.bounded_by_steps:
             return 1.0
-        return batch_growth(self.baseline, config, counts_ranks=not self.distributes_itself)
+        if self.distributes_itself:
+            return seen_growth
+        return batch_growth(self.baseline, config)

@@ -53,7 +53,7 @@ class Study:
         """Open an existing study.
 
         Raises:
-            RunDirectoryError: when there is none, or a later autotune wrote it.
+            RunDirectoryError: when there is none, or an autotune of another format wrote it.
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:

@@ -6,7 +6,10 @@ import math
 
 import pytest
 
+from autotune.inside.group import Group
+from autotune.inside.run import _ranks_note
 from autotune.lr import RULE_BY_FAMILY, LrRule, lr_factor, rule_for
+from tests.made import make_setting
 
 
 @pytest.mark.parametrize(
@@ -50,3 +53,13 @@ def test_there_and_back_gives_the_old_rate_and_the_same_batch_changes_nothing(
 
 def test_every_rule_in_the_table_is_one_that_a_user_can_name() -> None:
     assert set(RULE_BY_FAMILY.values()) == {LrRule(text) for text in ("linear", "sqrt", "none")}
+
+
+def test_more_ranks_than_were_searched_for_say_what_becomes_of_the_rate() -> None:
+    group = Group(world_size=4)
+    said = {
+        rule: _ranks_note(make_setting({"world_size": 2}, lr_rule=rule), group) for rule in LrRule
+    }
+    assert all("A step has 2 times the samples" in note for note in said.values())
+    assert said[LrRule.AUTO].endswith("the learning rate of each optimizer follows by its kind.")
+    assert said[LrRule.NONE].endswith("the learning rate stays.")

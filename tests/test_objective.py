@@ -11,7 +11,7 @@ import pytest
 
 from autotune.budget import Until
 from autotune.config import Config
-from autotune.measurement import BatchEffect, Measurement
+from autotune.measurement import BatchEffect, Block, Measurement
 from autotune.objective import ANSWER_S, CLEARLY_WORSE, MOST_TURNS, Objective
 from autotune.outcome import Ending, Outcome
 from autotune.rigs import Rigs
@@ -119,6 +119,30 @@ def test_where_steps_are_fixed_a_larger_batch_is_worth_what_it_does_to_the_time_
         record = objective(larger, "a test", never, 1.0)
         assert record.speedup is not None
         assert record.speedup.estimate == pytest.approx(worth)
+
+
+@pytest.mark.parametrize(("samples", "worth"), [(200, 0.95), (100, 1.9)])
+def test_whether_more_ranks_are_more_samples_of_a_fixed_step_is_seen_where_a_program_says_it(
+    samples: int, worth: float
+) -> None:
+    def measured(rate: float, samples: int) -> Measurement:
+        blocks = (Block(2 * samples, 2, 0.1, 0.0),) * 10
+        return replace(make_measurement(rate), blocks=blocks)
+
+    other = BASE.replace(num_workers=1)  # any: the program makes of it what it will
+    rigs = ScriptedRigs(
+        {BASE: repeat(measured(1000.0, 100)), other: repeat(measured(1900.0, samples))}
+    )
+    objective = Objective(cast("Rigs", rigs))
+    objective.observe(never)
+    setting = make_setting(
+        BASE, baseline=BASE, bounded_by_steps="max_steps=200", distributes_itself="Lightning"
+    )
+    objective.set_up(SPACE, setting)
+    objective.baseline(never)
+    record = objective(other, "a test", never, 1.0)
+    assert record.speedup is not None
+    assert record.speedup.estimate == pytest.approx(worth)
 
 
 def test_two_turns_are_needed_to_be_faster() -> None:

@@ -214,6 +214,14 @@ def test_a_missing_run_is_named_with_how_to_start_one(study: Study, tmp_path: Pa
         Study.load(storage_in(tmp_path), "other")
 
 
+def test_a_run_whose_program_nobody_looked_at_is_refused(study: Study, tmp_path: Path) -> None:
+    """Its profile has no word on losses, datasets or loops, which would read as all is well."""
+    head: dict[str, Any] = study._study.user_attrs["head"]
+    study._study.set_user_attr("head", {**head, "format": 2})
+    with pytest.raises(RunDirectoryError, match=r"format 2, .*Start a new search"):
+        Study.load(storage_in(tmp_path), "autotune")
+
+
 def test_a_run_of_a_later_format_is_refused(study: Study, tmp_path: Path) -> None:
     head: dict[str, Any] = study._study.user_attrs["head"]
     study._study.set_user_attr("head", {**head, "format": 99, "news": 1})

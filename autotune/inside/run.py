@@ -17,12 +17,19 @@ from autotune.inside import launch
 from autotune.inside.group import ALONE, Group, is_rank, join, join_in_place
 from autotune.inside.seams import Seams, loose_knobs
 from autotune.knobs import launched
+from autotune.lr import LrRule
 from autotune.program import LaunchPlan, parse_program
 from autotune.setting import Setting
 
 IN_RIG = "AUTOTUNE_RIG"
 IN_RUN = "AUTOTUNE_RUN"
 STARTS_WITH_THE_PROCESS = {"malloc"}
+RATE_NOTES = {
+    LrRule.LINEAR: "the learning rate follows (linear rule)",
+    LrRule.SQRT: "the learning rate follows (sqrt rule)",
+    LrRule.NONE: "the learning rate stays",
+    LrRule.AUTO: "the learning rate of each optimizer follows by its kind",
+}
 
 
 def install(setting: Setting, group: Group = ALONE, *, is_late: bool = False) -> Seams:
@@ -82,7 +89,7 @@ def _ranks_note(setting: Setting, group: Group) -> str:
     if group.world_size != searched:
         note += (
             f" A step has {group.world_size / searched:g} times the samples that were searched "
-            f"for; the learning rate follows ({setting.lr_rule} rule)."
+            f"for; {RATE_NOTES[setting.lr_rule]}."
         )
     return note
 
