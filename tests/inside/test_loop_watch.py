@@ -366,7 +366,7 @@ def test_an_average_of_weights_that_a_model_takes_as_it_is_called_is_found(
     keep: float, found: str
 ) -> None:
     def wraps(loop: Loop) -> None:
-        loop.model = Momentum(loop.model, keep)
+        loop.model = Momentum(loop.model, keep)  # type: ignore[assignment]
 
     work = Loop(set_up=wraps).run(watched=True)
     assert [(w.kind, w.what) for w in work] == ([(HandKind.KEPT, found)] if found else [])
