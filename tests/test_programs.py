@@ -68,7 +68,7 @@ PROGRAMS = {
     "batch_sampler.py": expected(0, {"batch_size": "batch sampler"}),
     "iterable.py": expected(64, {"num_workers": "iterable"}, accumulation_steps=2),
     "drop_last.py": expected(64, accumulation_steps=2),
-    "small_data.py": expected(40, {"batch_size": "batches of 128 leave"}, num_workers=1),
+    "small_data.py": expected(40, {"batch_size": "batches of 128 cut"}, num_workers=1),
 }
 
 

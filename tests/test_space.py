@@ -171,7 +171,7 @@ def test_a_knob_with_one_value_is_not_searched() -> None:
     profile = make_profile(loaders=(make_loader(dataset_len=100),))
     resolved = SPACE.resolve(HARDWARE, profile)
     assert "batch_size" not in resolved.domains
-    reason = "batches of 128 leave an epoch of 100 samples fewer than 16 steps"
+    reason = "batches of 128 cut 100 samples into fewer than 16 steps"
     assert resolved.refused["batch_size"] == reason
 
 

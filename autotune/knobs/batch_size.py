@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 # al. 2019, "Measuring the Effects of Data Parallelism", section 4.1); --values asks for more.
 FACTORS = (1, 2, 4, 8)
 LEAST_STEPS_PER_EPOCH = 16  # fewer are no epoch to speak of, and prefetching would hold it whole
-TOO_SHORT = (
-    f"batches of {{}} leave an epoch of {{}} samples fewer than {LEAST_STEPS_PER_EPOCH} steps"
-)
+TOO_SHORT = f"batches of {{}} cut {{}} samples into fewer than {LEAST_STEPS_PER_EPOCH} steps"
 
 
 class BatchSize(Knob):
