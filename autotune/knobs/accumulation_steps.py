@@ -74,6 +74,7 @@ BY_HAND = {
     HandKind.PASSES: "for the last micro-batch alone",
     HandKind.RATE: "which would count micro-batches as steps",
     HandKind.SCHEDULE: "which counts each batch as a step",
+    HandKind.COUNTED_SCHEDULE: "and would not come to its end",
 }
 
 
