@@ -64,12 +64,17 @@ class Ledger:
         self._parameters = {_storage(p) for p in parameters}
         self._gradients = {_storage(p.grad) for p in parameters if p.grad is not None}
 
+    def is_trained(self, tensor: torch.Tensor) -> bool:
+        """Tell whether an optimizer steps it, be it by another view of the same numbers."""
+        return _storage(tensor) in self._parameters
+
     def judge(
         self, call: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
     ) -> HandKind | None:
         """Return what a call has done that matters, None for anything else."""
         if call == SETS_GRAD:
-            return None if args[1] is None else HandKind.GRADIENTS
+            is_made = args[1] is not None and self.is_trained(args[0])
+            return HandKind.GRADIENTS if is_made else None
         if call == SETS_DATA:
             return self._judge_data(args[0], args[1])
         name = getattr(call, "__name__", "")

@@ -234,6 +234,12 @@ def scales(loop: Loop) -> None:
     scaler.unscale_(loop.optimizer)
 
 
+def clears_gradients_of_data(loop: Loop) -> None:
+    assert loop.x.grad is not None
+    loop.x.grad = None
+    loop.x.requires_grad_(False)
+
+
 @contextmanager
 def on_a_device() -> Iterator[None]:
     with torch.device("cpu"):
@@ -255,6 +261,9 @@ SOUND = {
     ),
     "a scaler's own work": Loop(computed=scales),
     "a part frozen again": Loop(computed=lambda loop: setattr(loop.parameters[0], "grad", None)),
+    "gradients of data": Loop(
+        begun=lambda loop: loop.x.requires_grad_(), stepped=clears_gradients_of_data
+    ),
     "a mode of its own": Loop(context=OwnMode),
     "a default device": Loop(context=on_a_device),
 }

@@ -173,6 +173,14 @@ def test_hooks_for_all_optimizers_may_come_after_those_that_count_the_first_step
     assert len(calls) == 10
 
 
+def test_backward_passes_are_torchs_own_again_once_an_optimizer_steps() -> None:
+    own = torch.autograd.backward
+    with running(setting(num_workers=1)):
+        assert torch.autograd.backward is not own, "a step by hand would be seen"
+        train(SGD([weight()], lr=0.1), loader())
+        assert torch.autograd.backward is own
+
+
 def test_the_factor_is_on_every_group_once() -> None:
     """Groups that are thawed, a list of groups that serves twice, a second optimizer."""
     with running(setting(batch_size=40)):

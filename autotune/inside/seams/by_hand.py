@@ -59,6 +59,7 @@ class ByHandSeam:
         self._models = models
         self._stepped = stepped
         self._patches, self._noting = Patches(), Patches()
+        self._backward: Callable[..., Any] | None = None
         self._rests = False
         self._watched: list[_Watched] = []
         self._lead: list[torch.Tensor] = []
@@ -84,7 +85,8 @@ class ByHandSeam:
                 return grad(outputs, inputs, *args, **kwargs)
             return seam._pass(grad, (outputs, inputs, *args), kwargs, inputs)
 
-        self._patches.replace(torch.autograd, "backward", outermost(after_backward, backward))
+        self._backward = outermost(after_backward, backward)
+        self._patches.replace(torch.autograd, "backward", self._backward)
         self._patches.replace(torch.autograd, "grad", after_grad)
 
     def note_transforms(self) -> None:
@@ -111,6 +113,8 @@ class ByHandSeam:
         self._watched.clear()
         self._lead.clear()
         self._noting.undo()
+        if torch.autograd.backward is self._backward:  # nobody leans on it: it costs no longer
+            self._patches.undo()
 
     def remove(self) -> None:
         """Put PyTorch back as it was."""

@@ -160,7 +160,7 @@ class LoopWatchSeam:
     def _called(self, call: Any, args: Any, kwargs: Any, result: Any) -> None:
         """The loop itself has called something of torch's."""
         kind = self._ledger.judge(call, args, kwargs, result)
-        if call == SETS_GRAD:
+        if call == SETS_GRAD and self._ledger.is_trained(args[0]):
             self._ledger.know(self._optimizers())
             if args[1] is None and self._phase != "computed":
                 kind = HandKind.GRADIENTS  # cleared by hand, as zero_grad() does it

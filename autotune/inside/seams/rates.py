@@ -72,6 +72,7 @@ class RatesSeam:
 
     Attributes:
         sums: Gradients grow with the batch: the loss sums over samples.
+        growth: Samples of a step of the tuned loader, times the program's own.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -80,6 +81,8 @@ class RatesSeam:
         self._own: dict[str, int] = {}
         self._batch: dict[str, int] = {}
         self.sums = False
+        self.growth = 1.0
+        self._factors: dict[tuple[type[Optimizer], bool], float] = {}  # as they were worked out
         self._known: tuple[OptimizerFacts, ...] = ()
         self._feeds_target = True
         self._fed: set[bool] = set()  # since the last step
@@ -106,11 +109,13 @@ class RatesSeam:
         """
         self._rule, self._own, self._known = rule, dict(batch), known
         self._batch = {**batch, **self._batch}
+        self._batch_changed()
 
     def follow(self, **batch: int) -> None:
         """Say what the global batch is now the product of, by the names of the knobs."""
         if self._own:
             self._batch |= batch
+            self._batch_changed()
 
     def hold(self, *, held: bool) -> None:
         """Leave rates as the program has them, until it is known how gradients take the batch."""
@@ -129,10 +134,9 @@ class RatesSeam:
         """The loader that was tuned is not there: steps have batches of the program's own."""
         self._feeds_target = False
 
-    @property
-    def growth(self) -> float:
-        """Samples of a step of the tuned loader, times the program's own."""
-        return math.prod(self._batch.values()) / math.prod(self._own.values())
+    def _batch_changed(self) -> None:
+        self.growth = math.prod(self._batch.values()) / math.prod(self._own.values())
+        self._factors.clear()
 
     @property
     def is_needed(self) -> bool:
@@ -143,8 +147,12 @@ class RatesSeam:
         """Return the factor on the rates of an optimizer in its present step."""
         if self._is_held or not self._feeds_target or optimizer in self._follows_itself:
             return 1.0
-        families = families_of(optimizer)
-        return optimizer_factor(self._rule, families, self.growth, sums=self.sums)
+        kind = type(optimizer), self.sums
+        if kind not in self._factors:
+            self._factors[kind] = optimizer_factor(
+                self._rule, families_of(optimizer), self.growth, sums=self.sums
+            )
+        return self._factors[kind]
 
     def before_step(self, optimizer: Optimizer) -> None:
         """An optimizer is about to step, maybe within the step of another."""
@@ -156,7 +164,7 @@ class RatesSeam:
         if self.is_needed and optimizer not in self._hooks:
             before = optimizer.register_step_pre_hook(lambda own, *_: self._begin(own))
             after = optimizer.register_step_post_hook(lambda own, *_: self._end(own))
-            hooks: Any = optimizer._optimizer_step_post_hooks  # noqa: SLF001 - an OrderedDict
+            hooks: Any = optimizer._optimizer_step_post_hooks  # noqa: SLF001
             hooks.move_to_end(after.id, last=False)  # the program's come later
             self._hooks[optimizer] = [before, after]
 
@@ -178,12 +186,12 @@ class RatesSeam:
             self._steps.append(_Step(optimizer, scaled, get_ident(), torchs))
 
     def _end(self, optimizer: Optimizer) -> None:
-        """The optimizer has made its step."""
-        self._end_failed_steps()
-        for step in reversed(self._steps):
-            if step.optimizer is optimizer:
-                self._leave(step)
-                return
+        """The optimizer has made its step; what began within it and did not end has failed."""
+        own = [number for number, step in enumerate(self._steps) if step.optimizer is optimizer]
+        if own:
+            for step in reversed(self._steps[own[-1] :]):
+                if step.thread == get_ident():
+                    self._leave(step)
 
     def _end_failed_steps(self) -> None:
         """End what did not come to its end: it had an error, which the program has caught."""
