@@ -205,7 +205,7 @@ class LoaderSeam:
         """Return the batches in an epoch, None for data without a length."""
         try:
             return self._original_len(loader)
-        except TypeError:
+        except Exception:  # noqa: BLE001 - the program has not asked
             return None
 
     def dataset_len(self, loader: DataLoader[Any]) -> int | None:
@@ -405,7 +405,7 @@ def _read(loader: DataLoader[Any]) -> LoaderFacts:
     iterable = isinstance(loader.dataset, IterableDataset)
     try:
         length = len(loader.dataset)  # type: ignore[arg-type]
-    except (TypeError, NotImplementedError):
+    except Exception:  # noqa: BLE001 - it may be told later how long it is
         length = None
     return LoaderFacts(
         dataset=type(loader.dataset).__name__,
