@@ -910,3 +910,18 @@ def test_batches_of_two_loaders_that_are_fetched_at_once_are_told_apart() -> Non
         watch.after(second)
         watch.after(first)
     assert not watch.facts(first, None).against_workers
+
+
+class Unmeasured(IterableDataset[torch.Tensor]):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(torch.randn(60, 2))
+
+    def __len__(self) -> int:
+        raise RuntimeError("not yet known")
+
+
+def test_a_dataset_that_cannot_tell_its_length_trains_as_one_without() -> None:
+    with watched() as borders:
+        train(DataLoader(Unmeasured(), 4))
+    assert borders.profile is not None
+    assert borders.profile.loaders[0].dataset_len is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -17,6 +16,7 @@ from autotune.inside.feed import Feed
 from autotune.inside.frames import site
 from autotune.inside.group import ALONE, Group
 from autotune.inside.item_watch import ItemWatch
+from autotune.inside.known_loaders import KnownLoaders
 from autotune.inside.listener import Listener
 from autotune.inside.micro_batches import EpochShape
 from autotune.inside.seams.accumulation import AccumulationSeam
@@ -58,13 +58,10 @@ class LoaderSeam:
         self._fed = fed
         self._listener = listener
         self._accumulation = accumulation
-        self._own_knobs = own_knobs
-        self._target = None if target is None else self._identity(target)
+        self._known = KnownLoaders(target, own_knobs)
         self._patches = Patches()
         self._facts: WeakKeyDictionary[DataLoader[Any], LoaderFacts] = WeakKeyDictionary()
         self._own: WeakKeyDictionary[DataLoader[Any], _Own] = WeakKeyDictionary()
-        self._seen: Counter[LoaderFacts] = Counter()
-        self._twins: Counter[LoaderFacts] | None = None  # when training began
         self._written: WeakKeyDictionary[DataLoader[Any], dict[str, Any]] = WeakKeyDictionary()
         self._evaluated: WeakSet[DataLoader[Any]] = WeakSet()
         self._group = ALONE
@@ -79,7 +76,6 @@ class LoaderSeam:
         self._is_held = self._is_behind = False
         self.version = 0
         self.replays = False
-        self.found_target = False
 
     def request(self, **options: int | bool | str) -> None:
         """Ask for options of the training loader, by the names of their knobs."""
@@ -120,16 +116,11 @@ class LoaderSeam:
             start_method=start_method(own.context),
             is_rewrapped=is_rewrapped,
         )
-        if self._twins is None:
-            return facts
-        is_alone = len(self._sites(facts)) == 1  # then it is known by its facts, wherever it is
-        twins = self._twins[self._kind(facts)]
-        return replace(facts, site="" if is_alone else facts.site, twins=twins)
+        return self._known.in_training(facts)
 
     def training_begins(self) -> None:
         """The program has built what it trains with, and may build it again for each epoch."""
-        if self._twins is None:
-            self._twins = self._seen.copy()
+        self._known.training_begins()
 
     def dataset_facts(self, loader: DataLoader[Any]) -> DatasetFacts:
         """Return what the first batches showed of a loader's dataset."""
@@ -166,9 +157,14 @@ class LoaderSeam:
         vars(loader)["_iterator"] = None
 
     @property
+    def found_target(self) -> bool:
+        """The loader was built that was known to train."""
+        return self._known.found_target
+
+    @property
     def misses_target(self) -> bool:
         """Options are asked for, and no loader was built that they are for."""
-        return self._target is not None and bool(self._options) and not self.found_target
+        return self._known.target is not None and bool(self._options) and not self.found_target
 
     def install(self) -> None:
         """Begin to listen."""
@@ -208,7 +204,7 @@ class LoaderSeam:
         """Return the batches in an epoch, None for data without a length."""
         try:
             return self._original_len(loader)
-        except TypeError:
+        except Exception:  # noqa: BLE001 - the program has not asked
             return None
 
     def dataset_len(self, loader: DataLoader[Any]) -> int | None:
@@ -226,7 +222,7 @@ class LoaderSeam:
 
     def is_target(self, loader: DataLoader[Any]) -> bool:
         """Tell whether this is the loader that was known to train before the program began."""
-        return loader in self._facts and self._is_target(self._identity(self._facts[loader]))
+        return loader in self._facts and self._known.is_target(self._facts[loader])
 
     def epoch_of(self, loader: DataLoader[Any]) -> EpochShape:
         """Return what an epoch of a loader consists of, with its present options."""
@@ -275,10 +271,11 @@ class LoaderSeam:
 
     def describe_missing_target(self) -> str:
         """Return what was not found and what follows from it."""
-        assert self._target is not None, "only a known target can be missed"
+        target = self._known.target
+        assert target is not None, "only a known target can be missed"
         return (
-            f"no DataLoader here is the one that was tuned ({self._target.dataset} of "
-            f"{self._target.dataset_len} samples, batch size {self._target.batch_size}), so "
+            f"no DataLoader here is the one that was tuned ({target.dataset} of "
+            f"{target.dataset_len} samples, batch size {target.batch_size}), so "
             f"{', '.join(self._options)} were not applied. Search again for this program and data."
         )
 
@@ -293,21 +290,8 @@ class LoaderSeam:
         vars(copy).update(self._written[loader], _iterator=None)
         return copy
 
-    def _kind(self, facts: LoaderFacts) -> LoaderFacts:
-        """What twins have in common."""
-        return replace(self._identity(facts), ordinal=0, twins=0)
-
-    def _sites(self, facts: LoaderFacts) -> set[str]:
-        """Where those with otherwise equal facts were built before training began."""
-        kind = replace(self._kind(facts), site="")
-        return {k.site for k in self._twins or () if replace(k, site="") == kind}
-
     def _built(self, loader: DataLoader[Any], site: str) -> None:
-        has_site = self._target is None or bool(self._target.site)
-        facts = replace(_read(loader), site=site if has_site else "")
-        kind = self._kind(facts)
-        facts = replace(facts, ordinal=self._seen[kind])
-        self._seen[kind] += 1
+        facts = self._known.built(replace(_read(loader), site=site))
         self._facts[loader] = facts
         self._own[loader] = _Own(
             loader.batch_sampler,
@@ -317,33 +301,11 @@ class LoaderSeam:
         )
         if self._listener is not None or self._has_workers_of_ours:
             self._workers.built(loader)
-        if self._is_target(self._identity(facts)):
-            self.found_target = True
+        if self._known.is_target(facts):
+            self._known.found_target = True
             changes = self._changes(loader)
             self._written[loader] = {n: vars(loader)[n] for n in DATA if n in changes}
             vars(loader).update(changes)
-
-    def _is_target(self, identity: LoaderFacts) -> bool:
-        """A program may build its loaders again for each epoch: then the count alone differs."""
-        if self._target is None:
-            return False
-        site = identity.site or self._target.site
-        if self._kind(replace(identity, site=self._target.site)) != self._kind(self._target):
-            return False
-        if site != self._target.site:  # one from elsewhere may train later, those known do not
-            return self._twins is not None and site not in self._sites(self._target)
-        is_later = self.found_target and identity.ordinal >= self._target.twins
-        return is_later or identity.ordinal == self._target.ordinal
-
-    def _identity(self, facts: LoaderFacts) -> LoaderFacts:
-        """What a loader is known by from run to run."""
-        blank: dict[str, Any] = {"batch_size": None, "num_workers": 0, "pin_memory": False}
-        own: dict[str, Any] = {n: v for n, v in blank.items() if n in self._own_knobs}
-        if {"num_workers", "prefetch_factor"} & set(self._own_knobs):
-            own |= {"prefetch_factor": None, "persistent_workers": False}
-        if "world_size" in self._own_knobs:
-            own |= {"sampler": "", "has_batch_sampler": False, "drop_last": False}
-        return replace(facts, in_order=True, start_method="", is_rewrapped=False, **own)
 
     def _changes(self, loader: DataLoader[Any]) -> dict[str, Any]:
         """Attributes of the loader under the options; DataLoader refuses to set some by name."""
@@ -443,7 +405,7 @@ def _read(loader: DataLoader[Any]) -> LoaderFacts:
     iterable = isinstance(loader.dataset, IterableDataset)
     try:
         length = len(loader.dataset)  # type: ignore[arg-type]
-    except (TypeError, NotImplementedError):
+    except Exception:  # noqa: BLE001 - it may be told later how long it is
         length = None
     return LoaderFacts(
         dataset=type(loader.dataset).__name__,
