@@ -110,6 +110,8 @@ def test_accumulation_rebuilt_loaders_and_a_peeked_sample_do_not_mislead(tmp_pat
 def test_leaving_the_loop_keeps_the_config_and_holds_the_schedule(tmp_path: Path) -> None:
     with open_rig(tmp_path, "breaks_out.py") as opened:
         assert [loader.batch_size for loader in opened.profile.loaders] == [16]
+        written = opened.base.baseline.replace(batch_size=16)  # not offered: its schedule counts
+        opened.base = replace(opened.base, config=written, baseline=written)
         measurement = opened.measured(batch_size=32, num_workers=1)
         again = opened.measured()
     assert {b.samples / b.steps for b in measurement.blocks} == {32}

@@ -43,7 +43,7 @@ def is_programs(code: CodeType) -> bool:
     """Tell whether code is neither ours nor installed with Python."""
     file = code.co_filename
     is_library = any(folder in file for folder in LIBRARIES)  # of another environment, or a user's
-    return not is_library and not file.startswith((OURS, *INSTALLED, "<frozen"))
+    return not is_library and not file.startswith((OURS, *INSTALLED, "<frozen", "<string>"))
 
 
 def callers() -> list[FrameType]:

@@ -20,6 +20,8 @@ TORCHS_WORK = tuple(
 # These know what a step is, and do at a step what belongs there
 TRAINERS = {"lightning", "pytorch_lightning", "lightning_fabric", "transformers", "accelerate"}
 LIBRARIES = ("site-packages", "dist-packages")
+# These ask how long something is to show how far it is
+PROGRESS_BARS = {"tqdm", "rich", "fastprogress", "progressbar", "alive_progress"}
 
 
 def place_of_hand_work(frame: FrameType | None) -> str:
@@ -38,6 +40,12 @@ def place_of_program(frame: FrameType | None) -> str:
         if not file.startswith((TORCH, AUTOTUNE)):
             return "" if set(LIBRARIES) & set(Path(file).parts) else _place(file, line)
     return ""
+
+
+def is_shown(frame: FrameType | None) -> bool:
+    """Tell whether a call comes from a progress bar."""
+    callers = (file for file, _ in _calls(frame) if not file.startswith((TORCH, AUTOTUNE)))
+    return bool(PROGRESS_BARS & set(Path(next(callers, "")).parts))
 
 
 def _calls(frame: FrameType | None) -> Iterator[tuple[str, int]]:

@@ -16,9 +16,10 @@ def train(batch_size=16, hidden=8, steps=10**6):
         loss = model(torch.randn(batch_size, 8)).square().mean()
         optimizer.zero_grad()
         loss.backward()
+        before, gradient = model[2].bias.item(), model[2].bias.grad.item()
         optimizer.step()
-        if step in (0, 5):
-            print(optimizer.param_groups[0]["lr"], flush=True)
+        if step in (0, 5):  # the rate in force
+            print(round((before - model[2].bias.item()) / gradient, 4), flush=True)
 
 
 if __name__ == "__main__":

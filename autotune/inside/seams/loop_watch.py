@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, dataloader
 
 from autotune.inside.compiled import frames_compiled
 from autotune.inside.hand_work import SETS_DATA, SETS_GRAD, Ledger
-from autotune.inside.own_code import place_of_hand_work, place_of_program
+from autotune.inside.own_code import is_shown, place_of_hand_work, place_of_program
 from autotune.inside.seams.base import Patches, outermost
 from autotune.profile import HandKind, HandWork
 
@@ -67,6 +67,7 @@ class LoopWatchSeam:
         self._found: dict[HandWork, set[int]] = {}
         self._horizons: dict[str, float] = {}
         self._asked: WeakKeyDictionary[DataLoader[Any], tuple[int, str]] = WeakKeyDictionary()
+        self._known_length: set[int] = set()  # datasets, by whoever may plan a schedule
 
     def install(self) -> None:
         """Watch, until the first step, where the program asks for the length of its loaders."""
@@ -75,7 +76,10 @@ class LoopWatchSeam:
 
         def length(loader: DataLoader[Any]) -> int:
             batches = original(loader)
-            place = place_of_program(sys._getframe(1))  # noqa: SLF001
+            caller = sys._getframe(1)  # noqa: SLF001
+            if not is_shown(caller):
+                seam._known_length.add(id(loader.dataset))
+            place = place_of_program(caller)
             if place and loader not in seam._asked:
                 seam._asked[loader] = batches, place
             return batches
@@ -146,7 +150,7 @@ class LoopWatchSeam:
             planned = [at for batches, at in asked if self._horizons[work.what] >= batches]
             if planned:
                 yield HandWork(work.kind, work.what, planned[0])
-            elif not asked:
+            elif self._known_length.isdisjoint(datasets):
                 yield HandWork(HandKind.COUNTED_SCHEDULE, work.what, "")
 
     def _judge_passes(self) -> None:
