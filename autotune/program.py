@@ -16,6 +16,7 @@ from typing import Any
 from autotune.config import KnobValue
 from autotune.errors import UsageError, did_you_mean
 from autotune.flags import AS_WRITTEN, KEYWORD, Flag, as_text
+from autotune.mode import RunMode
 
 
 class ProgramKind(StrEnum):
@@ -42,6 +43,7 @@ class Program:
         name: Short name for directories and headings.
         keywords: Keyword arguments that the function gets besides.
         ranks: How many ranks of it torchrun starts; None where it is started as one process.
+        mode: What it takes for it to train in a rig, as earlier rigs have shown.
     """
 
     kind: ProgramKind
@@ -55,6 +57,7 @@ class Program:
     name: str
     keywords: Mapping[str, KnobValue] = field(default_factory=dict)
     ranks: int | None = None
+    mode: RunMode = field(default_factory=RunMode)
 
     def __str__(self) -> str:
         base = self.target if self.kind is ProgramKind.MODULE_FUNCTION else self._short_target

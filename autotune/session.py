@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from shlex import quote
 
 from autotune import preflight
@@ -237,7 +237,7 @@ def sitting(run: RunDir, study: Study, budget_s: float, console: Console) -> Ite
         with (
             Stop(console.stopping) as stop,
             Rigs(
-                study.head.program,
+                replace(study.head.program, mode=study.mode),
                 run.path,
                 study.head.hardware,
                 reports,

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from autotune.config import Config
 from autotune.errors import RunDirectoryError
+from autotune.mode import RunMode
 from autotune.outcome import Outcome
 from autotune.record import FORMAT, BaselineFacts, Head, Lease, TrialRecord, WindowRecord
 from autotune.rehearsal import RehearsalRecord
@@ -94,6 +95,15 @@ class Study:
     @fence.setter
     def fence(self, sentence: str) -> None:
         self._study.set_user_attr("fence", sentence)
+
+    @property
+    def mode(self) -> RunMode:
+        """What it takes for the program to train in a rig."""
+        return _read(RunMode, self._study.user_attrs.get("mode", {}))
+
+    @mode.setter
+    def mode(self, mode: RunMode) -> None:
+        self._set("mode", mode)
 
     @property
     def spent_s(self) -> float:

@@ -25,6 +25,7 @@ VALUES = (
     "setting",
     "record",
     "interference",
+    "mode",
 )
 # What a record may hold besides values
 LEAVES = ("errors", "fence", "hardware", "program", "space")
