@@ -268,11 +268,17 @@ def _own_batch_off(run: Recording, tuned: Recording) -> Iterator[str]:
 
 
 def _rates_off(run: Recording, tuned: Recording, growth: float, factor: float) -> Iterator[str]:
-    """Rates that are not the rule's, neither at the same step nor after the same samples."""
+    """Rates that are not the rule's, neither at the same step nor after the same samples.
+
+    A later stage by a loader that is not tuned has the program's own batch, and so its own rate.
+    """
     for number, step in enumerate(tuned.steps):
         places = {number, min(round(number * growth), round((number + 1) * growth) - 1)}
         own = [run.steps[p] for p in places if 0 <= p < len(run.steps)]
-        if own and not any(_alike(s.rates, step.rates, factor, RATE_TOLERANCE) for s in own):
+        wanted = {factor, 1.0} if step.samples == run.samples_per_step else {factor}
+        if own and not any(
+            _alike(s.rates, step.rates, w, RATE_TOLERANCE) for s in own for w in wanted
+        ):
             yield (
                 f"rate of step {number + 1}: {_rates(step)}, the rule says "
                 f"{factor:.3g} x {_rates(own[0])}"

@@ -125,6 +125,13 @@ def test_a_later_stage_with_the_programs_own_batch_at_the_scaled_rate_differs() 
     assert "steps from 4 have the program's own 32 samples at rate 0.4" in judgement.evidence
 
 
+def test_a_later_stage_with_the_programs_own_batch_at_its_own_rate_is_by_design() -> None:
+    tuned = recording(samples=128, rate=0.4)
+    for number in range(4, STEPS):
+        tuned = with_step(tuned, number, samples=32, rates=(0.1,))
+    assert changing(tuned).verdict is Verdict.DESIGN
+
+
 def test_an_epochs_last_batch_may_be_shorter() -> None:
     assert changing(with_step(recording(samples=128, rate=0.4), 5, samples=32)).verdict is (
         Verdict.DESIGN
