@@ -157,7 +157,11 @@ class ForwardSeam:
         self.install()
         if self._mode is not None:
             for module in self.roots:
-                module.compile(mode=self._mode, dynamic=self._dynamic)
+                call = module._call_impl  # noqa: SLF001 - as Module.compile() does
+                # Set past __setattr__: Fabric's wrappers would give it to what they wrap as well,
+                # and a wrapped model that calls its wrapper never returns.
+                compiled = torch.compile(call, mode=self._mode, dynamic=self._dynamic)
+                vars(module)["_compiled_call_impl"] = compiled
 
     def remove(self) -> None:
         """Put PyTorch back as it was."""
