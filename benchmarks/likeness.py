@@ -94,6 +94,11 @@ class Recording:
         found: Self = TypeAdapter(cls).validate_json(text)
         return found
 
+    def of_ranks(self, ranks: int) -> Recording:
+        """Return the training of all ranks, of which the first one recorded its own share."""
+        steps = tuple(replace(step, samples=ranks * step.samples) for step in self.steps)
+        return replace(self, steps=steps)
+
     @property
     def samples_per_step(self) -> float:
         """Samples of an ordinary step, before another stage or fold has another batch.
@@ -235,7 +240,8 @@ def _first_off(alone: Alone, tuned: Recording) -> tuple[int | None, float]:
 def _by_design(alone: Alone, tuned: Recording, rule: LrRule) -> Judgement:
     """A knob that changes the samples of a step, or how finely it computes."""
     compared = replace(alone.run, steps=alone.run.steps[: len(tuned.steps)])
-    growth = tuned.samples_per_step / max(compared.samples_per_step, 1e-9)
+    own_batch = compared.samples_per_step
+    growth = tuned.samples_per_step / own_batch if own_batch else 1.0  # calls without a batch
     factor = lr_factor(rule, growth)
     faults = [
         *_own_batch_off(compared, tuned),

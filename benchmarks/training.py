@@ -97,7 +97,9 @@ class Bench:
         best.write(path)
         plan = run_plan(best, path, self._text, self._program.args, self._machine)
         command = ("-m", *plan.argv[plan.argv.index("-m") + 1 :])
-        return self._record(plan, command, SEEDS[0], self._steps)
+        recording = self._record(plan, command, SEEDS[0], self._steps)
+        shares = 1 if setting.distributes_itself else int(setting.config.get("world_size", 1))
+        return recording.of_ranks(shares)
 
     def _alone(self, seed: int, factor: int) -> Recording:
         command = (self._text, *self._program.args)

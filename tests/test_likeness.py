@@ -132,6 +132,19 @@ def test_a_later_stage_with_the_programs_own_batch_at_its_own_rate_is_by_design(
     assert changing(tuned).verdict is Verdict.DESIGN
 
 
+def test_each_of_two_ranks_has_half_of_the_samples() -> None:
+    share = recording(samples=32, rate=0.2)
+    assert changing(share).verdict is Verdict.DIFFERS
+    assert changing(share.of_ranks(2)).verdict is Verdict.DESIGN
+
+
+def test_a_program_without_batches_keeps_its_rate_in_another_precision() -> None:
+    run = recording(LONG, samples=0)
+    alone = Alone(run, recording(samples=0), recording(samples=0))
+    judgement = judge(alone, recording(samples=0), LrRule.LINEAR, STEPS, by_design=True)
+    assert judgement.verdict is Verdict.DESIGN
+
+
 def test_an_epochs_last_batch_may_be_shorter() -> None:
     assert changing(with_step(recording(samples=128, rate=0.4), 5, samples=32)).verdict is (
         Verdict.DESIGN
