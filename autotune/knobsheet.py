@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from autotune import first_start
 from autotune.console import plain
 from autotune.domain import NotOffered
 from autotune.failures import program_error
@@ -74,12 +75,12 @@ def observe(program: Program, hardware: Hardware, fence: FenceOptions = STRONGES
     with (
         tempfile.TemporaryDirectory(prefix="autotune-") as folder,
         Rigs(program, Path(folder), hardware, options=fence) as rigs,
-        rigs.new() as rig,
     ):
-        ready = rig.open(None, lambda: None, START_SILENCE_S)
-    if isinstance(ready, Ending):
-        raise program_error(program, ready)
-    return ready.profile
+        started = first_start.observe(rigs, lambda: None, START_SILENCE_S)
+        if isinstance(started, Ending):
+            raise program_error(program, started)
+        with started:
+            return started.ready.profile
 
 
 def ordinary_program(device: str) -> Profile:
