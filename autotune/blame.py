@@ -32,8 +32,10 @@ def blame(name: str, ending: Ending) -> str:
                 f"does there, and these versions: {_versions()}."
             )
         case Cause.INPUT:
-            mend = "Give it the answer by a flag, a file or a variable: nobody types in a trial."
-            return f"{name} cannot be measured: {ending.reason}\n{_sentence(ending.evidence)}{mend}"
+            mend = "Nobody types in a trial: give it the answer by a flag, a file or a variable."
+            return (
+                f"{name} cannot be measured: {ending.reason}\n{_sentence(ending.evidence) or mend}"
+            )
         case Cause.UNCLEAR | None:
             return (
                 f"{name} failed under autotune, and it is unclear whether it does so by itself: "

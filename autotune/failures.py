@@ -100,7 +100,7 @@ def having_asked(ending: Ending, ago_s: float, prompt: str) -> Ending:
     if ending.outcome is not Outcome.CRASHED or not at_end:
         return ending
     question = f' ("{prompt}")' if prompt else ""
-    reason = f"it asks for input{question}, and ended without: {ending.reason}"
+    reason = f"it asks for input{question}, got none and ended: {ending.reason}"
     return replace(ending, reason=reason, cause=Cause.INPUT)
 
 

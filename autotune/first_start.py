@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Self
 
-from autotune import failures
+from autotune import failures, terminal
 from autotune.budget import seconds_left
 from autotune.errors import UsageError
 from autotune.outcome import ENDED_BY_US, Cause, Ending, Outcome
+from autotune.program import Program
 from autotune.rig import GiveUp, Rig
 from autotune.rigs import Rigs
 from autotune.setting import Setting
@@ -28,6 +29,7 @@ from autotune.wire import Ready
 TIMES_AS_LONG = 3.0
 LEAST_BARE_S, MOST_BARE_S = 10.0, 60.0
 TELLING = 1.5  # one that lives so many times as long as the other did not fail by itself
+MOST_LINES = 20  # of what a program printed
 MANY_TIMES = 20  # a program that reads its input so often waits for an answer
 # What no terminal mends; argparse's own ending is one of these by what it printed
 NOT_A_TERMINALS = re.compile(
@@ -102,7 +104,7 @@ def examined(rigs: Rigs, ending: Ending, took_s: float, give_up: GiveUp) -> Endi
     """Start a program that failed without seams; return its ending with whose fault it is.
 
     Args:
-        rigs: Make the rigs, in the mode in which it failed.
+        rigs: Make the rigs.
         ending: How it failed, untouched.
         took_s: How long after its start.
         give_up: Asked many times a second; an Ending from it ends the start.
@@ -114,7 +116,7 @@ def examined(rigs: Rigs, ending: Ending, took_s: float, give_up: GiveUp) -> Endi
         return replace(
             ending, cause=Cause.UNCLEAR, evidence="there was no time to start it without autotune"
         )
-    rigs.reports.note("Starting it without autotune's hooks, to see whether it fails by itself.")
+    rigs.reports.note("Starting it without autotune's hooks, to see whose fault that is.")
     until = monotonic() + patience_s
 
     def over() -> Ending | None:
@@ -122,8 +124,13 @@ def examined(rigs: Rigs, ending: Ending, took_s: float, give_up: GiveUp) -> Endi
             return Ending(Outcome.OUT_OF_TIME, f"it still ran after {patience_s:.0f} s")
         return give_up()
 
-    with rigs.new() as rig:
-        return _judged(ending, rig.run_bare(over))
+    program = rigs.program
+    rigs.program = _in_terminal(program)  # as its user starts it
+    try:
+        with rigs.new() as rig:
+            return _judged(ending, rig.run_bare(over))
+    finally:
+        rigs.program = program
 
 
 def _judged(ending: Ending, bare: Ending) -> Ending:
@@ -158,7 +165,9 @@ def _start(
         if isinstance(opened, Ready):
             _refuse_pipe(rigs, rig)
             return Started(rig, opened)
-        failed = _Failed(_having_asked(opened, rig.asked), monotonic() - began, rig.log_tail())
+        printed = rig.log_tail()
+        ending = _having_asked(opened, rig.asked)
+        failed = _Failed(_with_words(ending, printed), monotonic() - began, printed)
     except BaseException:
         rig.close()
         raise
@@ -173,14 +182,14 @@ def _start_in_terminal(
 
     The rigs keep that mode where it trains, and where it fails otherwise than before.
     """
-    if seconds_left(give_up) < first.took_s:
-        return None
     name, program = rigs.program.name, rigs.program
+    if seconds_left(give_up) < first.took_s or _in_terminal(program) == program:
+        return None
     rigs.reports.note(
         f"{name} failed before it trained ({first.ending.reason}). Starting it once more, in a "
         "terminal."
     )
-    rigs.program = replace(program, mode=replace(program.mode, terminal=True))
+    rigs.program = _in_terminal(program)
     second = _start(rigs, give_up, silence_s, setting)
     if isinstance(second, Started):
         rigs.reports.note(f"{name} needs a terminal: its trials get one of {ROWS} x {COLUMNS}.")
@@ -189,6 +198,11 @@ def _start_in_terminal(
         rigs.program = program
         return None
     return second
+
+
+def _in_terminal(program: Program) -> Program:
+    """Return a program that starts with a terminal, where this system has any to give."""
+    return replace(program, mode=replace(program.mode, terminal=terminal.is_available()))
 
 
 def _is_worth_another(rigs: Rigs, ending: Ending) -> bool:
@@ -203,6 +217,13 @@ def _is_worth_another(rigs: Rigs, ending: Ending) -> bool:
 def _may_want_terminal(failed: _Failed) -> bool:
     is_usage = failed.ending.reason.startswith("SystemExit") and USAGE.search(failed.printed)
     return not is_usage and NOT_A_TERMINALS.match(failed.ending.reason) is None
+
+
+def _with_words(ending: Ending, printed: str) -> Ending:
+    """Show what a program printed that ended by its own word: sys.exit() leaves no traceback."""
+    if ending.program_traceback or not ending.reason.startswith("SystemExit"):
+        return ending
+    return replace(ending, program_traceback="\n".join(printed.splitlines()[-MOST_LINES:]))
 
 
 def _having_asked(ending: Ending, asked: Asked | None) -> Ending:

@@ -22,6 +22,7 @@ from autotune.objective import START_SILENCE_S
 from autotune.outcome import Ending
 from autotune.profile import LoaderFacts, OptimizerFacts, Profile
 from autotune.program import Program
+from autotune.rig import Reports
 from autotune.rigs import Rigs
 
 BATCH = 32
@@ -65,7 +66,12 @@ def _rows(hardware: Hardware, profile: Profile) -> Iterator[Row]:
         yield Row(name, knob.scope, _text(now), () if only else values, only)
 
 
-def observe(program: Program, hardware: Hardware, fence: FenceOptions = STRONGEST) -> Profile:
+def observe(
+    program: Program,
+    hardware: Hardware,
+    fence: FenceOptions = STRONGEST,
+    reports: Reports = Reports(),
+) -> Profile:
     """Run a program for its first few steps, behind a fence, and return what they reveal.
 
     Raises:
@@ -74,7 +80,7 @@ def observe(program: Program, hardware: Hardware, fence: FenceOptions = STRONGES
     """
     with (
         tempfile.TemporaryDirectory(prefix="autotune-") as folder,
-        Rigs(program, Path(folder), hardware, options=fence) as rigs,
+        Rigs(program, Path(folder), hardware, reports, fence) as rigs,
     ):
         started = first_start.observe(rigs, lambda: None, START_SILENCE_S)
         if isinstance(started, Ending):

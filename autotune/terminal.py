@@ -125,6 +125,17 @@ class Terminal:
             self._reads, self._read_at_s = self._reads + 1, monotonic()
 
 
+def is_available() -> bool:
+    """Tell whether this system has a pseudo-terminal to give: a bare container may have none."""
+    try:
+        sides = os.openpty()
+    except OSError:
+        return False
+    for side in sides:
+        os.close(side)
+    return True
+
+
 def take() -> None:
     """Make standard input the terminal of this session, where it is one and this process began it.
 
