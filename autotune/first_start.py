@@ -162,7 +162,7 @@ def _start(
     rig = rigs.new()
     try:
         opened = rig.open(setting, give_up, silence_s)
-        if isinstance(opened, Ready):
+        if not isinstance(opened, Ending):
             _refuse_pipe(rigs, rig)
             return Started(rig, opened)
         printed = rig.log_tail()

@@ -22,7 +22,7 @@ from autotune.objective import START_SILENCE_S
 from autotune.outcome import Ending
 from autotune.profile import LoaderFacts, OptimizerFacts, Profile
 from autotune.program import Program
-from autotune.rig import Reports
+from autotune.rig import SILENT, Reports
 from autotune.rigs import Rigs
 
 BATCH = 32
@@ -70,7 +70,7 @@ def observe(
     program: Program,
     hardware: Hardware,
     fence: FenceOptions = STRONGEST,
-    reports: Reports = Reports(),
+    reports: Reports = SILENT,
 ) -> Profile:
     """Run a program for its first few steps, behind a fence, and return what they reveal.
 

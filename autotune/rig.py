@@ -70,6 +70,9 @@ class Reports:
     note: Callable[[str], None] = lambda _: None
 
 
+SILENT = Reports()
+
+
 class Rig:
     """One process with the program under seams, or one process group under torchrun.
 
@@ -91,7 +94,7 @@ class Rig:
         cache_dir: Path,
         fence: Fence,
         gpu_uuids: Sequence[str] = (),
-        reports: Reports = Reports(),
+        reports: Reports = SILENT,
     ) -> None:
         self._program = program
         self._directory = directory

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import Self, cast
 
 import pytest
 
@@ -57,7 +57,7 @@ class ScriptedRig:
     def close(self) -> None:
         self.is_closed = True
 
-    def __enter__(self) -> ScriptedRig:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -85,7 +85,7 @@ class ScriptedRigs:
         return self.made[-1]
 
     def observed(self, give_up: GiveUp = lambda: None) -> Started | Ending:
-        return observe(cast(Rigs, self), give_up, 60.0)
+        return observe(cast("Rigs", self), give_up, 60.0)
 
 
 @pytest.fixture(autouse=True)
@@ -183,7 +183,7 @@ def test_nobody_is_blamed_where_the_fence_is_in_the_way_or_time_is_up() -> None:
     assert "the fence around trials cannot let it write there" in str(
         program_error(PROGRAM, ending)
     )
-    unclear = examined(cast(Rigs, ScriptedRigs([])), FAILED, 100.0, lambda: None)
+    unclear = examined(cast("Rigs", ScriptedRigs([])), FAILED, 100.0, lambda: None)
     assert unclear.cause is Cause.UNCLEAR
     said = str(program_error(PROGRAM, unclear))
     assert "There was no time to start it without autotune. Run it once without autotune" in said
@@ -191,7 +191,7 @@ def test_nobody_is_blamed_where_the_fence_is_in_the_way_or_time_is_up() -> None:
 
 def test_a_program_under_a_config_is_started_in_a_terminal_but_not_without_seams() -> None:
     rigs = ScriptedRigs([FAILED, FAILED])
-    ending = observe(cast(Rigs, rigs), lambda: None, 60.0, make_setting({"batch_size": 64}))
+    ending = observe(cast("Rigs", rigs), lambda: None, 60.0, make_setting({"batch_size": 64}))
     assert ending == FAILED
     assert rigs.terminals == [False, True]
 
@@ -204,7 +204,9 @@ def test_a_program_that_reads_what_is_piped_into_autotune_is_refused_by_name(
     monkeypatch.setattr("autotune.first_start.is_piped", lambda: True)
     assert isinstance(ScriptedRigs([READY]).observed(), Started)
     rigs = ScriptedRigs([READY], asked)
-    with pytest.raises(UsageError, match="train reads its standard input. What is piped into auto"):
+    with pytest.raises(
+        UsageError, match=r"train reads its standard input\. What is piped into auto"
+    ):
         rigs.observed()
     assert rigs.made[0].is_closed
     ending = ScriptedRigs([having_asked(FAILED, 0.1, "Where?")]).observed()

@@ -266,7 +266,7 @@ def test_closing_a_rig_leaves_no_process(tmp_path: Path) -> None:
     assert not [p for p in tree if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_rigs_whose_parent_is_killed_end_with_all_workers_and_ranks_and_in_a_terminal_too(
+def test_rigs_whose_parent_is_killed_end_with_workers_and_ranks_in_a_terminal_too(
     tmp_path: Path,
 ) -> None:
     parent = psutil.Popen([sys.executable, "-c", _PARENT, str(tmp_path)])
