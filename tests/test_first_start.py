@@ -205,7 +205,7 @@ def test_a_program_that_reads_what_is_piped_into_autotune_is_refused_by_name(
     assert isinstance(ScriptedRigs([READY]).observed(), Started)
     rigs = ScriptedRigs([READY], asked)
     with pytest.raises(
-        UsageError, match=r"train reads its standard input\. What is piped into auto"
+        UsageError, match=r"train reads its standard input\. What is piped"
     ):
         rigs.observed()
     assert rigs.made[0].is_closed
