@@ -112,7 +112,7 @@ def examined(rigs: Rigs, ending: Ending, took_s: float, give_up: GiveUp) -> Endi
     if not _is_worth_another(rigs, ending) or failures.is_fenced_off(ending):
         return ending
     patience_s = min(max(LEAST_BARE_S, TIMES_AS_LONG * took_s), MOST_BARE_S, seconds_left(give_up))
-    if patience_s < TELLING * took_s:
+    if patience_s < took_s:
         return replace(
             ending, cause=Cause.UNCLEAR, evidence="there was no time to start it without autotune"
         )
@@ -128,19 +128,27 @@ def examined(rigs: Rigs, ending: Ending, took_s: float, give_up: GiveUp) -> Endi
     rigs.program = _in_terminal(program)  # as its user starts it
     try:
         with rigs.new() as rig:
-            return _judged(ending, rig.run_bare(over))
+            return _judged(ending, rig.run_bare(over), is_telling=patience_s > TELLING * took_s)
     finally:
         rigs.program = program
 
 
-def _judged(ending: Ending, bare: Ending) -> Ending:
-    """Say whose fault an ending is, by how the program ended without seams."""
+def _judged(ending: Ending, bare: Ending, *, is_telling: bool) -> Ending:
+    """Say whose fault an ending is, by how the program ended without seams.
+
+    Args:
+        ending: How it ended under them.
+        bare: How it ended without, or when it was given up.
+        is_telling: A program that was given up had lived for clearly longer than under them.
+    """
     match bare.outcome:
         case Outcome.INTERRUPTED:
             return bare
         case Outcome.OUT_OF_TIME | Outcome.RAN_OUT:
             ran = bare.reason if bare.outcome is Outcome.OUT_OF_TIME else "it ran to its end"
-            return replace(ending, cause=Cause.AUTOTUNE, evidence=f"without autotune's hooks {ran}")
+            has_lived = is_telling or bare.outcome is Outcome.RAN_OUT
+            cause = Cause.AUTOTUNE if has_lived else Cause.UNCLEAR
+            return replace(ending, cause=cause, evidence=f"without autotune's hooks {ran}")
         case _ if bare.way == ending.way:
             return replace(
                 ending,

@@ -10,6 +10,7 @@ from typing import Self, cast
 
 import pytest
 
+from autotune.budget import Until
 from autotune.errors import UsageError
 from autotune.failures import having_asked, program_error
 from autotune.first_start import Started, examined, is_piped, observe
@@ -185,6 +186,10 @@ def test_nobody_is_blamed_where_the_fence_is_in_the_way_or_time_is_up() -> None:
     )
     unclear = examined(cast("Rigs", ScriptedRigs([])), FAILED, 100.0, lambda: None)
     assert unclear.cause is Cause.UNCLEAR
+    for took_s, cause in {0.015: Cause.UNCLEAR, 0.001: Cause.AUTOTUNE}.items():
+        rigs = ScriptedRigs([LIVES])
+        until = Until(lambda: None, lambda: 0.02, "the budget is used up")
+        assert examined(cast("Rigs", rigs), FAILED, took_s, until).cause is cause
     said = str(program_error(PROGRAM, unclear))
     assert "There was no time to start it without autotune. Run it once without autotune" in said
 
@@ -204,9 +209,7 @@ def test_a_program_that_reads_what_is_piped_into_autotune_is_refused_by_name(
     monkeypatch.setattr("autotune.first_start.is_piped", lambda: True)
     assert isinstance(ScriptedRigs([READY]).observed(), Started)
     rigs = ScriptedRigs([READY], asked)
-    with pytest.raises(
-        UsageError, match=r"train reads its standard input\. What is piped"
-    ):
+    with pytest.raises(UsageError, match=r"train reads its standard input\. What is piped"):
         rigs.observed()
     assert rigs.made[0].is_closed
     ending = ScriptedRigs([having_asked(FAILED, 0.1, "Where?")]).observed()

@@ -62,12 +62,14 @@ def watch_input(told: Callable[[str], None]) -> None:
     usual = sys.stdin
     if usual is None or os.isatty(0):
         return
-    sys.stdin = io.TextIOWrapper(
+    watched = io.TextIOWrapper(
         io.BufferedReader(WatchedInput(told)),
         encoding=usual.encoding,
         errors=usual.errors,
         line_buffering=bool(usual.line_buffering),
     )
+    vars(watched)["mode"] = "r"  # the interpreter says so of its own, too
+    sys.stdin = watched
 
 
 def _printed() -> str:
