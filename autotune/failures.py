@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.blame import blame
+from autotune.complaint import complaint
 from autotune.errors import ProgramError
 from autotune.outcome import Cause, Ending, Outcome
 from autotune.program import Program
@@ -232,4 +232,4 @@ def _complaint_of_error(program: Program, ending: Ending) -> str:
             f"{name} wants to be started by a launcher ({ending.reason}). Say how many ranks "
             f"it takes: autotune search --nproc-per-node 2 {program}"
         )
-    return blame(name, ending)
+    return complaint(name, ending)

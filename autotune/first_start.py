@@ -149,7 +149,7 @@ def _judged(ending: Ending, bare: Ending, *, is_telling: bool) -> Ending:
             has_lived = is_telling or bare.outcome is Outcome.RAN_OUT
             cause = Cause.AUTOTUNE if has_lived else Cause.UNCLEAR
             return replace(ending, cause=cause, evidence=f"without autotune's hooks {ran}")
-        case _ if bare.way == ending.way:
+        case Outcome.CRASHED if bare.way == ending.way:
             return replace(
                 ending,
                 cause=Cause.PROGRAM,

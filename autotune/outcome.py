@@ -60,9 +60,18 @@ class Ending:
     evidence: str = ""
 
     @property
-    def way(self) -> tuple[Outcome, str, str]:
-        """In which way it failed: two that fail alike have the same error, raised by one line."""
+    def exception(self) -> str:
+        """The name of the exception, where one ended it; of sys.exit() with what it was given."""
+        return self.reason if self.reason.startswith("SystemExit") else self.reason.split(":")[0]
+
+    @property
+    def line(self) -> str:
+        """Where in the program's own code it was raised, as path and line; empty if unknown."""
         places = re.findall(r'File "([^"]+)", line (\d+)', self.program_traceback)
         own = [f"{path}:{line}" for path, line in places if not LIBRARIES.search(path)]
-        error = self.reason if self.reason.startswith("SystemExit") else self.reason.split(":")[0]
-        return self.outcome, error, own[-1] if own else ""
+        return own[-1] if own else ""
+
+    @property
+    def way(self) -> tuple[str, str]:
+        """What two endings have in common that have failed in the same way."""
+        return self.exception, self.line

@@ -106,7 +106,9 @@ class Rehearsal:
         """Tell whether two fail in the same way: the same error, raised by the same line."""
         if self.ending is None or other.ending is None:
             return False
-        return self.has_failed and other.has_failed and self.ending.way == other.ending.way
+        is_both = self.has_failed and other.has_failed
+        is_alike = self.ending.outcome is other.ending.outcome
+        return is_both and is_alike and self.ending.way == other.ending.way
 
 
 @dataclass(frozen=True)

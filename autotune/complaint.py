@@ -1,4 +1,4 @@
-"""Blame: what the user reads of a program that failed as it is written, by whose fault it is."""
+"""What the user reads of a program that failed as it is written, by whose fault it is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autotune.outcome import Cause, Ending
 PACKAGES = ("autotune-torch", "torch")
 
 
-def blame(name: str, ending: Ending) -> str:
+def complaint(name: str, ending: Ending) -> str:
     """Return what to say; only evidence lets it name somebody.
 
     Args:
