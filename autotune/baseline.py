@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from time import monotonic
 
 from autotune.errors import AutotuneError, BudgetError
 from autotune.failures import program_error
+from autotune.first_start import examined
 from autotune.measurement import Anatomy, Measurement
-from autotune.outcome import Ending, Outcome
+from autotune.outcome import Cause, Ending, Outcome
 from autotune.profile import Profile
 from autotune.record import BaselineFacts, Head, gradients_sum
 from autotune.session import Session
@@ -73,9 +75,11 @@ def _measure(session: Session) -> Baseline:
     study, objective = session.study, session.objective
     head = study.head
     session.console.phase("baseline")
+    began = monotonic()
     ready = objective.observe(session.until_over)
     if isinstance(ready, Ending):
         raise _failure(session, ready)
+    study.mode = session.rigs.program.mode
     space = head.space.resolve(head.hardware, ready.profile)
     setting = _setting(space, ready.profile, head)
     objective.set_up(space, setting)
@@ -83,7 +87,8 @@ def _measure(session: Session) -> Baseline:
     record = objective.baseline(session.until_over)
     study.tell(trial, record)
     if record.ending is not None:
-        raise _failure(session, record.ending)
+        took_s = monotonic() - began
+        raise _failure(session, examined(session.rigs, record.ending, took_s, session.until_over))
     assert record.measurement is not None, "a trial without ending has a measurement"
     session.console.trial(0, record, space)
     facts = BaselineFacts(ready.profile, ready.startup_s, record.measurement.step_s)
@@ -98,7 +103,7 @@ def _measure(session: Session) -> Baseline:
 def _failure(session: Session, ending: Ending) -> AutotuneError:
     """Return the error for a baseline that was not measured."""
     program = session.study.head.program
-    if ending.outcome is Outcome.OUT_OF_TIME:
+    if ending.outcome is Outcome.OUT_OF_TIME and ending.cause is not Cause.INPUT:
         log = session.rigs.directory / "rigs" / f"{session.rigs.started:03d}" / "log.txt"
         return unmeasured(program, session.budget.total_s, session.startup, log)
     return program_error(program, ending)

@@ -342,8 +342,10 @@ def knobs(
     from autotune import hardware, knobsheet, options
     from autotune.console import Console
     from autotune.program import parse_program
+    from autotune.rig import Reports
 
-    with _errors(Console(), args or [], "knobs"):
+    console = Console()
+    with _errors(console, args or [], "knobs"):
         machine = hardware.detect()
         if program is None:
             device = "cuda" if machine.gpus else "cpu"
@@ -354,7 +356,8 @@ def knobs(
             fenced = options.fence(
                 fence, scratch_dir, max_scratch, cache_dir, allow_side_effects=allow_side_effects
             )
-            about, profile = str(subject), knobsheet.observe(subject, machine, fenced)
+            reports = Reports(doubt=console.warn, note=console.note)
+            about, profile = str(subject), knobsheet.observe(subject, machine, fenced, reports)
         knobsheet.show(knobsheet.rows(machine, profile), about, profile.flags)
 
 

@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from autotune.complaint import complaint
 from autotune.errors import ProgramError
-from autotune.outcome import Ending, Outcome
+from autotune.outcome import Cause, Ending, Outcome
 from autotune.program import Program
 from autotune.wire import Ended
 
@@ -45,6 +46,10 @@ FORKS_MEND = (
     "the process that is started can be measured. Search a script that trains in one process; "
     "autotune starts several itself: --tune strategy,world_size"
 )
+
+# How a program ends that gets no answer: input(), getpass and click.prompt() raise these
+NO_ANSWER = re.compile(r"(\w+\.)*(EOFError|Abort)\b")
+ASKED_S = 1.0  # before its end: a program that gets no answer and ends by its own word is quick
 
 # In what is said of a program whose training no step was seen of (inside/seams/by_hand.py)
 UNSEEN = "a step is seen where"
@@ -84,6 +89,19 @@ def from_exception(ended: Ended) -> Ending:
         if pattern.search(text):
             return Ending(outcome, line, ended.traceback)
     return Ending(Outcome.CRASHED, first, ended.traceback)
+
+
+def having_asked(ending: Ending, ago_s: float, prompt: str) -> Ending:
+    """Return the ending of a program that read its input some time before: by that, if by any.
+
+    Nobody answers a trial: a program that needs an answer ends by an EOFError, or by its own word.
+    """
+    at_end = NO_ANSWER.match(ending.reason) is not None or ago_s < ASKED_S
+    if ending.outcome is not Outcome.CRASHED or not at_end:
+        return ending
+    question = f' ("{prompt}")' if prompt else ""
+    reason = f"it asks for input{question}, got none and ended: {ending.reason}"
+    return replace(ending, reason=reason, cause=Cause.INPUT)
 
 
 def from_ranks(
@@ -142,6 +160,20 @@ def from_exit_code(code: int, log_tail: str) -> Ending:
             return Ending(Outcome.CRASHED, f"the process died of {name}", log_tail)
 
 
+def is_settled(program: Program, ending: Ending) -> bool:
+    """Tell whether it is clear what a program that failed wants: no other start tells more."""
+    return ending.reason == FORKS_MEND or _wants_launcher(program, ending)
+
+
+def is_fenced_off(ending: Ending) -> bool:
+    """Tell whether a program may have failed because a fence let it not write."""
+    return FENCED_OFF.search(ending.reason) is not None
+
+
+def _wants_launcher(program: Program, ending: Ending) -> bool:
+    return program.ranks is None and WANTS_LAUNCHER.search(ending.reason) is not None
+
+
 def program_error(program: Program, ending: Ending) -> ProgramError:
     """Return the error for a program that fails, or does not train, as it is written."""
     if ending.reason == FORKS_MEND:
@@ -164,7 +196,7 @@ def _complaint(program: Program, ending: Ending) -> str:
                 "Make its batch or its model smaller first."
             )
         case Outcome.HUNG:
-            return f"{name} hangs by itself: {ending.reason}. Its last output is above."
+            return f"{name} stands still: {ending.reason}. Its last output is above."
         case Outcome.SCRATCH_FULL:
             return (
                 f"{name} writes more than its trials may: {ending.reason}. Allow more by "
@@ -189,15 +221,15 @@ def _mend(ending: Ending) -> str:
 
 def _complaint_of_error(program: Program, ending: Ending) -> str:
     name = program.name
-    if FENCED_OFF.search(ending.reason):
+    if is_fenced_off(ending):
         return (
             f"{name} ended where it writes: {ending.reason}. If it does that without autotune "
             "too, mend it first. If not, the fence around trials cannot let it write there: "
             "write below the working directory or a folder of yours, or try --fence landlock."
         )
-    if program.ranks is None and WANTS_LAUNCHER.search(ending.reason):
+    if _wants_launcher(program, ending):
         return (
             f"{name} wants to be started by a launcher ({ending.reason}). Say how many ranks "
             f"it takes: autotune search --nproc-per-node 2 {program}"
         )
-    return f"{name} fails by itself, before autotune changed anything: {ending.reason}"
+    return complaint(name, ending)

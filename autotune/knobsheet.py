@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from autotune import first_start
 from autotune.console import plain
 from autotune.domain import NotOffered
 from autotune.failures import program_error
@@ -21,6 +22,7 @@ from autotune.objective import START_SILENCE_S
 from autotune.outcome import Ending
 from autotune.profile import LoaderFacts, OptimizerFacts, Profile
 from autotune.program import Program
+from autotune.rig import SILENT, Reports
 from autotune.rigs import Rigs
 
 BATCH = 32
@@ -64,7 +66,12 @@ def _rows(hardware: Hardware, profile: Profile) -> Iterator[Row]:
         yield Row(name, knob.scope, _text(now), () if only else values, only)
 
 
-def observe(program: Program, hardware: Hardware, fence: FenceOptions = STRONGEST) -> Profile:
+def observe(
+    program: Program,
+    hardware: Hardware,
+    fence: FenceOptions = STRONGEST,
+    reports: Reports = SILENT,
+) -> Profile:
     """Run a program for its first few steps, behind a fence, and return what they reveal.
 
     Raises:
@@ -73,13 +80,13 @@ def observe(program: Program, hardware: Hardware, fence: FenceOptions = STRONGES
     """
     with (
         tempfile.TemporaryDirectory(prefix="autotune-") as folder,
-        Rigs(program, Path(folder), hardware, options=fence) as rigs,
-        rigs.new() as rig,
+        Rigs(program, Path(folder), hardware, reports, fence) as rigs,
     ):
-        ready = rig.open(None, lambda: None, START_SILENCE_S)
-    if isinstance(ready, Ending):
-        raise program_error(program, ready)
-    return ready.profile
+        started = first_start.observe(rigs, lambda: None, START_SILENCE_S)
+        if isinstance(started, Ending):
+            raise program_error(program, started)
+        with started:
+            return started.ready.profile
 
 
 def ordinary_program(device: str) -> Profile:

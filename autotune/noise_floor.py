@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
+from autotune import first_start
 from autotune.budget import Budget
 from autotune.confirm import Confirmation, Contest, confirm
 from autotune.console import Console
@@ -60,7 +61,7 @@ def measure_noise_floor(
         ProgramError: when the program fails or trains too few steps.
     """
     budget = Budget(budget_s)
-    reports = Reports(console.progress, console.warn)
+    reports = Reports(console.progress, console.warn, console.note)
     with (
         tempfile.TemporaryDirectory(prefix="autotune-") as folder,
         Stop(console.stopping) as stop,
@@ -74,10 +75,11 @@ def measure_noise_floor(
             return None
 
         console.phase("observing the program")
-        with rigs.new() as rig:
-            ready = rig.open(None, give_up, START_SILENCE_S)
-        if isinstance(ready, Ending):
-            raise program_error(program, ready)
+        started = first_start.observe(rigs, give_up, START_SILENCE_S)
+        if isinstance(started, Ending):
+            raise program_error(program, started)
+        with started:
+            ready = started.ready
         space = load("default").resolve(hardware, ready.profile)
         base = Setting.as_written(space.baseline, ready.profile)
         console.phase("comparing the program with itself, in fresh processes")

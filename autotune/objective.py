@@ -7,6 +7,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import Self
 
+from autotune import first_start
 from autotune.budget import seconds_left
 from autotune.comparison import Drift, is_decided, speedup
 from autotune.config import Config
@@ -70,8 +71,16 @@ class Objective:
         self.close()
 
     def observe(self, give_up: GiveUp) -> Ready | Ending:
-        """Start the untouched program and return what its first steps revealed."""
-        return self._open(None, give_up)
+        """Start the untouched program and return what its first steps revealed.
+
+        Raises:
+            UsageError: when it reads what is piped into this process.
+        """
+        started = first_start.observe(self._rigs, give_up, START_SILENCE_S)
+        if isinstance(started, Ending):
+            return started
+        self._rig = started.rig
+        return started.ready
 
     def set_up(self, space: ResolvedSpace, base: Setting, step_s: float | None = None) -> None:
         """Say what can be measured; *base* is the baseline's setting."""
@@ -251,7 +260,7 @@ class Objective:
         self._on_rig = config
         return None
 
-    def _open(self, setting: Setting | None, give_up: GiveUp) -> Ready | Ending:
+    def _open(self, setting: Setting, give_up: GiveUp) -> Ready | Ending:
         self._rig = self._rigs.new()
         opened = self._rig.open(setting, give_up, START_SILENCE_S)
         if isinstance(opened, Ending):

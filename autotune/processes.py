@@ -11,20 +11,30 @@ from time import monotonic, sleep
 
 import psutil
 
+from autotune import terminal
 from autotune.program import LaunchPlan
 
 REAP_S = 2.0
 
 
-def start(plan: LaunchPlan, log: Path) -> subprocess.Popen[bytes]:
-    """Start a process whose output goes to *log*; a Ctrl-C in our terminal does not reach it."""
+def start(
+    plan: LaunchPlan, log: Path, own_terminal: terminal.Terminal | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a process; a Ctrl-C in our terminal does not reach it.
+
+    Args:
+        plan: What is started.
+        log: Where its output goes; its input is empty.
+        own_terminal: A terminal for its input and output instead, which writes the log itself.
+    """
     with log.open("ab") as output:
+        variables = terminal.variables(os.environ) if own_terminal is not None else {}
         return subprocess.Popen(
             plan.argv,
             cwd=plan.cwd,
-            env={**os.environ, **plan.env},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
+            env={**os.environ, **variables, **plan.env},
+            stdin=own_terminal.theirs if own_terminal else subprocess.DEVNULL,
+            stdout=own_terminal.theirs if own_terminal else output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             pass_fds=plan.pass_fds,

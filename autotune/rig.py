@@ -23,9 +23,11 @@ from autotune.probes.nvml import NvmlMemory
 from autotune.program import LaunchPlan, Program, python_plan
 from autotune.rehearsal import Rehearsal, RehearsalPlan
 from autotune.setting import Setting
+from autotune.terminal import Asked, Terminal
 from autotune.trackers import TRACKERS_OFF
 from autotune.watch import Watch
 from autotune.wire import (
+    AskedInput,
     Close,
     Dissect,
     Dissected,
@@ -60,10 +62,15 @@ class Reports:
     Attributes:
         progress: Called at each block of a running measurement.
         doubt: Called with a sentence that the user should read.
+        note: Called with a sentence that is good to know.
     """
 
     progress: Callable[[Progress], None] = lambda _: None
     doubt: Callable[[str], None] = lambda _: None
+    note: Callable[[str], None] = lambda _: None
+
+
+SILENT = Reports()
 
 
 class Rig:
@@ -87,7 +94,7 @@ class Rig:
         cache_dir: Path,
         fence: Fence,
         gpu_uuids: Sequence[str] = (),
-        reports: Reports = Reports(),
+        reports: Reports = SILENT,
     ) -> None:
         self._program = program
         self._directory = directory
@@ -102,6 +109,8 @@ class Rig:
         self._watch: Watch | None = None
         self._has_ranks = False
         self._mounts: processes.OwnMounts | None = None
+        self._terminal: Terminal | None = None
+        self._asked: Asked | None = None
         self._number = 0  # of the last question; answers to earlier ones are dropped
         self.log = directory / "log.txt"
 
@@ -150,7 +159,17 @@ class Rig:
         has_failed = last.outcome is not Outcome.RAN_OUT or not answer.seen.steps
         return Rehearsal(answer.seen, last if has_failed else None)
 
-    def _start(self, setting: Setting | None, plan: RehearsalPlan | None = None) -> Ending | None:
+    def run_bare(self, give_up: GiveUp) -> Ending:
+        """Start the program without seams, and wait for its end, or until that is given up."""
+        if ending := self._start(None, bare=True):
+            return ending
+        answer = self._await(give_up, math.inf)
+        assert isinstance(answer, Ending), "without seams nothing is answered but the end"
+        return answer
+
+    def _start(
+        self, setting: Setting | None, plan: RehearsalPlan | None = None, *, bare: bool = False
+    ) -> Ending | None:
         """Start the process and tell it what to run; return how it ended if it has."""
         self._directory.mkdir(parents=True, exist_ok=True)
         used_before = NvmlMemory(self._gpu_uuids).used_bytes()
@@ -161,7 +180,9 @@ class Rig:
             launch = self._launch_plan(setting, theirs.fileno())
             self._has_ranks = launch.ranks is not None
             own = [self._cache_dir]
-            self._process = processes.start(view.fenced(launch, own), self.log)
+            if self._program.mode.terminal:
+                self._terminal = Terminal(self.log)
+            self._process = processes.start(view.fenced(launch, own), self.log, self._terminal)
         self._link = Link(ours)
         self._watch = Watch(self._process.pid, self._gpu_uuids, used_before)
         start = Start(
@@ -173,6 +194,7 @@ class Rig:
             devices=self._fence.devices,
             max_scratch_bytes=self._fence.max_scratch_bytes,
             rehearsal=plan,
+            bare=bare,
         )
         try:
             self._link.send(start)
@@ -242,6 +264,9 @@ class Rig:
                 pass  # end_tree() ends it in any case
         if self._process is not None:
             processes.end_tree(self._process, mark=(MARK, self._mark), mounts=self._mounts)
+        if self._terminal is not None:
+            self._terminal.close()
+            self._terminal = None
         if self._mounts is not None:
             self._mounts.close()
             self._mounts = None
@@ -258,8 +283,15 @@ class Rig:
             self._view.close()
             self._view = None
 
+    @property
+    def asked(self) -> Asked | None:
+        """What the program asked for by reading its input; None where it did not."""
+        return self._asked if self._terminal is None else self._terminal.asked
+
     def log_tail(self) -> str:
         """Return the end of what the program printed."""
+        if self._terminal is not None:
+            self._terminal.settle()
         try:
             return self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
         except OSError:
@@ -319,6 +351,8 @@ class Rig:
                     self._reports.progress(message)
                 case Doubted(sentence):
                     self._reports.doubt(sentence)
+                case AskedInput(prompt):
+                    self._asked = Asked(prompt, now, self._asked.times + 1 if self._asked else 1)
                 case Measured() | Dissected() | NotFinite() if message.number != self._number:
                     heard = now  # to an earlier question, which was given up or answered before
                 case Ready() | Measured() | Dissected() | NotFinite() | Rehearsed():
@@ -372,7 +406,10 @@ class Rig:
                 pass  # its ranks are ended with it; what they have said counts
             paths = [p for p in self._own_dir.glob("ended-*") if p.suffix != ".part"]
             words += [e for path in paths if isinstance(e := decode(path.read_bytes()), Ended)]
-        return failures.from_ranks(words, codes, self._exit_code(), self.log_tail())
+        ending = failures.from_ranks(words, codes, self._exit_code(), self.log_tail())
+        if (asked := self.asked) is None:
+            return ending
+        return failures.having_asked(ending, monotonic() - asked.at_s, asked.prompt)
 
     def _exit_code(self) -> int | None:
         assert self._process is not None, "only a started rig can end"

@@ -232,7 +232,7 @@ def sitting(run: RunDir, study: Study, budget_s: float, console: Console) -> Ite
         startup.hear(progress)
         console.progress(progress)
 
-    reports = Reports(hear, console.warn)
+    reports = Reports(hear, console.warn, console.note)
     try:
         with (
             Stop(console.stopping) as stop,

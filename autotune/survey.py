@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from autotune import preflight
+from autotune import first_start, preflight
 from autotune.bestfile import BestFile
 from autotune.console import Console
 from autotune.errors import ProgramError
@@ -19,7 +19,7 @@ from autotune.objective import START_SILENCE_S
 from autotune.outcome import Ending, Outcome
 from autotune.profile import Profile
 from autotune.program import Program
-from autotune.rig import Reports, Rig
+from autotune.rig import Reports
 from autotune.rigs import Rigs
 from autotune.setting import Setting
 from autotune.spacefile import load
@@ -60,7 +60,7 @@ def survey(
     for doubt in doubts:
         console.warn(doubt)
     found: list[Facts] = []
-    reports = Reports(console.progress, console.warn)
+    reports = Reports(console.progress, console.warn, console.note)
     with (
         tempfile.TemporaryDirectory(prefix="autotune-") as folder,
         Stop(console.stopping) as stop,
@@ -69,8 +69,8 @@ def survey(
         console.fenced(rigs.fence)
         for number in range(1, processes + 1):
             console.phase(f"process {number} of {processes}")
-            with rigs.new() as rig:
-                found.append(_one(_Subject(rig, program, best, hardware, stop), is_first=not found))
+            subject = _Subject(rigs, program, best, hardware, stop)
+            found.append(_one(subject, is_first=not found))
             if stop.requests:
                 break
     measurements = tuple(m for facts in found for m in facts.measurements)
@@ -78,12 +78,12 @@ def survey(
 
 
 class _Subject:
-    """A rig with what is measured on it."""
+    """What is measured, and the rigs for it."""
 
     def __init__(
-        self, rig: Rig, program: Program, best: BestFile | None, hardware: Hardware, stop: Stop
+        self, rigs: Rigs, program: Program, best: BestFile | None, hardware: Hardware, stop: Stop
     ) -> None:
-        self.rig, self.program, self.best, self.hardware = rig, program, best, hardware
+        self.rigs, self.program, self.best, self.hardware = rigs, program, best, hardware
         self._stop = stop
 
     def give_up(self) -> Ending | None:
@@ -102,20 +102,23 @@ class _Subject:
 
 def _one(subject: _Subject, *, is_first: bool) -> Facts:
     """Measure one fresh process; the first is taken apart as well."""
-    rig, give_up, best = subject.rig, subject.give_up, subject.best
-    ready = rig.open(None if best is None else best.setting, give_up, START_SILENCE_S)
-    if isinstance(ready, Ending):
-        raise _failure(subject, ready)
-    setting = subject.setting(ready.profile)
-    measurement = rig.measure(setting, WINDOW, give_up, START_SILENCE_S)
-    if isinstance(measurement, Ending):
-        raise _failure(subject, measurement)
-    anatomy = rig.dissect(CEILING, give_up, START_SILENCE_S) if is_first else Anatomy()
+    give_up = subject.give_up
+    best = None if subject.best is None else subject.best.setting
+    started = first_start.observe(subject.rigs, give_up, START_SILENCE_S, best)
+    if isinstance(started, Ending):
+        raise _failure(subject, started)
+    with started:
+        rig, profile = started.rig, started.ready.profile
+        setting = subject.setting(profile)
+        measurement = rig.measure(setting, WINDOW, give_up, START_SILENCE_S)
+        if isinstance(measurement, Ending):
+            raise _failure(subject, measurement)
+        anatomy = rig.dissect(CEILING, give_up, START_SILENCE_S) if is_first else Anatomy()
     return Facts(
         str(subject.program),
         setting.config,
         subject.hardware,
-        ready.profile,
+        profile,
         (measurement,),
         anatomy if isinstance(anatomy, Anatomy) else Anatomy(),
     )

@@ -25,7 +25,7 @@ from autotune.program import Program
 from autotune.rehearsal import RehearsalPlan, Seen
 from autotune.setting import Setting
 
-PROTOCOL = 6
+PROTOCOL = 7
 # Longer steps are too dear for evidence from many blocks: one is left out and two are taken. At 0.5
 # s per step the ordinary least, six blocks of warm-up and five that count, would take 6 s.
 SLOW_STEP_S = 0.5
@@ -66,6 +66,7 @@ class Start:
         devices: Under overlays: the device numbers of what they cover, by path.
         max_scratch_bytes: What the program may write.
         rehearsal: Run it with short epochs instead, to see what lies between and after them.
+        bare: Run it without seams instead, to see what it does by itself.
     """
 
     program: Program
@@ -76,6 +77,7 @@ class Start:
     devices: Mapping[str, int] = field(default_factory=dict)
     max_scratch_bytes: int | None = None
     rehearsal: RehearsalPlan | None = None
+    bare: bool = False
     protocol: int = PROTOCOL
     kind: Literal["start"] = "start"
 
@@ -153,6 +155,14 @@ class Doubted:
 
 
 @dataclass(frozen=True)
+class AskedInput:
+    """The program read its standard input, which is empty; with the line that it printed last."""
+
+    prompt: str
+    kind: Literal["asked_input"] = "asked_input"
+
+
+@dataclass(frozen=True)
 class Measured:
     """The answer to the Measure of this number."""
 
@@ -211,7 +221,9 @@ class Ended:
 
 
 ToRig = Start | Measure | Dissect | Close
-FromRig = Ready | Progress | Doubted | Measured | Dissected | NotFinite | Rehearsed | Ended
+FromRig = (
+    Ready | Progress | Doubted | AskedInput | Measured | Dissected | NotFinite | Rehearsed | Ended
+)
 Message = Annotated[ToRig | FromRig, Field(discriminator="kind")]
 
 

@@ -57,6 +57,8 @@ class ScriptedRigs:
 class ScriptedRig:
     """One of them."""
 
+    asked = None
+
     def __init__(self, rigs: ScriptedRigs) -> None:
         self.rigs, self.number = rigs, rigs.started
 

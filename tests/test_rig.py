@@ -266,14 +266,16 @@ def test_closing_a_rig_leaves_no_process(tmp_path: Path) -> None:
     assert not [p for p in tree if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_a_rig_whose_parent_is_killed_ends_with_all_its_workers(tmp_path: Path) -> None:
+def test_rigs_whose_parent_is_killed_end_with_workers_and_ranks_in_a_terminal_too(
+    tmp_path: Path,
+) -> None:
     parent = psutil.Popen([sys.executable, "-c", _PARENT, str(tmp_path)])
     pid_file = tmp_path / "pids"
     while not pid_file.exists():
         assert parent.poll() is None, "the parent should live until it is killed"
         time.sleep(0.05)
     pids = [int(pid) for pid in pid_file.read_text().split()]
-    assert len(pids) == 3
+    assert len(pids) >= 3 + 3, "a rig with two workers, and two ranks with their launcher"
     parent.kill()
     parent.wait()
     gone, alive = psutil.wait_procs(
@@ -286,12 +288,22 @@ _PARENT = """
 import sys, time
 from pathlib import Path
 import psutil
-from tests.rigging import open_rig
+from dataclasses import replace
+from autotune.mode import RunMode
+from autotune.program import parse_program
+from autotune.rig import Rig
+from autotune.wire import Ready
+from tests.rigging import PROGRAMS, fence, never, open_rig
 directory = Path(sys.argv[1])
-with open_rig(directory, "slow_items.py") as opened:
+subject = parse_program(str(PROGRAMS / "own_ddp.py"), (), directory, ranks=2)
+subject = replace(subject, mode=RunMode(terminal=True))
+ranks = Rig(subject, directory / "ranks", directory / "cache", fence())
+with open_rig(directory, "slow_items.py") as opened, ranks:
     opened.measured(num_workers=2)
-    rig = psutil.Process(opened.rig.pid)
-    pids = [rig.pid, *(child.pid for child in rig.children())]
+    assert isinstance(ranks.open(None, never, 60.0), Ready)
+    rigs = [psutil.Process(pid) for pid in (opened.rig.pid, ranks.pid)]
+    trees = [(rig, *rig.children(recursive=True)) for rig in rigs]
+    pids = [process.pid for tree in trees for process in tree]
     (directory / "part").write_text(" ".join(map(str, pids)))
     (directory / "part").rename(directory / "pids")
     time.sleep(600)

@@ -49,11 +49,15 @@ def test_measure_under_a_config_gives_json_for_scripts(workplace: Path) -> None:
     assert facts["throughput"]["low"] <= facts["throughput"]["estimate"]
 
 
-def test_measure_shows_a_failing_program_its_own_traceback(workplace: Path) -> None:
-    done = autotune("measure", str(PROGRAMS / "fails.py"))
+def test_a_program_that_prompts_is_told_with_its_question_and_its_own_traceback(
+    workplace: Path,
+) -> None:
+    done = autotune("measure", str(PROGRAMS / "first_contact.py"), "input")
     assert done.returncode == 2
-    assert "fails.py" in done.stderr
-    assert "fails by itself" in done.stderr
+    assert "first_contact.py" in done.stderr
+    asked = 'it asks for input ("Where is the data set?"), got none and ended: EOFError'
+    assert asked in done.stderr
+    assert "give it the answer by a flag" in done.stderr
 
 
 def test_doctor_describes_the_machine_and_wants_a_program_for_aa(workplace: Path) -> None:

@@ -20,6 +20,7 @@ from autotune.measurement import Anatomy, Memory
 from autotune.rehearsal import RehearsalPlan, Seen
 from autotune.wire import (
     PROTOCOL,
+    AskedInput,
     Close,
     Dissect,
     Dissected,
@@ -59,6 +60,7 @@ MESSAGES: dict[str, ToRig | FromRig] = {
         max_scratch_bytes=1 << 33,
     ),
     "doubted": Doubted("data.bin is copied first."),
+    "asked input": AskedInput("Where is the data set?"),
     "measure": Measure(SETTING, WindowPlan(0.5, 6.0, 0.6, 3.0, 0.015, give_up_below=812.5)),
     "a numbered question": Measure(SETTING, WindowPlan(1, 2, 3, 4), 7),
     "dissect": Dissect(WindowPlan(1, 2, 3, 4), 8),

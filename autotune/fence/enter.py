@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from autotune import terminal
 from autotune.fence import kernel
 from autotune.fence.plan import Cover
 from autotune.fence.spec import EXERCISE, Covering, FenceSpec, read_spec
@@ -34,6 +35,7 @@ def main(spec_path: str, separator: str = "--", *command: str) -> int:
     """Enter the fence and become the command; return an exit code only where that fails."""
     spec = read_spec(spec_path)
     assert separator == "--", "the command stands after --"
+    terminal.take()
     # opened while files are real: later these paths may lead to an upper layer
     with Path(spec.answer_file).open("w", encoding="utf-8") as answer:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import queue
+import signal
 import socket
 import sys
 import threading
@@ -22,11 +23,26 @@ import psutil
 
 from autotune.inside import launch
 from autotune.inside.group import Group, hide_launcher, join, rank_of, take_device
-from autotune.wire import Doubted, Ended, Link, LinkClosed, Rehearsed, Start, ToRig, decode, encode
+from autotune.inside.input_watch import watch_input
+from autotune.wire import (
+    AskedInput,
+    Doubted,
+    Ended,
+    Link,
+    LinkClosed,
+    Rehearsed,
+    Start,
+    ToRig,
+    decode,
+    encode,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autotune.inside.borders import Borders
     from autotune.inside.short_epochs import ShortEpochs
+    from autotune.program import Program
     from autotune.rehearsal import Seen
 
 LAUNCHER_POLL_S = 0.5
@@ -35,6 +51,8 @@ LAUNCHER_POLL_S = 0.5
 def main(wire: int, shared: Path) -> int:
     """Run one rig, or one of its ranks; return the exit code of the program."""
     started = perf_counter()
+    if os.isatty(0):  # it hangs up when the parent has gone
+        signal.signal(signal.SIGHUP, lambda *_: _quit(1))
     if rank_of(os.environ):
         return _follow(shared)
     os.set_inheritable(wire, False)  # noqa: FBT003 - the library's own
@@ -56,10 +74,18 @@ def _lead(link: Link, commands: queue.SimpleQueue[ToRig], start: Start, started:
     group = _group_for(start)
     if group.is_launched:
         group.store.set("start", encode(start).decode())
-    listener = _listener(link, commands, start, started, group)
-    listener.seams.guard_files(start, tell=lambda sentence: link.send(Doubted(sentence)))
-    ended = _run(listener, start, group)
-    listener.program_ended()
+
+    def tell(sentence: str) -> None:
+        link.send(Doubted(sentence))
+
+    if start.bare:
+        ended = _run_bare(start, group, tell)
+    else:
+        watch_input(lambda prompt: link.send(AskedInput(prompt)))
+        listener = _listener(link, commands, start, started, group)
+        listener.seams.guard_files(start, tell)
+        ended = _run(listener, start, group)
+        listener.program_ended()
     link.send(ended)
     _quit(ended.exit_code)
     return ended.exit_code
@@ -92,11 +118,14 @@ def _follow(shared: Path) -> int:
     start = decode(group.store.get("start"))
     assert isinstance(start, Start), "the first rank hands on what the parent said"
     _group_for(start, group)
-    follower = _follower(start, group)
-    if start.setting is None or start.setting.distributes_itself:  # it writes as it likes
-        shadow_dir = Path(start.shadow_dir) / f"rank{group.rank}"
-        follower.seams.guard_files(replace(start, shadow_dir=str(shadow_dir)))
-    ended = _run(follower, start, group)
+    own = replace(start, shadow_dir=str(Path(start.shadow_dir) / f"rank{group.rank}"))
+    if start.bare:
+        ended = _run_bare(own, group)
+    else:
+        follower = _follower(start, group)
+        if start.setting is None or start.setting.distributes_itself:  # it writes as it likes
+            follower.seams.guard_files(own)
+        ended = _run(follower, start, group)
     part = shared / f"ended-{group.rank}.part"
     part.write_bytes(encode(ended))
     part.rename(shared / f"ended-{group.rank}")
@@ -143,9 +172,28 @@ def _run(listener: Borders | ShortEpochs, start: Start, group: Group) -> Ended:
         open_places = [Path(place) for place in start.open_places]
         seams.silence(Path(start.shadow_dir) / f"rank{group.rank}", open_places)
         seams.distribution.agree()
+    ended = _run_to_its_end(program, config, group, seams.flags.see_keywords)
+    return replace(ended, steps=listener.steps, unseen=seams.by_hand.unseen())
+
+
+def _run_bare(start: Start, group: Group, tell: Callable[[str], None] = lambda _: None) -> Ended:
+    """Run the program to its end without seams: nothing but the fence's own is in its way."""
+    from autotune.inside.seams import Seams
+
+    Seams(None, None, group=group).guard_files(start, tell)
+    return _run_to_its_end(start.program, launch.RecordedConfig({}), group)
+
+
+def _run_to_its_end(
+    program: Program,
+    config: launch.RecordedConfig,
+    group: Group,
+    see_keywords: launch.SeeKeywords = lambda *_: None,
+) -> Ended:
+    """Run the program; return how it ended."""
     exception, trace, exit_code = "", "", 0
     try:
-        launch.run(program, config, seams.flags.see_keywords)
+        launch.run(program, config, see_keywords)
     except SystemExit as end:
         exit_code = end.code if isinstance(end.code, int) else int(end.code is not None)
         exception = f"SystemExit: {end.code}" if exit_code else ""
@@ -159,8 +207,7 @@ def _run(listener: Borders | ShortEpochs, start: Start, group: Group) -> Ended:
         )
         trace = "".join(shown)
         (sys.__stderr__ or sys.stderr).write(trace)
-    unseen = seams.by_hand.unseen()
-    return Ended(listener.steps, exception, trace, exit_code, group.rank, time(), unseen)
+    return Ended(0, exception, trace, exit_code, group.rank, time())
 
 
 def _end_with(launcher: int) -> None:

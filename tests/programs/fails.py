@@ -1,3 +1,3 @@
 """Fails by itself."""
 
-raise RuntimeError("no such data set: imaginary")
+raise ImportError("no such data set: imaginary")

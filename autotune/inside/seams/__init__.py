@@ -204,7 +204,8 @@ class Seams:
         shadow_dir = Path(start.shadow_dir)
         self._trackers = TrackersSeam(shadow_dir)
         self._trackers.install()
-        self.downloads.install()
+        if not start.bare:
+            self.downloads.install()
         if start.fence is FenceKind.OVERLAY:
             self._files = OverlaySeam(start.devices, start.max_scratch_bytes, tell)
         else:

@@ -1,0 +1,267 @@
+"""The first start of a program: what it takes for it to train in a rig, or why it does not.
+
+A program that fails before it trains is started once more with a terminal, and then without
+autotune's seams: only what fails there in the same way fails by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Self
+
+from autotune import failures, terminal
+from autotune.budget import seconds_left
+from autotune.errors import UsageError
+from autotune.outcome import ENDED_BY_US, Cause, Ending, Outcome
+from autotune.program import Program
+from autotune.rig import GiveUp, Rig
+from autotune.rigs import Rigs
+from autotune.setting import Setting
+from autotune.terminal import COLUMNS, ROWS, Asked
+from autotune.wire import Ready
+
+# Without seams a program is given so many times as long as it took to fail under them, within these
+# bounds: a loaded machine was seen to start a program in twice the time.
+TIMES_AS_LONG = 3.0
+LEAST_BARE_S, MOST_BARE_S = 10.0, 60.0
+TELLING = 1.5  # one that lives so many times as long as the other did not fail by itself
+MOST_LINES = 20  # of what a program printed
+MANY_TIMES = 20  # a program that reads its input so often waits for an answer
+# What no terminal mends; argparse's own ending is one of these by what it printed
+NOT_A_TERMINALS = re.compile(
+    r"ModuleNotFoundError|ImportError|(Syntax|Indentation|Tab)Error|the process died of"
+)
+USAGE = re.compile(r"^usage: ", re.MULTILINE)
+PIPED = "What is piped into autotune is not passed on to the program"
+FILES = "have the program read it from a file that a flag names"
+
+
+@dataclass(frozen=True)
+class Started:
+    """A program that trains, on a rig that its caller closes."""
+
+    rig: Rig
+    ready: Ready
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.rig.close()
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """A start that came to nothing.
+
+    Attributes:
+        took_s: How long the program lived.
+        printed: What it printed last.
+    """
+
+    ending: Ending
+    took_s: float
+    printed: str
+
+
+def observe(
+    rigs: Rigs, give_up: GiveUp, silence_s: float, setting: Setting | None = None
+) -> Started | Ending:
+    """Start a program until it trains; the rigs keep the mode in which it does.
+
+    Args:
+        rigs: Make the rigs, and say what happens.
+        give_up: Asked many times a second; an Ending from it ends the start.
+        silence_s: A program that makes no step for so long hangs.
+        setting: What it runs under; None leaves it untouched.
+
+    Raises:
+        UsageError: when the program reads its input, and something is piped into this process.
+    """
+    first = _start(rigs, give_up, silence_s, setting)
+    if isinstance(first, Started):
+        return first
+    if not _is_worth_another(rigs, first.ending):
+        return _having_piped(first.ending)
+    failed = first
+    if not rigs.program.mode.terminal and _may_want_terminal(first):
+        second = _start_in_terminal(rigs, first, give_up, silence_s, setting)
+        if isinstance(second, Started):
+            return second
+        if second is not None and not _is_worth_another(rigs, second.ending):
+            return _having_piped(second.ending)
+        failed = second or first
+    if setting is not None:
+        return failed.ending
+    return examined(rigs, failed.ending, failed.took_s, give_up)
+
+
+def examined(rigs: Rigs, ending: Ending, took_s: float, give_up: GiveUp) -> Ending:
+    """Start a program that failed without seams; return its ending with whose fault it is.
+
+    Args:
+        rigs: Make the rigs.
+        ending: How it failed, untouched.
+        took_s: How long after its start.
+        give_up: Asked many times a second; an Ending from it ends the start.
+    """
+    if not _is_worth_another(rigs, ending) or failures.is_fenced_off(ending):
+        return ending
+    patience_s = min(max(LEAST_BARE_S, TIMES_AS_LONG * took_s), MOST_BARE_S, seconds_left(give_up))
+    if patience_s < took_s:
+        return replace(
+            ending, cause=Cause.UNCLEAR, evidence="there was no time to start it without autotune"
+        )
+    rigs.reports.note("Starting it without autotune's hooks, to see whose fault that is.")
+    until = monotonic() + patience_s
+
+    def over() -> Ending | None:
+        if monotonic() > until:
+            return Ending(Outcome.OUT_OF_TIME, f"it still ran after {patience_s:.0f} s")
+        return give_up()
+
+    program = rigs.program
+    rigs.program = _in_terminal(program)  # as its user starts it
+    try:
+        with rigs.new() as rig:
+            return _judged(ending, rig.run_bare(over), is_telling=patience_s > TELLING * took_s)
+    finally:
+        rigs.program = program
+
+
+def _judged(ending: Ending, bare: Ending, *, is_telling: bool) -> Ending:
+    """Say whose fault an ending is, by how the program ended without seams.
+
+    Args:
+        ending: How it ended under them.
+        bare: How it ended without, or when it was given up.
+        is_telling: A program that was given up had lived for clearly longer than under them.
+    """
+    match bare.outcome:
+        case Outcome.INTERRUPTED:
+            return bare
+        case Outcome.OUT_OF_TIME | Outcome.RAN_OUT:
+            ran = bare.reason if bare.outcome is Outcome.OUT_OF_TIME else "it ran to its end"
+            has_lived = is_telling or bare.outcome is Outcome.RAN_OUT
+            cause = Cause.AUTOTUNE if has_lived else Cause.UNCLEAR
+            return replace(ending, cause=cause, evidence=f"without autotune's hooks {ran}")
+        case Outcome.CRASHED if bare.way == ending.way:
+            return replace(
+                ending,
+                cause=Cause.PROGRAM,
+                evidence="started again without autotune's hooks, it ended in the same way",
+            )
+        case _:
+            return replace(
+                ending,
+                cause=Cause.UNCLEAR,
+                evidence=f"without autotune's hooks it fails otherwise: {bare.reason}",
+            )
+
+
+def _start(
+    rigs: Rigs, give_up: GiveUp, silence_s: float, setting: Setting | None
+) -> Started | _Failed:
+    began = monotonic()
+    rig = rigs.new()
+    try:
+        opened = rig.open(setting, give_up, silence_s)
+        if not isinstance(opened, Ending):
+            _refuse_pipe(rigs, rig)
+            return Started(rig, opened)
+        printed = rig.log_tail()
+        ending = _having_asked(opened, rig.asked)
+        failed = _Failed(_with_words(ending, printed), monotonic() - began, printed)
+    except BaseException:
+        rig.close()
+        raise
+    rig.close()
+    return failed
+
+
+def _start_in_terminal(
+    rigs: Rigs, first: _Failed, give_up: GiveUp, silence_s: float, setting: Setting | None
+) -> Started | _Failed | None:
+    """Start a program that failed once more, with a terminal; None where there is no time for it.
+
+    The rigs keep that mode where it trains, and where it fails otherwise than before.
+    """
+    name, program = rigs.program.name, rigs.program
+    if seconds_left(give_up) < first.took_s or _in_terminal(program) == program:
+        return None
+    rigs.reports.note(
+        f"{name} failed before it trained ({first.ending.reason}). Starting it once more, in a "
+        "terminal."
+    )
+    rigs.program = _in_terminal(program)
+    second = _start(rigs, give_up, silence_s, setting)
+    if isinstance(second, Started):
+        rigs.reports.note(f"{name} needs a terminal: its trials get one of {ROWS} x {COLUMNS}.")
+        return second
+    if second.ending.outcome in ENDED_BY_US and second.took_s < TELLING * first.took_s:
+        rigs.program = program
+        return None
+    return second
+
+
+def _in_terminal(program: Program) -> Program:
+    """Return a program that starts with a terminal, where this system has any to give."""
+    return replace(program, mode=replace(program.mode, terminal=terminal.is_available()))
+
+
+def _is_worth_another(rigs: Rigs, ending: Ending) -> bool:
+    """Another start may tell more."""
+    return (
+        ending.outcome is Outcome.CRASHED
+        and ending.cause is None
+        and not failures.is_settled(rigs.program, ending)
+    )
+
+
+def _may_want_terminal(failed: _Failed) -> bool:
+    is_usage = failed.ending.reason.startswith("SystemExit") and USAGE.search(failed.printed)
+    return not is_usage and NOT_A_TERMINALS.match(failed.ending.reason) is None
+
+
+def _with_words(ending: Ending, printed: str) -> Ending:
+    """Show what a program printed that ended by its own word: sys.exit() leaves no traceback."""
+    if ending.program_traceback or not ending.reason.startswith("SystemExit"):
+        return ending
+    return replace(ending, program_traceback="\n".join(printed.splitlines()[-MOST_LINES:]))
+
+
+def _having_asked(ending: Ending, asked: Asked | None) -> Ending:
+    """Say that a program that made no step was asking all the time, if it was."""
+    is_over = ending.outcome in {Outcome.OUT_OF_TIME, Outcome.HUNG}
+    if not is_over or asked is None or asked.times < MANY_TIMES:
+        return ending
+    reason = f'it asks for input again and again ("{asked.prompt}"), and makes no step'
+    return replace(ending, reason=reason, cause=Cause.INPUT)
+
+
+def _having_piped(ending: Ending) -> Ending:
+    """Say what became of a pipe, of a program that asks for input."""
+    if ending.cause is Cause.INPUT and is_piped():
+        return replace(ending, evidence=f"{PIPED}: {FILES}")
+    return ending
+
+
+def _refuse_pipe(rigs: Rigs, rig: Rig) -> None:
+    if rig.asked is not None and is_piped():
+        raise UsageError(
+            f"{rigs.program.name} reads its standard input. {PIPED}, and it would train on "
+            f"something else: {FILES}, or start autotune with < /dev/null."
+        )
+
+
+def is_piped(descriptor: int = 0) -> bool:
+    """Tell whether this process gets what another one says, or a file, by its standard input."""
+    try:
+        mode = os.fstat(descriptor).st_mode
+    except OSError:  # it is closed
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
