@@ -82,7 +82,8 @@ def _listener(
             commands.get()  # Close
             _quit()
 
-    return ShortEpochs(start.setting, start.rehearsal, over, started, group)
+    epochs = start.program.mode.epochs
+    return ShortEpochs(start.setting, start.rehearsal, over, started, group, epochs)
 
 
 def _follow(shared: Path) -> int:
@@ -109,11 +110,12 @@ def _follower(start: Start, group: Group) -> Borders | ShortEpochs:
     if start.rehearsal is None:
         from autotune.inside.follower import Follower
 
-        return Follower(start.setting, group, _quit)
+        return Follower(start.setting, group, _quit, start.program.mode.epochs)
     assert start.setting is not None, "what is rehearsed is a setting"
     from autotune.inside.short_epochs import ShortEpochs
 
-    return ShortEpochs(start.setting, start.rehearsal, None, perf_counter(), group)
+    epochs = start.program.mode.epochs
+    return ShortEpochs(start.setting, start.rehearsal, None, perf_counter(), group, epochs)
 
 
 def _group_for(start: Start, group: Group | None = None) -> Group:
@@ -159,8 +161,17 @@ def _run(listener: Borders | ShortEpochs, start: Start, group: Group) -> Ended:
         )
         trace = "".join(shown)
         (sys.__stderr__ or sys.stderr).write(trace)
-    unseen = seams.by_hand.unseen()
-    return Ended(listener.steps, exception, trace, exit_code, group.rank, time(), unseen)
+    return Ended(
+        listener.steps,
+        exception,
+        trace,
+        exit_code,
+        group.rank,
+        time(),
+        seams.by_hand.unseen(),
+        listener.steps - listener.switched_at,
+        listener.suspect,
+    )
 
 
 def _end_with(launcher: int) -> None:
