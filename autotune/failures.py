@@ -64,6 +64,15 @@ SHM_MEND = (
 
 def from_exception(ended: Ended) -> Ending:
     """Return the ending of a program that came to its own end."""
+    return replace(
+        _from_exception(ended),
+        steps=ended.steps,
+        steps_under_config=ended.steps_under_config,
+        suspect=ended.suspect,
+    )
+
+
+def _from_exception(ended: Ended) -> Ending:
     text = ended.exception
     if not text:
         after = f"the program ended after {ended.steps} steps"

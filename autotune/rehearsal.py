@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from autotune.config import Config, KnobValue
-from autotune.outcome import ENDED_BY_US, Ending, Outcome
+from autotune.outcome import ENDED_BY_US, Ending
 
-LIBRARIES = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<")
 Ended = Literal["as planned", "by itself", "out of time"]
 OTHER_BATCHES = 2  # of a loader that trains nothing: a whole one, and one after it
 
@@ -107,7 +105,11 @@ class Rehearsal:
 
     def fails_like(self, other: Rehearsal) -> bool:
         """Tell whether two fail in the same way: the same error, raised by the same line."""
-        return self.has_failed and other.has_failed and _way(self) == _way(other)
+        if self.ending is None or other.ending is None:
+            return False
+        is_both = self.has_failed and other.has_failed
+        is_alike = self.ending.outcome is other.ending.outcome
+        return is_both and is_alike and self.ending.way == other.ending.way
 
 
 @dataclass(frozen=True)
@@ -197,14 +199,6 @@ def _reason(rehearsal: Rehearsal) -> str:
 def _listed(changes: Mapping[str, KnobValue]) -> str:
     listed = " ".join(f"{knob}={value}" for knob, value in changes.items())
     return listed if len(changes) == 1 else f"one of {listed}"
-
-
-def _way(rehearsal: Rehearsal) -> tuple[Outcome, str, str]:
-    ending = rehearsal.ending
-    assert ending is not None, "what has failed has an ending"
-    places = re.findall(r'File "([^"]+)", line (\d+)', ending.program_traceback)
-    own = [f"{path}:{line}" for path, line in places if not LIBRARIES.search(path)]
-    return ending.outcome, ending.reason.split(":")[0], own[-1] if own else ""
 
 
 def _count(number: int, noun: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from autotune.config import Config
 from autotune.confirm import Verdict, promising
+from autotune.mode import RunMode
 from autotune.outcome import Ending, Outcome
 from autotune.program import parse_program
 from autotune.rehearsal import Rehearsal, RehearsalPlan, RehearsalRecord, Seen, doubt, note
@@ -71,6 +72,7 @@ class Stage:
     asked: list[Config] = field(default_factory=list)
     given_s: list[float] = field(default_factory=list)
     started: int = 0
+    mode: RunMode = field(default_factory=RunMode)
 
     def new(self) -> RehearsalRig:
         self.started += 1
