@@ -142,7 +142,11 @@ def test_losses_of_true_epochs_are_those_of_the_program_alone() -> None:
 def test_what_fails_beyond_its_own_length_says_which_epochs_it_needs() -> None:
     def indexes(length: int) -> Callable[[int], None]:
         table = torch.zeros(length)
-        return lambda number: table[number].item() and None
+
+        def step(number: int) -> None:
+            table[number] += 1
+
+        return step
 
     def insists(length: int) -> Callable[[int], None]:
         def step(number: int) -> None:
@@ -284,9 +288,8 @@ def test_a_failure_in_training_after_an_evaluation_was_cut_is_not_put_down_to_it
 def test_workers_that_stay_are_the_same_from_one_true_epoch_to_the_next() -> None:
     for persistent, mode_is_kept in ((True, True), (False, False)):
         with watched() as borders:
-            borders.at[15] = partial(
-                borders.seams.loader.request, num_workers=1, persistent_workers=persistent
-            )
+            request = partial(borders.seams.loader.request, num_workers=1)
+            borders.at[15] = partial(request, persistent_workers=persistent)
             done = train(loader_of(), 4)
         third, fourth = (done.workers[n * BATCHES + 2] for n in (2, 3))
         assert len(third) == len(fourth) == 1, "the workers of an epoch that is over have gone"
