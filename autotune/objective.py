@@ -34,7 +34,8 @@ CEILING_WINDOW = WindowPlan(
 )
 BASELINE_SHARE = 0.5  # of the time left, for its first window
 BASELINE_WORTH_S = 15.0  # or so much, where there is no more: without a baseline nothing is said
-MOST_STARTS = 3  # of a program that ends before a config was measured
+# Of a program for one config, which may end before that was measured, and show three modes.
+MOST_STARTS = 5
 MOST_TURNS = 2  # with the baseline in between, of a config that may be the best
 # Of the incumbent's throughput: a window surely below it is not measured to its end. Of 1,000
 # simulated windows each, whose blocks vary by 3 % and correlate by 0.5, none was ended of configs
@@ -79,13 +80,14 @@ class Objective:
         left_s = seconds_left(give_up)
         most_s = max(BASELINE_SHARE * left_s, min(left_s, BASELINE_WORTH_S))
         for _ in range(MOST_STARTS):
+            was_brief = self._live.mode.brief
             measurement = self._first_of_baseline(give_up, most_s)
             if isinstance(measurement, Measurement):
                 self._remember_reference(measurement)
                 self._live.expect_steps_of(measurement.step_s)
                 break
-            is_short = measurement.outcome is Outcome.RAN_OUT
-            if not is_short and not self._rigs.learn(measurement):
+            has_run_out = measurement.outcome is Outcome.RAN_OUT and not was_brief
+            if not has_run_out and not self._rigs.learn(measurement):
                 break
         turns: tuple[Turn, ...] = ()
         if self._reference is not None:
@@ -115,10 +117,12 @@ class Objective:
         if refusal := self._refusal(config):
             return self._record(config, why, refusal, began, ())
         for _ in range(MOST_STARTS):
+            was_brief = self._live.mode.brief
             result, turns = self._take_turns(config, give_up, incumbent)
             if not isinstance(result, Ending):
                 break
-            if result.outcome is not Outcome.RAN_OUT and not self._rigs.learn(result):
+            has_run_out = result.outcome is Outcome.RAN_OUT and not was_brief
+            if not has_run_out and not self._rigs.learn(result):
                 result = self._with_evidence(result, give_up)
                 break
         return self._record(config, why, result, began, turns)

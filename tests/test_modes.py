@@ -50,7 +50,7 @@ def test_what_a_failure_asks_for_is_tried_once_and_given_up_where_it_does_not_he
         assert rigs.program.mode.epochs is Epochs.TRUE
         assert not rigs.learn(replace(beyond, suspect=None))
         assert not rigs.learn(beyond)
-        assert rigs.program.mode.epochs is Epochs.ENDLESS
+        assert str(rigs.program.mode.epochs) == "endless"
     assert [mode.epochs for mode in modes] == ["true", "whole", "true", "endless"]
     assert said[0] == (
         "ends_its_epochs.py cannot go on beyond its own epoch (ZeroDivisionError at train.py:12): "
@@ -66,6 +66,7 @@ def test_a_program_that_needs_true_and_whole_epochs_and_is_short_is_measured(
     said: list[str] = []
     modes: list[RunMode] = []
     with rigs_of(tmp_path, said, modes, "3", "checks") as rigs, Objective(rigs) as objective:
+        rigs.take_mode(RunMode(brief=True))  # to learn that takes one start more
         ready = objective.observe(never)
         assert isinstance(ready, Ready), ready
         space = load("default").resolve(hardware.detect(), ready.profile)
@@ -73,7 +74,5 @@ def test_a_program_that_needs_true_and_whole_epochs_and_is_short_is_measured(
         record = objective.baseline(never)
         assert record.measurement is not None, record.ending
         assert 0 < sum(b.steps for b in record.measurement.blocks) <= 60
-        other = objective(space.baseline.replace(num_threads=1), "a test", never, None)
-        assert other.speedup is not None, other.ending
     assert rigs.mode == RunMode(epochs=Epochs.WHOLE, brief=True)
     assert len(said) == 2
