@@ -59,7 +59,7 @@ def _lead(link: Link, commands: queue.SimpleQueue[ToRig], start: Start, started:
     listener = _listener(link, commands, start, started, group)
     listener.seams.guard_files(start, tell=lambda sentence: link.send(Doubted(sentence)))
     ended = _run(listener, start, group)
-    listener.program_ended()
+    listener.program_ended(has_failed=bool(ended.exception))
     link.send(ended)
     _quit(ended.exit_code)
     return ended.exit_code

@@ -120,8 +120,8 @@ class Borders(Listener):
         """Counts the parts of the present step, if anything does."""
         return None
 
-    def program_ended(self) -> None:
-        """The program has come to its end."""
+    def program_ended(self, *, has_failed: bool = False) -> None:
+        """The program has come to its end, or to an exception."""
 
     def _forked(self) -> None:
         """In a process that was forked off: whoever measures hears nothing of it."""

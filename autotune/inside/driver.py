@@ -139,11 +139,19 @@ class Driver(Borders):
             if task is not None:
                 task.resume(begin_s)
 
-    def program_ended(self) -> None:
-        """Report what was measured so far, when the program ends in the middle of a window."""
+    def program_ended(self, *, has_failed: bool = False) -> None:
+        """Report what was measured so far, when the program ends in the middle of a window.
+
+        One that fails is not measured: its last word is the answer, and not that to what is asked
+        next, which may be another config.
+        """
         with self._turn:
             meter, measured = self._meter, self._measured
-            if measured is not None:
+            if not self.steps and self.forks.trainer is not None:
+                self._refuse_forks()
+            elif has_failed:
+                self._is_answered = True
+            elif measured is not None:
                 self._measured = None
                 self._answer(measured)
             elif meter is not None and not self._is_answered:
@@ -153,8 +161,6 @@ class Driver(Borders):
             elif self._dissection is not None:
                 self._dissection.close()
                 self._link.send(Dissected(self._dissection.anatomy, self._number))
-            elif not self.steps and self.forks.trainer is not None:
-                self._refuse_forks()
 
     def step_made(self) -> None:
         """Tell the parent of the first steps: it cannot know how long they take."""

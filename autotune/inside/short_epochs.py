@@ -88,7 +88,7 @@ class ShortEpochs(Listener):
         if over is not None:
             self._timer.start()
 
-    def program_ended(self) -> None:
+    def program_ended(self, *, has_failed: bool = False) -> None:  # noqa: ARG002
         """The program has come to its end; what was seen is told, its last word comes after."""
         self._end("by itself")
 
