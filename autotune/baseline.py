@@ -79,7 +79,6 @@ def _measure(session: Session) -> Baseline:
     ready = objective.observe(session.until_over)
     if isinstance(ready, Ending):
         raise _failure(session, ready)
-    study.mode = session.rigs.program.mode
     space = head.space.resolve(head.hardware, ready.profile)
     setting = _setting(space, ready.profile, head)
     objective.set_up(space, setting)

@@ -18,6 +18,7 @@ from autotune.errors import AutotuneError, ProgramError, UsageError
 
 if TYPE_CHECKING:
     from autotune.console import Console
+    from autotune.result import SearchResult
 
 app = typer.Typer(
     add_completion=False,
@@ -27,6 +28,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 AUTO = "auto"
+NOTHING = "nothing could be measured"  # the finding of a search; its module is imported late
+NOTHING_MEASURED = 3  # the exit status for it
 PROGRAM_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 
 ProgramArgument = Annotated[
@@ -163,6 +166,7 @@ def search(
             console=console,
         )
     verdict.show(result, output)
+    _exit_with(result)
 
 
 @app.command()
@@ -186,6 +190,7 @@ def resume(
     with _errors(console):
         result = api.resume(run, budget=budget, output=output, force=force, console=console)
     verdict.show(result, output)
+    _exit_with(result)
 
 
 @app.command(context_settings=PROGRAM_LAST)
@@ -359,6 +364,12 @@ def knobs(
             reports = Reports(doubt=console.warn, note=console.note)
             about, profile = str(subject), knobsheet.observe(subject, machine, fenced, reports)
         knobsheet.show(knobsheet.rows(machine, profile), about, profile.flags)
+
+
+def _exit_with(result: SearchResult) -> None:
+    """Let scripts know where a search has found out nothing."""
+    if result.finding == NOTHING:
+        raise typer.Exit(NOTHING_MEASURED)
 
 
 @app.callback(invoke_without_command=True)

@@ -22,8 +22,8 @@ from typing import Protocol, Self
 
 from autotune.baseline import Baseline
 from autotune.config import Config
+from autotune.live_rig import START_SILENCE_S
 from autotune.measurement import Interval, Measurement
-from autotune.objective import START_SILENCE_S
 from autotune.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.proposals import ranked
 from autotune.record import Side, TrialRecord, WindowRecord, gradients_sum
@@ -59,6 +59,8 @@ PAIRS = {
     Side.WINNER: (Side.WINNER, Side.BASELINE),
 }
 WINDOW_APART = replace(WINDOW, window_min_s=1.5, window_max_s=3.0)
+BRIEF = replace(WARM_UP, window_min_s=1.5, window_max_s=3.0, half_width=0.01)  # both in one
+MOST_MODES = 3  # of which a program shows one after the other
 LEAST_PAIRS = 3
 MOST_PAIRS = 12
 Round = list[WindowRecord]
@@ -124,6 +126,11 @@ class Contest:
     is_full_length: bool = False
     is_short: bool = False
 
+    @property
+    def is_brief(self) -> bool:
+        """The program ends within seconds: a window is all of a process."""
+        return self.rigs.mode.brief
+
     def setting(self, side: Side) -> Setting:
         """Return the setting of a side."""
         return self.base if side is Side.BASELINE else replace(self.base, config=self.winner)
@@ -143,7 +150,7 @@ class Contest:
     @property
     def is_apart(self) -> bool:
         """Each side needs a process of its own."""
-        return self.space.needs_restart(self.base.config, self.winner)
+        return self.is_brief or self.space.needs_restart(self.base.config, self.winner)
 
     def turns(self, first: Side) -> tuple[Side, ...]:
         """Return whose windows a round has, in order."""
@@ -328,6 +335,16 @@ def promising(study: Study, space: ResolvedSpace) -> list[TrialRecord]:
 
 
 def _round(contest: Contest, first: Side) -> Round | Ending:
+    """Run a round; one in which the program shows another mode begins anew in that."""
+    for _ in range(MOST_MODES):
+        mode = contest.rigs.mode
+        outcome = _round_in_mode(contest, first)
+        if contest.rigs.mode == mode:
+            break
+    return outcome
+
+
+def _round_in_mode(contest: Contest, first: Side) -> Round | Ending:
     windows: list[WindowRecord] = []
     with _Process(contest) as process:
         for side in contest.turns(first):
@@ -335,6 +352,8 @@ def _round(contest: Contest, first: Side) -> Round | Ending:
             result = process.measure(side)
             if isinstance(result, Ending) and result.outcome is Outcome.RAN_OUT:
                 result = process.measure(side)  # a short program ended: it is started once more
+            if isinstance(result, Ending) and contest.rigs.learn(result):
+                return result
             if isinstance(result, Ending):
                 pairs = windows[: len(windows) // 2 * 2]
                 says_enough = not contest.is_apart and len(pairs) >= LEAST_WINDOWS
@@ -361,33 +380,36 @@ class _Process:
     def measure(self, side: Side) -> Measurement | Ending:
         """Measure a side, in a fresh process that is warmed up first if there is none for it."""
         contest, setting = self._contest, self._contest.setting(side)
-        if self._rig is not None and contest.space.needs_restart(self._started_as, setting.config):
+        is_apart = contest.space.needs_restart(self._started_as, setting.config)
+        if contest.is_brief or is_apart:
             self._close()
         if self._rig is None:
             self._rig = contest.rigs.new()
             self._started_as = setting.config
-            if ending := _warm_up(self._rig, setting, contest.give_up):
+            if ending := self._begin(self._rig, setting):
                 self._close()
                 return ending
-        window = WINDOW_APART if contest.is_apart else WINDOW
+        window = BRIEF if contest.is_brief else WINDOW_APART if contest.is_apart else WINDOW
         result = self._rig.measure(setting, window, contest.give_up, START_SILENCE_S)
         if isinstance(result, Ending):
             self._close()
         return result
 
+    def _begin(self, rig: Rig, setting: Setting) -> Ending | None:
+        """Start a fresh process and run it in, where it lives long enough for that."""
+        contest = self._contest
+        opened = rig.open(setting, contest.give_up, START_SILENCE_S)
+        if isinstance(opened, Ending):
+            return opened
+        if contest.is_brief:
+            return None
+        warm = rig.measure(setting, WARM_UP, contest.give_up, START_SILENCE_S)
+        return warm if isinstance(warm, Ending) else None
+
     def _close(self) -> None:
         if self._rig is not None:
             self._rig.close()
         self._rig = None
-
-
-def _warm_up(rig: Rig, setting: Setting, give_up: GiveUp) -> Ending | None:
-    """Start a fresh process under its setting and run it in; what it measures is not used."""
-    opened = rig.open(setting, give_up, START_SILENCE_S)
-    if isinstance(opened, Ending):
-        return opened
-    warm = rig.measure(setting, WARM_UP, give_up, START_SILENCE_S)
-    return warm if isinstance(warm, Ending) else None
 
 
 def _winner_of(windows: Sequence[WindowRecord]) -> Config:

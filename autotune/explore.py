@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autotune.blame import judged
 from autotune.confirm import promising
 from autotune.diagnosis import Diagnosis
 from autotune.proposals import Proposals, ranked
@@ -29,6 +30,7 @@ def explore(session: Session, space: ResolvedSpace, diagnosis: Diagnosis) -> Non
             session.until_confirmation,
             _best_speedup(session, space),
         )
+        record = judged([*study.records, record], space.baseline)[-1]
         study.tell(proposal.trial, record)
         study.spent_s = session.budget.spent_s
         session.best_apart_s = _best_apart_s(session, space)
@@ -40,7 +42,7 @@ def _best_apart_s(session: Session, space: ResolvedSpace) -> float | None:
     best = next(iter(promising(session.study, space)), None)
     if best is None:
         return None
-    return best.cost_s if space.needs_restart(space.baseline, best.config) else None
+    return best.cost_s if session.confirms_apart(best.config, space) else None
 
 
 def _best_speedup(session: Session, space: ResolvedSpace) -> float | None:

@@ -61,6 +61,10 @@ FENCED_OFF = re.compile(
     r"|Value too large for defined"
 )
 
+# Of one run: three tell which loaders train, four are observed, one is left out, and the next one
+# counts. The last ends where a batch is asked for that is not there, if it is.
+LEAST_STEPS = 10
+
 SHM_MEND = (
     "shared memory (/dev/shm) is too small. Fewer workers need less; in a container, start it "
     "with a larger --shm-size"
@@ -69,6 +73,15 @@ SHM_MEND = (
 
 def from_exception(ended: Ended) -> Ending:
     """Return the ending of a program that came to its own end."""
+    return replace(
+        _from_exception(ended),
+        steps=ended.steps,
+        steps_under_config=ended.steps_under_config,
+        suspect=ended.suspect,
+    )
+
+
+def _from_exception(ended: Ended) -> Ending:
     text = ended.exception
     if not text:
         after = f"the program ended after {ended.steps} steps"
@@ -214,8 +227,8 @@ def _mend(ending: Ending) -> str:
             "parameter.copy_(new) under torch.no_grad()."
         )
     return (
-        ", and a baseline needs a few dozen. Is this the training script? Give it more data or "
-        "epochs."
+        f", and one run of a program needs {LEAST_STEPS} to be observed and measured. Is this the "
+        "training script? Give it more data or epochs."
     )
 
 

@@ -83,6 +83,8 @@ def observe(
         UsageError: when the program reads its input, and something is piped into this process.
     """
     first = _start(rigs, give_up, silence_s, setting)
+    while isinstance(first, _Failed) and rigs.learn(first.ending):
+        first = _start(rigs, give_up, silence_s, setting)
     if isinstance(first, Started):
         return first
     if not _is_worth_another(rigs, first.ending):
@@ -130,7 +132,7 @@ def examined(rigs: Rigs, ending: Ending, took_s: float, give_up: GiveUp) -> Endi
         with rigs.new() as rig:
             return _judged(ending, rig.run_bare(over), is_telling=patience_s > TELLING * took_s)
     finally:
-        rigs.program = program
+        rigs.take_mode(program.mode)
 
 
 def _judged(ending: Ending, bare: Ending, *, is_telling: bool) -> Ending:
@@ -203,7 +205,7 @@ def _start_in_terminal(
         rigs.reports.note(f"{name} needs a terminal: its trials get one of {ROWS} x {COLUMNS}.")
         return second
     if second.ending.outcome in ENDED_BY_US and second.took_s < TELLING * first.took_s:
-        rigs.program = program
+        rigs.take_mode(program.mode)
         return None
     return second
 

@@ -18,7 +18,7 @@ from autotune.fence import STRONGEST, FenceOptions
 from autotune.flags import Flag, as_text
 from autotune.hardware import Hardware
 from autotune.knobs import registry
-from autotune.objective import START_SILENCE_S
+from autotune.live_rig import START_SILENCE_S
 from autotune.outcome import Ending
 from autotune.profile import LoaderFacts, OptimizerFacts, Profile
 from autotune.program import Program

@@ -24,7 +24,10 @@ class RunMode:
     Attributes:
         terminal: It trains only where its input and output are a terminal.
         epochs: How its epochs end.
+        brief: It ends within seconds: each config is measured in a process of its own, over all of
+            its life.
     """
 
     terminal: bool = False
     epochs: Epochs = Epochs.ENDLESS
+    brief: bool = False

@@ -14,8 +14,8 @@ from autotune.console import Console
 from autotune.failures import program_error
 from autotune.fence import STRONGEST, FenceOptions
 from autotune.hardware import Hardware
+from autotune.live_rig import START_SILENCE_S
 from autotune.measurement import Interval
-from autotune.objective import START_SILENCE_S
 from autotune.outcome import Ending, Outcome
 from autotune.program import Program
 from autotune.rig import Reports

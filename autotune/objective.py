@@ -7,14 +7,16 @@ from dataclasses import replace
 from time import monotonic
 from typing import Self
 
-from autotune import first_start
+from autotune.blame import after_baseline, unclear
 from autotune.budget import seconds_left
 from autotune.comparison import Drift, is_decided, speedup
 from autotune.config import Config
+from autotune.live_rig import LiveRig
 from autotune.measurement import Anatomy, Interval, Measurement, Turn
+from autotune.mode import RunMode
 from autotune.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.record import TrialRecord
-from autotune.rig import GiveUp, Rig
+from autotune.rig import GiveUp
 from autotune.rigs import Rigs
 from autotune.setting import Setting
 from autotune.space import ResolvedSpace
@@ -30,14 +32,10 @@ LIVE_WINDOW = WindowPlan(warmup_min_s=0.4, warmup_max_s=5.0, window_min_s=0.6, w
 CEILING_WINDOW = WindowPlan(
     warmup_min_s=0.3, warmup_max_s=3.0, window_min_s=0.6, window_max_s=1.2, half_width=0.03
 )
-MOSTLY_DISTURBED = 0.5  # of the blocks: such a window is measured a second time
-START_SILENCE_S = 900.0  # imports, data preparation and compilation may take minutes
-ANSWER_S = 0.5  # a rig answers so long before the caller gives up
-LEAST_WINDOW_S = 0.1
 BASELINE_SHARE = 0.5  # of the time left, for its first window
 BASELINE_WORTH_S = 15.0  # or so much, where there is no more: without a baseline nothing is said
-LEAST_SILENCE_S = 60.0
-SILENCE_STEPS = 30
+# Of a program for one config, which may end before that was measured, and show three modes.
+MOST_STARTS = 5
 MOST_TURNS = 2  # with the baseline in between, of a config that may be the best
 # Of the incumbent's throughput: a window surely below it is not measured to its end. Of 1,000
 # simulated windows each, whose blocks vary by 3 % and correlate by 0.5, none was ended of configs
@@ -47,20 +45,18 @@ CLEARLY_WORSE = 0.85
 
 
 class Objective:
-    """Owns the open rig on which configs are measured one after another."""
+    """Compares configs with the baseline, one after another."""
 
     def __init__(self, rigs: Rigs) -> None:
         self._rigs = rigs
-        self._rig: Rig | None = None
-        self._on_rig: Config | None = None
-        self._space: ResolvedSpace | None = None
-        self._base: Setting | None = None
+        self._live = LiveRig(rigs)
         self._reference: Interval | None = None
+        self._reference_mode: RunMode | None = None
+        self._reference_step_s = 0.0
         self._reference_is_last = False
         self._reference_rig = -1
         self._drift = Drift()
         self._drift_between_processes = Drift()
-        self._silence_s = START_SILENCE_S
         self._reference_samples = math.nan  # of a step of the baseline
         self._unmoved = ""  # a part of the program that goes on by its own batch
 
@@ -76,48 +72,41 @@ class Objective:
         Raises:
             UsageError: when it reads what is piped into this process.
         """
-        started = first_start.observe(self._rigs, give_up, START_SILENCE_S)
-        if isinstance(started, Ending):
-            return started
-        self._rig = started.rig
-        return started.ready
+        return self._live.observe(give_up)
 
     def set_up(self, space: ResolvedSpace, base: Setting, step_s: float | None = None) -> None:
         """Say what can be measured; *base* is the baseline's setting."""
-        self._space, self._base = space, base
-        self._on_rig = base.config if self._rig is not None else None
-        if step_s is not None:
-            self._silence_s = max(LEAST_SILENCE_S, SILENCE_STEPS * step_s)
+        self._live.set_up(space, base, step_s)
 
     def baseline(self, give_up: GiveUp) -> TrialRecord:
         """Measure the baseline on the rig that observed it: trial 0."""
         began = monotonic()
         left_s = seconds_left(give_up)
         most_s = max(BASELINE_SHARE * left_s, min(left_s, BASELINE_WORTH_S))
-        measurement = self._measure(self._base_config, FRESH_WINDOW, give_up, most_s)
-        if isinstance(measurement, Measurement):
-            self._remember_reference(measurement)
-            self._silence_s = max(LEAST_SILENCE_S, SILENCE_STEPS * measurement.step_s)
+        for _ in range(MOST_STARTS):
+            was_brief = self._live.mode.brief
+            measurement = self._first_of_baseline(give_up, most_s)
+            if isinstance(measurement, Measurement):
+                self._remember_reference(measurement)
+                self._live.expect_steps_of(measurement.step_s)
+                break
+            has_run_out = measurement.outcome is Outcome.RAN_OUT and not was_brief
+            if not has_run_out and not self._rigs.learn(measurement):
+                break
         turns: tuple[Turn, ...] = ()
         if self._reference is not None:
             turns = (Turn(self._reference, self._reference),)
         return self._record(self._base_config, "the program as written", measurement, began, turns)
 
     def dissect(self, give_up: GiveUp) -> Anatomy:
-        """Take the baseline apart on the open rig; empty when the program ends in between."""
-        if self._rig is None:
-            return Anatomy()
+        """Take the baseline apart; empty when the program ends in between."""
         self._reference_is_last = False
-        anatomy = self._rig.dissect(CEILING_WINDOW, give_up, self._silence_s)
-        if isinstance(anatomy, Anatomy):
-            return anatomy
-        self.close()
-        return Anatomy()
+        return self._live.dissect(CEILING_WINDOW, give_up)
 
     def __call__(
         self, config: Config, why: str, give_up: GiveUp, incumbent: float | None
     ) -> TrialRecord:
-        """Measure a config; a program that comes to its end in between is started again once.
+        """Measure a config; a program that comes to its end in between is started again.
 
         A config that may be faster than the best so far takes turns with the baseline until that is
         decided.
@@ -131,33 +120,51 @@ class Objective:
         began = monotonic()
         if refusal := self._refusal(config):
             return self._record(config, why, refusal, began, ())
-        result, turns = self._take_turns(config, give_up, incumbent)
-        if isinstance(result, Ending) and result.outcome is Outcome.RAN_OUT:
+        for _ in range(MOST_STARTS):
+            was_brief = self._live.mode.brief
             result, turns = self._take_turns(config, give_up, incumbent)
+            if not isinstance(result, Ending):
+                break
+            has_run_out = result.outcome is Outcome.RAN_OUT and not was_brief
+            if not has_run_out and not self._rigs.learn(result):
+                result = self._with_evidence(result, give_up)
+                break
         return self._record(config, why, result, began, turns)
 
     def close(self) -> None:
         """Close the open rig, if any."""
-        if self._rig is not None:
-            self._rig.close()
-        self._rig = self._on_rig = None
+        self._live.close()
 
     @property
     def _base_config(self) -> Config:
-        assert self._base is not None, "set_up() comes first"
-        return self._base.config
+        return self._live.base.config
 
-    def _setting(self, config: Config) -> Setting:
-        assert self._base is not None, "set_up() comes first"
-        return replace(self._base, config=config)
+    def _first_of_baseline(self, give_up: GiveUp, most_s: float) -> Measurement | Ending:
+        if ending := self._live.ready_for(self._base_config, give_up):
+            return ending
+        return self._measure(self._base_config, FRESH_WINDOW, give_up, most_s)
+
+    def _with_evidence(self, ending: Ending, give_up: GiveUp) -> Ending:
+        """Return an ending that blames the config only where the baseline comes as far."""
+        epochs = self._live.mode.epochs
+        if ending.outcome is not Outcome.CRASHED or self._live.lived.is_enough(epochs, ending):
+            return ending
+        failed = self._refresh_reference(give_up) or self._live.live_on(
+            ending.steps, self._reference_step_s, give_up
+        )
+        if failed is not None and failed.outcome is Outcome.CRASHED:
+            self._rigs.learn(failed)
+            return after_baseline(ending, failed)
+        if self._live.lived.is_enough(epochs, ending):
+            return ending
+        return unclear(ending, f"the baseline was not seen to live through {ending.steps} steps")
 
     def _worth(self, config: Config, result: Measurement) -> Interval:
         """Return the throughput of the samples that the baseline has to train on."""
-        assert self._base is not None, "set_up() comes first"
-        if not self._base.bounded_by_steps:
+        if not self._live.base.bounded_by_steps:
             return result.throughput
         growth = result.samples_per_step / self._reference_samples
-        return result.throughput.times(1 / self._base.extra_work(config, growth))
+        return result.throughput.times(1 / self._live.base.extra_work(config, growth))
 
     def _take_turns(
         self, config: Config, give_up: GiveUp, incumbent: float | None
@@ -185,9 +192,9 @@ class Objective:
         self, config: Config, give_up: GiveUp, incumbent: float | None
     ) -> Measurement | Ending:
         """Measure the baseline, then the config: a machine may change its pace every second."""
-        if self._reference is None and (ending := self._renew_reference(give_up)):
+        if not self._has_comparable_reference and (ending := self._renew_reference(give_up)):
             return ending
-        if ending := self._ready_for(config, give_up):
+        if ending := self._live.ready_for(config, give_up):
             return ending
         if self._needs_reference and (ending := self._renew_reference(give_up)):
             return ending
@@ -196,7 +203,7 @@ class Objective:
         if incumbent:
             drifted = math.exp(-self._drift_of_turns.reach(1))
             least = CLEARLY_WORSE * incumbent * self._reference.estimate * drifted
-            floor = least * self._setting(config).extra_work(config)
+            floor = least * self._live.setting(config).extra_work(config)
         plan = LIVE_WINDOW if self._has_its_reference else FRESH_WINDOW
         return self._measure(config, replace(plan, give_up_below=floor), give_up)
 
@@ -205,14 +212,18 @@ class Objective:
         ending = self._refresh_reference(give_up)
         if ending is None or ending.outcome in ENDED_BY_US:
             return ending
+        self._rigs.learn(ending)
         return self._refresh_reference(give_up)
+
+    @property
+    def _has_comparable_reference(self) -> bool:
+        """The baseline was measured, with epochs that end as they do now."""
+        return self._reference is not None and self._reference_mode == self._live.mode
 
     @property
     def _needs_reference(self) -> bool:
         """The baseline can be measured on this rig, and was not the last thing measured on it."""
-        assert self._space is not None, "set_up() comes first"
-        assert self._on_rig is not None, "a rig is open"
-        if self._space.needs_restart(self._on_rig, self._base_config):
+        if self._live.needs_restart(self._base_config):
             return False
         return not (self._reference_is_last and self._has_its_reference)
 
@@ -226,7 +237,7 @@ class Objective:
         return self._drift if self._has_its_reference else self._drift_between_processes
 
     def _refresh_reference(self, give_up: GiveUp) -> Ending | None:
-        if ending := self._ready_for(self._base_config, give_up):
+        if ending := self._live.ready_for(self._base_config, give_up):
             return ending
         plan = LIVE_WINDOW if self._has_its_reference else FRESH_WINDOW
         measurement = self._measure(self._base_config, plan, give_up)
@@ -247,68 +258,20 @@ class Objective:
         self._reference_samples = measurement.samples_per_step
         self._reference_is_last = True
         self._reference_rig = self._rigs.started
-
-    def _ready_for(self, config: Config, give_up: GiveUp) -> Ending | None:
-        """Make sure that a rig is open on which the config can be measured live."""
-        assert self._space is not None, "set_up() comes first"
-        if self._on_rig is not None and not self._space.needs_restart(self._on_rig, config):
-            return None
-        self.close()
-        opened = self._open(self._setting(config), give_up)
-        if isinstance(opened, Ending):
-            return opened
-        self._on_rig = config
-        return None
-
-    def _open(self, setting: Setting, give_up: GiveUp) -> Ready | Ending:
-        self._rig = self._rigs.new()
-        opened = self._rig.open(setting, give_up, START_SILENCE_S)
-        if isinstance(opened, Ending):
-            self.close()
-        return opened
+        self._reference_mode = self._live.mode
+        self._reference_step_s = measurement.step_s
 
     def _measure(
         self, config: Config, plan: WindowPlan, give_up: GiveUp, most_s: float = math.inf
     ) -> Measurement | Ending:
-        """Measure a config on the open rig; one that mostly others disturbed a second time."""
         self._reference_is_last = False
-        began = monotonic()
-        result = self._window(config, plan, give_up, most_s)
-        again_s = 2 * (monotonic() - began)
-        if (
-            isinstance(result, Measurement)
-            and result.disturbed_share > MOSTLY_DISTURBED
-            and min(seconds_left(give_up), most_s) > again_s
-        ):
-            again = self._window(config, plan, give_up, most_s)
-            if isinstance(again, Ending) and again.outcome not in ENDED_BY_US:
-                return again
-            if isinstance(again, Measurement) and again.disturbed_share < result.disturbed_share:
-                return again
-        return result
-
-    def _window(
-        self, config: Config, plan: WindowPlan, give_up: GiveUp, most_s: float
-    ) -> Measurement | Ending:
-        """Measure a window that ends in time; a rig that does not answer so is closed."""
-        assert self._rig is not None, "a rig is open"
-        compiles = config.get("compile", "off") != "off"
-        silence_s = START_SILENCE_S if compiles else self._silence_s
-        left_s = min(seconds_left(give_up), most_s)
-        if math.isfinite(left_s):
-            plan = replace(plan, most_s=max(LEAST_WINDOW_S, left_s - ANSWER_S))
-        result = self._rig.measure(self._setting(config), plan, give_up, silence_s)
-        if isinstance(result, Ending):
-            self.close()
-            return result
-        self._on_rig = config
-        return self._learn(config, result)
+        result = self._live.measure(config, plan, give_up, most_s)
+        return result if isinstance(result, Ending) else self._learn(config, result)
 
     def _learn(self, config: Config, result: Measurement) -> Measurement | Ending:
         """Keep what another batch was seen to do; one that the program cannot take is refused."""
-        assert self._base is not None, "set_up() comes first"
         if result.effect is not None and result.effect.sums is not None:
-            self._base = replace(self._base, sums=result.effect.sums)
+            self._live.base = replace(self._live.base, sums=result.effect.sums)
         if result.effect is not None and result.effect.unmoved:
             self._unmoved = result.effect.unmoved
         return self._refusal(config) or result

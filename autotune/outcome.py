@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
+from pathlib import Path, PurePath
+
+from autotune.mode import Epochs
 
 # Paths of code that is not the program's own, ours included
 LIBRARIES = re.compile(
@@ -25,6 +27,10 @@ class Outcome(StrEnum):
     NOT_FINITE = "loss not finite"
     HUNG = "hung"
     CRASHED = "crashed"
+    UNCLEAR = "unclear"
+    """It crashed, and nothing shows that the config is the cause."""
+    FAILS_AS_WRITTEN = "fails as written"
+    """It crashed in a way in which the program as written does, too."""
     RAN_OUT = "program ended"
     OUT_OF_TIME = "out of time"
     CONFLICT = "conflict"
@@ -51,6 +57,9 @@ class Ending:
     Attributes:
         cause: Whose fault it is, None where that was not tried out.
         evidence: What says so, as a sentence; empty without a cause.
+        steps: Optimizer steps that the process had made.
+        steps_under_config: How many of them under the present config.
+        suspect: How epochs would have to end if these here are the cause; None if they are not.
     """
 
     outcome: Outcome
@@ -58,6 +67,9 @@ class Ending:
     program_traceback: str = ""
     cause: Cause | None = None
     evidence: str = ""
+    steps: int = field(default=0, compare=False)
+    steps_under_config: int = field(default=0, compare=False)
+    suspect: Epochs | None = field(default=None, compare=False)
 
     @property
     def exception(self) -> str:
@@ -75,3 +87,8 @@ class Ending:
     def way(self) -> tuple[str, str]:
         """What two endings have in common that have failed in the same way."""
         return self.exception, self.line
+
+    @property
+    def where(self) -> str:
+        """Exception and line in a few words: ``ZeroDivisionError at train.py:12``."""
+        return f"{self.exception} at {PurePath(self.line).name}" if self.line else self.exception

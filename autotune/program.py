@@ -65,6 +65,11 @@ class Program:
         return shlex.join([call, *self.args])
 
     @property
+    def file_name(self) -> str:
+        """How users call it: the name of its file, without one the short name."""
+        return Path(self.source).name or self.name
+
+    @property
     def _short_target(self) -> str:
         return os.path.relpath(self.target, self.cwd)
 

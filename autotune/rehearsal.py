@@ -10,6 +10,7 @@ from autotune.config import Config, KnobValue
 from autotune.outcome import ENDED_BY_US, Ending
 
 Ended = Literal["as planned", "by itself", "out of time"]
+OTHER_BATCHES = 2  # of a loader that trains nothing: a whole one, and one after it
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class RehearsalPlan:
     """
 
     batches: int = 3
-    other_batches: int = 2
+    other_batches: int = OTHER_BATCHES
     epochs: int = 2
     most_epochs: int = 30
     enough_s: float = 4.0

@@ -14,7 +14,7 @@ from autotune.baseline import Baseline
 from autotune.budget import Until
 from autotune.config import Config, KnobValue
 from autotune.confirm import promising
-from autotune.objective import SILENCE_STEPS
+from autotune.live_rig import SILENCE_STEPS
 from autotune.outcome import Ending, Outcome
 from autotune.record import TrialRecord, gradients_sum
 from autotune.rehearsal import (
@@ -71,7 +71,7 @@ def _is_known(study: Study, config: Config, most_s: float) -> bool:
 
 def _kept_s(session: Session, baseline: Baseline, candidate: TrialRecord) -> float:
     """Return what the confirmation of a candidate needs at least."""
-    is_apart = baseline.space.needs_restart(baseline.space.baseline, candidate.config)
+    is_apart = session.confirms_apart(candidate.config, baseline.space)
     return session.least_confirmation_s(candidate.cost_s if is_apart else None)
 
 

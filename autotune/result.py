@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -12,12 +13,14 @@ from statistics import fmean
 from autotune import bestfile
 from autotune.baseline import Baseline
 from autotune.bestfile import BestFile
+from autotune.blame import judged
 from autotune.config import Config, KnobValue
 from autotune.confirm import Confirmation, Verdict
 from autotune.flags import KEYWORD
 from autotune.knobs import launched, registry
 from autotune.lr import LrRule, batch_growth, global_batch, optimizer_factor, rule_for
 from autotune.measurement import Compilation, Interval, Measurement, Memory, doubts_of
+from autotune.outcome import ENDED_BY_US, Outcome
 from autotune.parallel import parallel_notes
 from autotune.program import LaunchPlan
 from autotune.proposals import DEVICES, restarts
@@ -37,6 +40,7 @@ class Finding(StrEnum):
     FASTER = "faster"
     NO_GAIN = "no significant gain"
     UNCONFIRMED = "not confirmed"
+    NOTHING = "nothing could be measured"
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,9 @@ class SearchResult:
     """What a search found.
 
     Attributes:
-        finding: Faster, no significant gain (the program's own config stays best), or stopped
-            before a claim was confirmed or anything but the baseline measured.
+        finding: Faster, no significant gain (the program's own config stays best), stopped before
+            a claim was confirmed or anything but the baseline measured, or no config but the
+            baseline could be measured.
         best: The config to use; the baseline unless a faster one was confirmed.
         baseline: The program's own config.
         candidate: The config that the confirmation was about, None when nothing looked faster.
@@ -326,10 +331,10 @@ def conclude(session: Session, baseline: Baseline, verdict: Verdict) -> SearchRe
     best_side = confirmation.winner if confirmation and is_faster else base_side
     says_enough = confirmation is not None and confirmation.says_enough
     own = Interval(1.0, 1.0, 1.0)  # the program against itself
-    records = session.study.records
+    records = judged(session.study.records, baseline.space.baseline)
     best = candidate.config if candidate is not None and is_faster else baseline.space.baseline
     return SearchResult(
-        finding=_finding(verdict),
+        finding=_finding(verdict, records),
         best=best,
         baseline=baseline.space.baseline,
         candidate=candidate.config if candidate is not None else None,
@@ -347,7 +352,7 @@ def conclude(session: Session, baseline: Baseline, verdict: Verdict) -> SearchRe
         ),
         memory=(_peak(base_side), _peak(best_side)),
         losses=(_last_loss(base_side), _last_loss(best_side)),
-        reason=verdict.reason,
+        reason=(_why_nothing(records) if candidate is None else "") or verdict.reason,
         untried=tuple(_untried(baseline.space, records, best)),
         doubts=_doubts(session, confirmation, best if is_faster else None),
         records=tuple(records),
@@ -370,7 +375,21 @@ def _doubts(
     return (*found, unseen) if unseen else tuple(found)
 
 
-def _finding(verdict: Verdict) -> Finding:
+def _why_nothing(records: Sequence[TrialRecord]) -> str:
+    """Return how most configs ended, where none but the baseline was measured; else nothing."""
+    tried = [r for r in records[1:] if r.outcome not in {*ENDED_BY_US, Outcome.CONFLICT}]
+    if not tried or any(record.measurement is not None for record in tried):
+        return ""
+    ways = Counter(f"{r.outcome}: {r.ending.reason}" for r in tried if r.ending is not None)
+    ((way, count),) = ways.most_common(1)
+    if len(tried) == 1:
+        return f"the one config that was tried ended with {way}"
+    return f"{count} of {len(tried)} configs ended with {way}"
+
+
+def _finding(verdict: Verdict, records: Sequence[TrialRecord]) -> Finding:
+    if verdict.candidate is None and _why_nothing(records):
+        return Finding.NOTHING
     if verdict.confirmation is None or not verdict.confirmation.says_enough:
         has_reason = bool(verdict.candidate or verdict.reason)
         return Finding.UNCONFIRMED if has_reason else Finding.NO_GAIN

@@ -112,6 +112,7 @@ class Rig:
         self._terminal: Terminal | None = None
         self._asked: Asked | None = None
         self._number = 0  # of the last question; answers to earlier ones are dropped
+        self.steps = 0  # of the program in all, as it last answered
         self.log = directory / "log.txt"
 
     @property
@@ -223,7 +224,8 @@ class Rig:
             return self._post_mortem()
         answer = self._await(give_up, silence_s)
         match answer:
-            case Measured(measurement):
+            case Measured(measurement, steps=steps):
+                self.steps = steps
                 return self._watch.complete(measurement, setting.device)
             case NotFinite():
                 return Ending(Outcome.NOT_FINITE, "the loss became NaN or infinite")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
 from autotune.fence import FenceOptions, raise_fence
 from autotune.fence.scratch import Scratch, short_place
 from autotune.hardware import Hardware
+from autotune.mode import Epochs, RunMode
+from autotune.outcome import Ending, Outcome
 from autotune.program import Program
 from autotune.rig import Reports, Rig
 
@@ -23,6 +26,7 @@ class Rigs:
         reports: Where the rigs tell what happens.
         options: What the user says of the fence.
         started: How many rigs were made in this run, earlier sittings included.
+        remember: Told the mode of the program when a rig has shown another one.
     """
 
     program: Program
@@ -31,6 +35,8 @@ class Rigs:
     reports: Reports = field(default_factory=Reports)
     options: FenceOptions = field(default_factory=FenceOptions)
     started: int = 0
+    remember: Callable[[RunMode], None] = lambda _: None
+    _causes: dict[Epochs, tuple[str, str]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.started = len(list((self.directory / "rigs").glob("*")))
@@ -43,6 +49,41 @@ class Rigs:
     def __exit__(self, *_: object) -> None:
         self.fence.close()
         self._plainly_named.close()
+
+    @property
+    def mode(self) -> RunMode:
+        """What it takes for the program to train in a rig, as far as rigs have shown it."""
+        return self.program.mode
+
+    def take_mode(self, mode: RunMode) -> None:
+        """Start all further rigs in this mode."""
+        self.program = replace(self.program, mode=mode)
+        self.remember(mode)
+
+    def learn(self, ending: Ending) -> bool:
+        """Take from a failure how the program's epochs must end.
+
+        What fails where epochs end otherwise in the same way was not due to them: they end as
+        before from then on.
+
+        Returns:
+            Whether what failed is to be tried again, in a new rig.
+        """
+        mode = self.mode
+        if ending.outcome is not Outcome.CRASHED:
+            return False
+        if self._causes.get(mode.epochs) == ending.way:
+            before = Epochs.TRUE if mode.epochs is Epochs.WHOLE else Epochs.ENDLESS
+            self.take_mode(replace(mode, epochs=before))
+            self.reports.doubt(f"{ending.where}: it fails so there, too. Its epochs end as before.")
+            return False
+        suspect = ending.suspect
+        if suspect is None or suspect is mode.epochs or ending.way in self._causes.values():
+            return False
+        self._causes[suspect] = ending.way
+        self.take_mode(replace(mode, epochs=suspect))
+        self.reports.doubt(_said(self.program.file_name, ending, suspect))
+        return True
 
     @property
     def _compile_cache(self) -> Path:
@@ -61,3 +102,16 @@ class Rigs:
             [gpu.uuid for gpu in self.hardware.gpus],
             self.reports,
         )
+
+
+def _said(name: str, ending: Ending, epochs: Epochs) -> str:
+    """Say what a program cannot bear, and what is done about it."""
+    if epochs is Epochs.TRUE:
+        return (
+            f"{name} cannot go on beyond its own epoch ({ending.where}): its trials run true "
+            "epochs."
+        )
+    return (
+        f"{name} cannot do without a part of its other data ({ending.where}): its trials "
+        "evaluate on the whole of it."
+    )

@@ -10,13 +10,16 @@ from shlex import quote
 
 from autotune import preflight
 from autotune.budget import Budget, Until, since_command_s
+from autotune.config import Config
 from autotune.console import Console
+from autotune.mode import RunMode
 from autotune.objective import Objective
 from autotune.outcome import Ending, Outcome
 from autotune.record import BaselineFacts
 from autotune.rig import Reports
 from autotune.rigs import Rigs
 from autotune.rundir import RunDir
+from autotune.space import ResolvedSpace
 from autotune.startup import StartUp
 from autotune.stop import Stop
 from autotune.study import Study
@@ -106,8 +109,11 @@ class Session:
     def until_last_trial(self) -> Ending | None:
         """Return why no further trial is worth beginning, None where one is."""
         until = self.until_confirmation
-        step_s = self.study.facts.step_s if self.study.facts is not None else 0.0
-        if until.left_s() < max(LEAST_TRIAL_S, LEAST_TRIAL_STEPS * step_s):
+        facts = self.study.facts
+        least_s = max(LEAST_TRIAL_S, LEAST_TRIAL_STEPS * facts.step_s if facts else 0.0)
+        if facts and self.rigs.mode.brief:
+            least_s += facts.startup_s
+        if until.left_s() < least_s:
             return until() or Ending(Outcome.OUT_OF_TIME, until.reason)
         return until()
 
@@ -202,6 +208,10 @@ class Session:
         is_hurried = self.stop.requests > (1 if is_needed else 0)
         return not is_hurried and self.budget.left_s > seconds
 
+    def confirms_apart(self, config: Config, space: ResolvedSpace) -> bool:
+        """Tell whether a config is confirmed in processes of its own."""
+        return self.rigs.mode.brief or space.needs_restart(space.baseline, config)
+
     def may_restart(self, knob: str) -> bool:
         """Tell whether a value of a knob that needs a fresh process is still worth starting."""
         facts = self.study.facts
@@ -232,6 +242,9 @@ def sitting(run: RunDir, study: Study, budget_s: float, console: Console) -> Ite
         startup.hear(progress)
         console.progress(progress)
 
+    def remember(mode: RunMode) -> None:
+        study.mode = mode
+
     reports = Reports(hear, console.warn, console.note)
     try:
         with (
@@ -242,6 +255,7 @@ def sitting(run: RunDir, study: Study, budget_s: float, console: Console) -> Ite
                 study.head.hardware,
                 reports,
                 study.head.options.fence,
+                remember=remember,
             ) as rigs,
             Objective(rigs) as objective,
         ):

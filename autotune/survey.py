@@ -14,8 +14,8 @@ from autotune.facts import Facts
 from autotune.failures import program_error
 from autotune.fence import STRONGEST, FenceOptions
 from autotune.hardware import Hardware
+from autotune.live_rig import START_SILENCE_S
 from autotune.measurement import Anatomy
-from autotune.objective import START_SILENCE_S
 from autotune.outcome import Ending, Outcome
 from autotune.profile import Profile
 from autotune.program import Program

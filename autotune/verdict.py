@@ -10,6 +10,7 @@ from typing import assert_never
 from rich.console import Console, RenderableType
 from rich.table import Table
 
+from autotune.blame import FAILURES
 from autotune.budget import format_duration
 from autotune.console import bounds, plain
 from autotune.dangerous_variables import dangerous
@@ -54,8 +55,15 @@ def _headline(result: SearchResult) -> Iterator[str]:
                 )
             elif any(record.is_blamed for record in result.rehearsals):
                 yield "  What was measured to be faster fails outside of the training loop."
-            else:
+            elif any(record.measurement is not None for record in result.records[1:]):
                 yield "  No config that was measured looked faster than the program as written."
+            else:
+                yield "  Nothing that could be tried here can make it faster."
+        case Finding.NOTHING:
+            yield (
+                f"[bold red]Nothing could be measured:[/] {plain(result.reason)}. Your program's "
+                "own config is kept."
+            )
         case Finding.UNCONFIRMED if result.candidate is None:
             yield (
                 f"[bold yellow]Only the baseline was measured[/] ({plain(result.reason)}): your "
@@ -137,6 +145,7 @@ def _footnotes(result: SearchResult, output: Path) -> Iterator[str]:
         yield plain(note)
     for note in result.parallel_notes:
         yield f"{plain(note)}."
+    yield from _failures(result)
     if result.untried:
         values = plain(", ".join(result.untried))
         yield f"[dim]Not measured: {values} (a longer --budget leaves time).[/]"
@@ -146,6 +155,15 @@ def _footnotes(result: SearchResult, output: Path) -> Iterator[str]:
         f"[dim]{ok} of {len(result.records)} trials measured in {result.processes} {noun}, "
         f"{format_duration(result.seconds)}; {plain(output)}, {plain(result.run_dir)}[/]"
     )
+
+
+def _failures(result: SearchResult) -> Iterator[str]:
+    """Say which configs failed, and whether that is theirs."""
+    for record in result.records[1:]:
+        if record.ending is not None and record.outcome in FAILURES:
+            changes = record.config.changes_from(result.baseline)
+            listed = " ".join(f"{knob}={value}" for knob, value in changes.items())
+            yield f"[dim]{plain(listed)} {record.outcome}: {plain(record.ending.reason)}[/]"
 
 
 def _commands(result: SearchResult, output: Path) -> Iterator[str]:

@@ -20,6 +20,7 @@ from autotune.config import Config
 from autotune.errors import RigError
 from autotune.fence import FenceKind
 from autotune.measurement import Anatomy, Measurement
+from autotune.mode import Epochs
 from autotune.profile import Profile
 from autotune.program import Program
 from autotune.rehearsal import RehearsalPlan, Seen
@@ -164,10 +165,15 @@ class AskedInput:
 
 @dataclass(frozen=True)
 class Measured:
-    """The answer to the Measure of this number."""
+    """The answer to the Measure of this number.
+
+    Attributes:
+        steps: Optimizer steps that the program has made in all.
+    """
 
     measurement: Measurement
     number: int = 0
+    steps: int = 0
     kind: Literal["measured"] = "measured"
 
 
@@ -208,6 +214,8 @@ class Ended:
         rank: The rank that ended.
         at_s: When, by ``time.time()``.
         unseen: What was seen of training without any step, as a clause; empty for nothing.
+        steps_under_config: How many of the steps were made under the present config.
+        suspect: How epochs would have to end if these here are the cause; None if they are not.
     """
 
     steps: int
@@ -217,6 +225,8 @@ class Ended:
     rank: int = 0
     at_s: float = 0.0
     unseen: str = ""
+    steps_under_config: int = 0
+    suspect: Epochs | None = None
     kind: Literal["ended"] = "ended"
 
 

@@ -18,8 +18,9 @@ from time import monotonic
 
 from autotune import hardware
 from autotune.config import Config, KnobValue
+from autotune.live_rig import START_SILENCE_S
 from autotune.measurement import Measurement
-from autotune.objective import FRESH_WINDOW, START_SILENCE_S, Objective
+from autotune.objective import FRESH_WINDOW, Objective
 from autotune.outcome import Ending
 from autotune.program import parse_program
 from autotune.rigs import Rigs

@@ -28,9 +28,9 @@ from autotune.config import Config, KnobValue
 from autotune.fence import Fence, FenceOptions, raise_fence
 from autotune.knobs import registry
 from autotune.launcher import run_plan, with_ranks
+from autotune.live_rig import START_SILENCE_S
 from autotune.lr import PARTS, LrRule, rule_for
 from autotune.measurement import Memory
-from autotune.objective import START_SILENCE_S
 from autotune.outcome import Ending
 from autotune.program import LaunchPlan, Program, parse_program
 from autotune.rigs import Rigs

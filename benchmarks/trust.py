@@ -26,8 +26,9 @@ from time import monotonic
 
 from autotune import hardware
 from autotune.confirm import Contest, confirm
+from autotune.live_rig import START_SILENCE_S
 from autotune.measurement import Interval, Measurement
-from autotune.objective import START_SILENCE_S, Objective
+from autotune.objective import Objective
 from autotune.outcome import Ending
 from autotune.program import Program, parse_program
 from autotune.rigs import Rigs

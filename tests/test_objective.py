@@ -9,11 +9,15 @@ from typing import cast
 
 import pytest
 
+from autotune.blame import MOST_MORE_STEPS, judged
 from autotune.budget import Until
-from autotune.config import Config
+from autotune.config import Config, KnobValue
+from autotune.live_rig import ANSWER_S
 from autotune.measurement import BatchEffect, Block, Measurement
-from autotune.objective import ANSWER_S, CLEARLY_WORSE, MOST_TURNS, Objective
+from autotune.mode import Epochs, RunMode
+from autotune.objective import CLEARLY_WORSE, MOST_STARTS, MOST_TURNS, Objective
 from autotune.outcome import Ending, Outcome
+from autotune.record import TrialRecord
 from autotune.rigs import Rigs
 from autotune.setting import Setting
 from autotune.wire import WindowPlan
@@ -22,6 +26,7 @@ from tests.made import (
     make_interval,
     make_measurement,
     make_profile,
+    make_record,
     make_setting,
     make_space,
 )
@@ -44,6 +49,16 @@ class ScriptedRigs:
         self.started = 0
         self.asked: list[tuple[int, Config, WindowPlan]] = []
         self.settings: list[Setting] = []
+        self.mode = RunMode()
+
+    def take_mode(self, mode: RunMode) -> None:
+        self.mode = mode
+
+    def learn(self, ending: Ending) -> bool:
+        if ending.suspect is None or ending.suspect is self.mode.epochs:
+            return False
+        self.mode = replace(self.mode, epochs=ending.suspect)
+        return True
 
     def new(self) -> ScriptedRig:
         self.started += 1
@@ -61,6 +76,7 @@ class ScriptedRig:
 
     def __init__(self, rigs: ScriptedRigs) -> None:
         self.rigs, self.number = rigs, rigs.started
+        self.steps = 0
 
     def open(self, *_: object) -> None:
         """Start at once."""
@@ -73,7 +89,9 @@ class ScriptedRig:
         self.rigs.asked.append((self.number, setting.config, plan))
         answer = next(self.rigs.rates[setting.config])
         if isinstance(answer, float):
-            return make_measurement(answer, spread_pct=0.5)
+            answer = make_measurement(answer, spread_pct=0.5)
+        if isinstance(answer, Measurement):
+            self.steps += sum(block.steps for block in answer.blocks)
         return answer
 
 
@@ -194,11 +212,110 @@ def test_a_config_that_fails_in_a_later_turn_has_failed() -> None:
 
 def test_a_program_that_ends_in_the_first_turn_is_started_once_more() -> None:
     ending = Ending(Outcome.RAN_OUT, "the program came to its end")
-    rigs, objective = scripted(base=repeat(1000.0), other=iter([ending, 800.0]))
+    rigs, objective = scripted(base=repeat(1000.0), other=iter([800.0, ending, 800.0]))
+    objective(OTHER, "a test", never, 1.0)
+    rigs.asked.clear()
     record = objective(OTHER, "a test", never, 1.0)
     assert record.outcome is Outcome.OK
-    assert [number for number, _, _ in rigs.asked] == [1, 2, 2], "a new rig is anchored anew"
-    assert rigs.configs == [OTHER, BASE, OTHER]
+    assert [number for number, _, _ in rigs.asked] == [1, 1, 2, 2], "a new rig is anchored anew"
+    assert rigs.configs == [BASE, OTHER, BASE, OTHER]
+    assert not rigs.mode.brief
+
+
+def test_each_config_has_a_process_of_its_own_where_none_lives_through_two_windows() -> None:
+    ending = Ending(Outcome.RAN_OUT, "the program came to its end")
+    rigs = ScriptedRigs({BASE: iter([ending, 1000.0]), OTHER: iter([800.0, 1200.0])})
+    objective = Objective(cast("Rigs", rigs))
+    objective.observe(never)
+    objective.set_up(SPACE, make_setting(BASE))
+    assert objective.baseline(never).outcome is Outcome.OK
+    assert rigs.mode.brief
+    for worth in (0.8, 1.2):
+        record = objective(OTHER, "a test", never, 1.0)
+        assert record.speedup is not None
+        assert record.speedup.estimate == pytest.approx(worth)
+    assert [(n, c) for n, c, _ in rigs.asked] == [(1, BASE), (2, BASE), (3, OTHER), (4, OTHER)]
+
+
+def test_a_program_that_ends_before_anything_was_measured_is_not_started_for_ever() -> None:
+    ending = Ending(Outcome.RAN_OUT, "the program came to its end")
+    rigs = ScriptedRigs({BASE: repeat(ending)})
+    objective = Objective(cast("Rigs", rigs))
+    objective.observe(never)
+    objective.set_up(SPACE, make_setting(BASE))
+    assert objective.baseline(never).outcome is Outcome.RAN_OUT
+    assert rigs.started <= MOST_STARTS
+
+
+def crashed(said: str, steps: int, line: int = 7, **more: object) -> Ending:
+    trace = f'File "/home/user/train.py", line {line}, in train'
+    ending = Ending(Outcome.CRASHED, said, trace, steps=steps, steps_under_config=steps)
+    return replace(ending, **more)  # type: ignore[arg-type]
+
+
+def test_a_failure_beyond_the_epoch_changes_the_mode_and_is_no_trial_of_its_own() -> None:
+    beyond = crashed("ZeroDivisionError: modulo by zero", 30, suspect=Epochs.TRUE)
+    rigs, objective = scripted(base=repeat(1000.0), other=iter([beyond, 1200.0, 1200.0]))
+    record = objective(OTHER, "a test", never, 1.0)
+    assert rigs.mode.epochs is Epochs.TRUE
+    assert record.outcome is Outcome.OK
+    assert rigs.configs == [OTHER, BASE, OTHER, BASE, OTHER], "nothing is compared across modes"
+
+
+def test_a_config_is_blamed_for_a_crash_that_the_baseline_lives_through() -> None:
+    steps_of_a_window = sum(b.steps for b in make_measurement(1000.0).blocks)
+    for steps, outcome, windows in (
+        (steps_of_a_window, Outcome.CRASHED, []),
+        (steps_of_a_window + 1, Outcome.CRASHED, [BASE, BASE]),
+        (steps_of_a_window + MOST_MORE_STEPS + 1, Outcome.UNCLEAR, [BASE]),
+    ):
+        ending = crashed("RuntimeError: bf16", steps)
+        rigs, objective = scripted(base=repeat(1000.0), other=repeat(ending))
+        record = objective(OTHER, "a test", never, 1.0)
+        assert (record.outcome, rigs.configs) == (outcome, [OTHER, *windows])
+        assert record.ending is not None
+        assert record.ending.reason.startswith("RuntimeError: bf16")
+
+
+def test_a_crash_at_once_after_a_switch_needs_no_further_evidence() -> None:
+    ending = crashed("RuntimeError: bf16", 10_000, steps_under_config=1)
+    rigs, objective = scripted(base=repeat(1000.0), other=repeat(ending))
+    assert objective(OTHER, "a test", never, 1.0).outcome is Outcome.CRASHED
+    assert rigs.configs == [OTHER]
+
+
+def test_what_the_baseline_fails_at_as_well_is_not_the_configs() -> None:
+    for again, outcome in ((7, Outcome.FAILS_AS_WRITTEN), (8, Outcome.UNCLEAR)):
+        ending = crashed("OSError: no more", 5000)
+        base: Iterator[Answer] = iter([1000.0, crashed("OSError: no more", 4000, again)])
+        _, objective = scripted(base=base, other=repeat(ending))
+        record = objective(OTHER, "a test", never, 1.0)
+        assert record.outcome is outcome
+
+
+def test_the_same_exception_at_the_same_line_under_configs_with_nothing_in_common_is_nobodys() -> (
+    None
+):
+    def failed(said: str, line: int = 7, **changes: KnobValue) -> TrialRecord:
+        ending = crashed(said, 5, line)
+        return replace(make_record(BASE.replace(**changes)), ending=ending, measurement=None)
+
+    workers, batch = failed("KeyError: 3", num_workers=1), failed("KeyError: 3", batch_size=128)
+    both = failed("KeyError: 3", num_workers=1, batch_size=128)
+    elsewhere = failed("KeyError: 3", line=9, batch_size=128)
+    memory = replace(batch, ending=Ending(Outcome.OUT_OF_MEMORY, "the device ran out of memory"))
+    for records, outcomes in (
+        ((workers, batch), [Outcome.UNCLEAR, Outcome.UNCLEAR]),
+        ((workers, both), [Outcome.CRASHED, Outcome.CRASHED]),
+        ((workers, elsewhere), [Outcome.CRASHED, Outcome.CRASHED]),
+        ((memory, memory), [Outcome.OUT_OF_MEMORY, Outcome.OUT_OF_MEMORY]),
+    ):
+        assert [record.outcome for record in judged(records, BASE)] == outcomes
+    reason = judged([workers, batch], BASE)[0].ending
+    assert reason is not None
+    assert reason.reason == (
+        "KeyError: 3 (the same under batch_size=128: it is the program's, or autotune's)"
+    )
 
 
 def test_a_config_with_a_process_of_its_own_is_compared_across_processes() -> None:

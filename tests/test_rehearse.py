@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self, cast
 from unittest.mock import ANY
 
 import pytest
+import typer
 
+from autotune import cli
 from autotune.config import Config
 from autotune.confirm import Verdict, promising
+from autotune.mode import RunMode
 from autotune.outcome import Ending, Outcome
 from autotune.program import parse_program
 from autotune.rehearsal import Rehearsal, RehearsalPlan, RehearsalRecord, Seen, doubt, note
@@ -71,6 +74,7 @@ class Stage:
     asked: list[Config] = field(default_factory=list)
     given_s: list[float] = field(default_factory=list)
     started: int = 0
+    mode: RunMode = field(default_factory=RunMode)
 
     def new(self) -> RehearsalRig:
         self.started += 1
@@ -156,6 +160,34 @@ def test_a_config_is_blamed_only_for_what_the_baseline_survives(
     assert record.is_blamed is is_blamed
     assert bool(promising(given.study, RESOLVED)) is not is_blamed
     assert stage.asked[:2] == [OTHER, BASE]
+
+
+def test_nothing_could_be_measured_is_said_with_the_most_common_reason_and_has_a_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = made(tmp_path, 300.0, 60.0)
+    tell(given.study, make_record(BASE))
+    for said, config in (("KeyError: 3", OTHER), ("OSError: x", FASTER), ("KeyError: 3", COMPILED)):
+        ending = Ending(Outcome.CRASHED, said)
+        tell(given.study, replace(make_record(config), measurement=None, ending=ending))
+    result = conclude(given.session, baseline(), Verdict(None))
+    assert (result.finding, result.best) == (Finding.NOTHING, BASE)
+    assert result.reason == "2 of 3 configs ended with crashed: KeyError: 3"
+    show(result, Path("best.yaml"))
+    text = capsys.readouterr().out
+    assert "Nothing could be measured: 2 of 3 configs" in text
+    assert "num_workers=2 crashed: OSError: x" in text
+    with pytest.raises(typer.Exit) as caught:
+        cli._exit_with(result)
+    assert caught.value.exit_code == 3
+    cli._exit_with(replace(result, finding=Finding.NO_GAIN))
+    conflict = Ending(Outcome.CONFLICT, "it cannot be")
+    folder = tmp_path / "other"
+    folder.mkdir()
+    given = made(folder, 300.0, 60.0)
+    tell(given.study, make_record(BASE))
+    tell(given.study, replace(make_record(OTHER), measurement=None, ending=conflict))
+    assert conclude(given.session, baseline(), Verdict(None)).finding is Finding.NO_GAIN
 
 
 def test_a_program_that_cannot_be_cut_short_blames_nobody_and_it_is_said(tmp_path: Path) -> None:

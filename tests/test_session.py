@@ -14,6 +14,7 @@ from autotune.budget import Budget
 from autotune.confirm import ONE_PROCESS, SHORT_TURNS, Contest, confirm, confirm_best
 from autotune.console import Console
 from autotune.measurement import Anatomy, Measurement
+from autotune.mode import RunMode
 from autotune.objective import Objective
 from autotune.outcome import Ending, Outcome
 from autotune.record import BaselineFacts, Side, TrialRecord
@@ -56,6 +57,7 @@ class ScriptedRig:
     def __init__(self, clock: Clock, opening_s: float) -> None:
         self.clock = clock
         self.opening_s = opening_s
+        self.steps = 0
 
     def open(self, *_: object) -> None:
         """Start."""
@@ -79,6 +81,10 @@ class ScriptedRigs:
         self.clock = clock
         self.started = 0
         self.opening_s = 6.0
+        self.mode = RunMode()
+
+    def learn(self, ending: Ending) -> bool:
+        return False
 
     def new(self) -> ScriptedRig:
         self.started += 1

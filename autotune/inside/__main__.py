@@ -85,7 +85,7 @@ def _lead(link: Link, commands: queue.SimpleQueue[ToRig], start: Start, started:
         listener = _listener(link, commands, start, started, group)
         listener.seams.guard_files(start, tell)
         ended = _run(listener, start, group)
-        listener.program_ended()
+        listener.program_ended(has_failed=bool(ended.exception))
     link.send(ended)
     _quit(ended.exit_code)
     return ended.exit_code
@@ -108,7 +108,8 @@ def _listener(
             commands.get()  # Close
             _quit()
 
-    return ShortEpochs(start.setting, start.rehearsal, over, started, group)
+    epochs = start.program.mode.epochs
+    return ShortEpochs(start.setting, start.rehearsal, over, started, group, epochs)
 
 
 def _follow(shared: Path) -> int:
@@ -138,11 +139,12 @@ def _follower(start: Start, group: Group) -> Borders | ShortEpochs:
     if start.rehearsal is None:
         from autotune.inside.follower import Follower
 
-        return Follower(start.setting, group, _quit)
+        return Follower(start.setting, group, _quit, start.program.mode.epochs)
     assert start.setting is not None, "what is rehearsed is a setting"
     from autotune.inside.short_epochs import ShortEpochs
 
-    return ShortEpochs(start.setting, start.rehearsal, None, perf_counter(), group)
+    epochs = start.program.mode.epochs
+    return ShortEpochs(start.setting, start.rehearsal, None, perf_counter(), group, epochs)
 
 
 def _group_for(start: Start, group: Group | None = None) -> Group:
@@ -173,7 +175,13 @@ def _run(listener: Borders | ShortEpochs, start: Start, group: Group) -> Ended:
         seams.silence(Path(start.shadow_dir) / f"rank{group.rank}", open_places)
         seams.distribution.agree()
     ended = _run_to_its_end(program, config, group, seams.flags.see_keywords)
-    return replace(ended, steps=listener.steps, unseen=seams.by_hand.unseen())
+    return replace(
+        ended,
+        steps=listener.steps,
+        unseen=seams.by_hand.unseen(),
+        steps_under_config=listener.steps - listener.switched_at,
+        suspect=listener.suspect,
+    )
 
 
 def _run_bare(start: Start, group: Group, tell: Callable[[str], None] = lambda _: None) -> Ended:

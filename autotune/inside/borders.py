@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import distributed
 
 from autotune.config import KnobValue
+from autotune.inside.epochs import EpochEnds, known_by
 from autotune.inside.feed import Feed, first_tensor
 from autotune.inside.forks import ForkGuard
 from autotune.inside.group import Group
@@ -20,8 +21,10 @@ from autotune.inside.observe import Observer
 from autotune.inside.seams import Seams, loose_knobs
 from autotune.inside.seams.forward import Root
 from autotune.inside.seams.parts import PartsClock
+from autotune.mode import Epochs
 from autotune.setting import Setting
 
+JUST_SWITCHED = 3  # steps after a switch in which a failure is rather the config's than the epoch's
 STEPS_ALIKE = 4  # a step whose calls without gradients no recent step had holds a validation pass
 TOKEN_DTYPES = {torch.int64, torch.int32}  # what embeddings take
 
@@ -64,9 +67,14 @@ class Borders(Listener):
     Args:
         setting: What the program starts under; None leaves it as it is.
         group: The processes that train together.
+        epochs: How the program's epochs end.
     """
 
-    def __init__(self, setting: Setting | None, group: Group) -> None:
+    def __init__(
+        self, setting: Setting | None, group: Group, epochs: Epochs = Epochs.ENDLESS
+    ) -> None:
+        self._ends = EpochEnds(epochs)
+        self.is_endless = self._ends.is_endless
         self.config_reads: Mapping[str, KnobValue] = {}
         self.seams = (
             Seams(self, setting.loader, loose_knobs(setting), group)
@@ -80,6 +88,9 @@ class Borders(Listener):
         self.batches_per_step = 1
         self.loss: torch.Tensor | None = None
         self.steps = 0
+        self.switched_at = 0  # steps; a rig is started under a config, or as written
+        self._has_switched_beyond = False
+        self._former_starts = 0  # of feeds that the program has left
         self._feed_steps = 0
         self._feed_samples = 0
         self._counts = _Counts()
@@ -98,13 +109,19 @@ class Borders(Listener):
     def disturbed(self) -> None:
         """The program does something besides training in the present step."""
 
+    def paused(self) -> None:
+        """The program leaves its training loop, at the end of an epoch; no step is under way."""
+
+    def resumed(self, begin_s: float) -> None:
+        """It is back, in the loop that is its first step's; the new pass took so long to begin."""
+
     @property
     def clock(self) -> PartsClock | None:
         """Counts the parts of the present step, if anything does."""
         return None
 
-    def program_ended(self) -> None:
-        """The program has come to its end."""
+    def program_ended(self, *, has_failed: bool = False) -> None:
+        """The program has come to its end, or to an exception."""
 
     def _forked(self) -> None:
         """In a process that was forked off: whoever measures hears nothing of it."""
@@ -120,14 +137,16 @@ class Borders(Listener):
             return
         is_new = self.feed is not feed
         is_part_of_the_step = self.feed is not None and self._feed_steps == 0
-        if is_new and not is_part_of_the_step:
+        is_after_a_pause = is_new and not (self._stepped or self._counts.batches)
+        if is_new and not is_part_of_the_step and not is_after_a_pause:
             self.disturbed()  # the program comes back to its loop after doing something else
         if self._stepped:
             self._border()
         if is_new:
-            if self._feed_steps > 1:
-                self.samples_between_starts = self._feed_samples
-            self.feed, self._feed_steps, self._feed_samples = feed, 0, 0
+            self._take_up(feed)
+            if is_after_a_pause:
+                self._counts = _Counts()
+                self.resumed(feed.begin_s)
         if (clock := self.clock) is not None:
             clock.asked()
 
@@ -139,22 +158,64 @@ class Borders(Listener):
         if not is_known:
             self.observer.batch_handed_out(feed)
             if self.observer.loaders is not None and not self.observer.is_training(feed):
+                self._ends.took(feed, self.steps, trains=False)
                 self.disturbed()
                 return
+        self._ends.took(feed, self.steps, trains=self.trains_on(feed))
         if is_known or self._leads(feed):
             self._counts.batch_samples += samples
             self._counts.batches += 1
         self._counts.wait_s += wait_s
 
-    def never_ends(self, feed: Feed) -> bool:
-        """A training loader starts over: code at the end of an epoch does not run in a rig."""
+    def trains_on(self, feed: Feed) -> bool:
+        """Tell whether a feed is a training loader's, in the process that trains."""
         if self.forks.is_child:
             return False
+        if not feed.handed:
+            self._adopt(feed)
         return feed is self.feed or self.observer.is_training(feed)
+
+    def starts_over(self, feed: Feed) -> bool:
+        """A training loader starts over: code at the end of an epoch does not run in a rig."""
+        return self._ends.starts_over(feed)
+
+    def cuts(self, feed: Feed) -> bool:
+        """In true epochs, end training where the program would, and what trains nothing soon."""
+        if self.is_endless or self.forks.is_child or self.observer.loaders is None:
+            return False
+        return self._ends.cuts(feed, self.steps, trains=self.trains_on(feed))
 
     def epoch_ended(self, feed: Feed) -> None:  # noqa: ARG002
         """From here on there are more steps than the program planned: its schedules stand still."""
-        self.seams.scheduler.hold()
+        self.hold_schedules()
+
+    def pass_ended(self, feed: Feed) -> None:
+        """What comes now, until the next pass begins, is no part of a step."""
+        if feed is self.feed and not self.observer.loader_thread:
+            self.paused()
+
+    def hold_schedules(self) -> None:
+        """Let schedules stand still; true epochs have the steps that they were planned for."""
+        if self.is_endless:
+            self.seams.scheduler.hold()
+
+    def note_switch(self) -> None:
+        """The config changes here."""
+        self.switched_at = self.steps
+        self._has_switched_beyond = self._ends.is_beyond
+
+    @property
+    def suspect(self) -> Epochs | None:  # type: ignore[override]
+        """How epochs would have to end if these here are why the program fails now."""
+        is_recent = self.steps - self.switched_at <= JUST_SWITCHED
+        return self._ends.suspect(
+            self.steps, has_just_switched=self._has_switched_beyond and is_recent
+        )
+
+    @property
+    def starts(self) -> int:
+        """How often iteration over the training data has begun, the program's own passes too."""
+        return self._former_starts + (self.feed.starts if self.feed is not None else 0)
 
     def forward_called(self, root: Root, args: tuple[Any, ...]) -> None:
         """Count samples at the largest model, for programs without a DataLoader."""
@@ -197,6 +258,26 @@ class Borders(Listener):
             self._counts = _Counts()  # the first step's own: what came before it was set-up
         elif not self.observer.loaders or self.observer.loader_thread:
             self._border()
+
+    def _take_up(self, feed: Feed) -> None:
+        """Follow the pass that the program has begun."""
+        if self._feed_steps > 1 and self.is_endless:
+            self.samples_between_starts = self._feed_samples
+        if self.feed is not None and not self.is_endless:
+            self._former_starts += self.feed.starts
+        self.feed, self._feed_steps, self._feed_samples = feed, 0, 0
+
+    def _adopt(self, feed: Feed) -> None:
+        """Know the training loader again that the program has built anew for an epoch."""
+        loaders = self.observer.loaders
+        if self.is_endless or not loaders or not feed.wants_gradients:
+            return
+        facts = self.seams.loader.facts
+        its = known_by(facts, feed)
+        if not any(feed.loader is own for own in loaders):
+            self.observer.loaders = tuple(
+                feed.loader if replace(facts(own), ordinal=0) == its else own for own in loaders
+            )
 
     def _leads(self, feed: Feed) -> bool:
         loaders = self.observer.loaders

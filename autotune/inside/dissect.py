@@ -6,7 +6,7 @@ step whose floating-point operations are counted; a window on one cached batch; 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
 
@@ -34,7 +34,7 @@ class Dissection:
         plan: How long the window of a ceiling lasts.
         read: What the meter of a ceiling reads at block edges.
         seams: Of this process.
-        feed: The training loader's feed; None without exactly one.
+        feed: Returns the training loader's feed; None without exactly one.
         counts_flops: The model runs as written: compiled code hides its operations.
     """
 
@@ -43,7 +43,7 @@ class Dissection:
         plan: WindowPlan,
         read: Instruments,
         seams: Seams,
-        feed: Feed | None,
+        feed: Callable[[], Feed | None],
         *,
         counts_flops: bool,
     ) -> None:
@@ -68,6 +68,14 @@ class Dissection:
         if self._meter is not None:
             self._meter.disturb()
 
+    def resume(self, begin_s: float) -> None:
+        """Leave out what the program did between two epochs; a step begins here."""
+        if self._meter is not None:
+            self._meter.resume(begin_s)
+        elif self.clock is not None:
+            self._is_disturbed = False
+            self.clock.start()
+
     def step(self, samples: int, wait_s: float) -> None:
         """Go on at the border after a step."""
         if self._meter is not None:
@@ -87,9 +95,10 @@ class Dissection:
         yield from self._split()
         if self._counts_flops:
             yield from self._count_flops()
-        if self._feed is not None:
+        if self._feed() is not None:
             yield from self._without_data()
-            interval = loader_alone(self._feed, self._plan.window_max_s)
+        if (feed := self._feed()) is not None:  # of the present epoch
+            interval = loader_alone(feed, self._plan.window_max_s)
             self.anatomy = replace(self.anatomy, compute_free=interval)
         self.is_done = True
 

@@ -79,7 +79,8 @@ class Driver(Borders):
         quit_process: Callable[[], None],
         group: Group = ALONE,
     ) -> None:
-        super().__init__(start.setting, group)
+        super().__init__(start.setting, group, start.program.mode.epochs)
+        self._is_brief = start.program.mode.brief
         self._link = link
         self._commands = commands
         self._setting = start.setting
@@ -120,20 +121,46 @@ class Driver(Borders):
         task = self._meter or self._dissection
         if task is not None:
             task.disturb()
+        if self._is_ready.is_set() and perf_counter() - self._sent > SIGN_OF_LIFE_S:
+            self._progress("warm-up")  # what lies between epochs may take its time
 
-    def program_ended(self) -> None:
-        """Report what was measured so far, when the program ends in the middle of a window."""
+    def paused(self) -> None:
+        """Stop all clocks at the end of an epoch."""
+        with self._turn:
+            self._tally.pause()
+            if self._meter is not None and not self._is_answered:
+                self._meter.pause()
+
+    def resumed(self, begin_s: float) -> None:
+        """Let them go on with the next epoch, of which its beginning is a part."""
+        with self._turn:
+            self._tally.go_on()
+            task = self._meter or self._dissection
+            if task is not None:
+                task.resume(begin_s)
+
+    def program_ended(self, *, has_failed: bool = False) -> None:
+        """Report what was measured so far, when the program ends in the middle of a window.
+
+        One that fails is not measured: its last word is the answer, and not that to what is asked
+        next, which may be another config.
+        """
         with self._turn:
             meter, measured = self._meter, self._measured
-            if measured is not None:
+            if not self.steps and self.forks.trainer is not None:
+                self._refuse_forks()
+            elif has_failed:
+                self._is_answered = True
+            elif measured is not None:
                 self._measured = None
-                self._link.send(Measured(measured, self._number))
+                self._answer(measured)
             elif meter is not None and not self._is_answered:
                 self._is_answered = True  # also where there is too little to answer with
-                if meter.finish("the program ended"):
-                    self._link.send(Measured(self._measurement(meter), self._number))
-            elif not self.steps and self.forks.trainer is not None:
-                self._refuse_forks()
+                if meter.finish("the program ended", with_what_there_is=self._is_brief):
+                    self._answer(self._measurement(meter))
+            elif self._dissection is not None:
+                self._dissection.close()
+                self._link.send(Dissected(self._dissection.anatomy, self._number))
 
     def step_made(self) -> None:
         """Tell the parent of the first steps: it cannot know how long they take."""
@@ -241,12 +268,12 @@ class Driver(Borders):
                 return
             self._is_answered = True
             with suppress(LinkClosed):
-                self._link.send(Measured(self._measurement(meter), self._number))
+                self._answer(self._measurement(meter))
 
     def _finish(self, measurement: Measurement) -> None:
         """Send what was measured; of several ranks, record their communication first."""
         if self._group.world_size == 1:
-            self._link.send(Measured(measurement, self._number))
+            self._answer(measurement)
             self._obey()
             return
         self._measured = measurement
@@ -267,8 +294,11 @@ class Driver(Borders):
             for rank, report in enumerate(self._last_block)
         )
         self._measured = None
-        self._link.send(Measured(replace(measurement, ranks=ranks), self._number))
+        self._answer(replace(measurement, ranks=ranks))
         self._obey()
+
+    def _answer(self, measurement: Measurement) -> None:
+        self._link.send(Measured(measurement, self._number, self.steps))
 
     def _gather(self, own: Report) -> list[Report]:
         """Meet the other ranks; what all of them trained on is told by the same steps of each."""
@@ -324,7 +354,7 @@ class Driver(Borders):
                     plan,
                     self._instruments(),
                     self.seams,
-                    self._feed_of_this_thread,
+                    lambda: self._feed_of_this_thread,
                     counts_flops=frames_compiled() == 0,
                 )
             case Dissect(_, number):  # several ranks are told apart by their loads, not their parts
@@ -345,7 +375,8 @@ class Driver(Borders):
     def _switch(self, setting: Setting) -> None:
         before = self._setting.config if self._setting else setting.baseline
         if setting.config != before:
-            self.seams.scheduler.hold()
+            self.hold_schedules()
+            self.note_switch()
         self.seams.apply(setting, since=self._setting)
         self._setting = setting
 
@@ -410,7 +441,7 @@ class Driver(Borders):
             steps_per_epoch=steps_per_epoch(feed, batches),
             samples_per_epoch=samples and round(samples * self._samples_share),
             start_s=feed.start_s,
-            starts=feed.starts,
+            starts=self.starts,
             ready_steps=None if ready is None else ready / batches,
             has_idle_workers=feed.has_idle_workers,
         )

@@ -1,4 +1,4 @@
-"""Feed: the iterator that the program gets from a DataLoader; for training it never ends."""
+"""Feed: the iterator that the program gets from a DataLoader; for training it need not end."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ class Feed:
         loader: The loader that the program iterates.
         starts: How often iteration over the data has begun.
         start_s: Seconds from the last beginning to its first batch.
+        begin_s: Part of them that the beginning itself took: workers start.
+        handed: Batches that the program got in this pass.
+        is_mixed: What it got is not one pass over the data as they were when the pass began.
         wants_gradients: Gradients were enabled when the program began to iterate.
         thread: The thread that asked for the last batch.
     """
@@ -34,14 +37,17 @@ class Feed:
     def __init__(self, loader: DataLoader[Any], seam: LoaderSeam, listener: Listener) -> None:
         self.loader = loader
         self.starts = 0
-        self.start_s = 0.0
+        self.start_s = self.begin_s = 0.0
+        self.handed = 0
+        self._has_started_over = False
         self._seam = seam
         self._listener = listener
         self._version = seam.version
         self.wants_gradients = torch.is_grad_enabled()
         self.thread = get_ident()
         self._cached: _Cached | None = None
-        self._active = seam.variant(loader) if listener.never_ends(self) else loader
+        self._active = seam.variant(loader) if listener.trains_on(self) else loader
+        self.is_mixed = seam.length(self._active) != seam.length(loader)
         self._begin()
 
     def __iter__(self) -> Feed:
@@ -56,24 +62,46 @@ class Feed:
         if self._listener.cuts(self):
             self._end()
             raise StopIteration
-        endless = self._listener.never_ends(self)
-        if endless and self._version != self._seam.version:
+        is_steered = self._listener.trains_on(self)
+        if is_steered and self.is_behind:
             self._swap()
         asked = perf_counter()
-        if endless and self._seam.replays:
-            self._cached = self._cached or _Cached(*self._next(endless=True))
+        if is_steered and self._seam.replays:
+            self.is_mixed = True
+            self._cached = self._cached or _Cached(*self._next(starts_over=True))
             batch, samples = self._cached.batch(), self._cached.samples
         else:
             self._cached = None
-            batch, samples = self._next(endless=endless)
-        trains = endless or self._seam.is_target(self.loader)
+            starts_over = is_steered and self._listener.starts_over(self)
+            batch, samples = self._next(starts_over=starts_over)
+        self.handed += 1
+        trains = is_steered or self._seam.is_target(self.loader)
         self._seam.hand_out(self._active, self._batch_number, trains=trains)
         self._listener.after_batch(self, samples, perf_counter() - asked)
         return batch
 
     def take(self) -> int:
         """Take a batch as the program would, starting over at the end; return its samples."""
-        return self._next(endless=True)[1]
+        self.is_mixed = True
+        return self._next(starts_over=True)[1]
+
+    @property
+    def limit(self) -> int | None:
+        """How many batches the program takes a pass for; None where nothing says it.
+
+        By the length that it last read from this loader, whatever the batch is by now.
+        """
+        return self._seam.length_read(self.loader)
+
+    @property
+    def is_behind(self) -> bool:
+        """Other options were asked for than it has."""
+        return self._version != self._seam.version
+
+    def goes_beyond(self) -> bool:
+        """Tell whether the program got more batches than it takes a pass for."""
+        limit = self.limit
+        return self._has_started_over if limit is None else self.handed > limit
 
     @property
     def num_workers(self) -> int:
@@ -134,13 +162,15 @@ class Feed:
             return whole
         return min(whole, self._seam.dataset_len(self.loader) or whole)
 
-    def _next(self, *, endless: bool) -> tuple[Any, int]:
+    def _next(self, *, starts_over: bool) -> tuple[Any, int]:
         try:
             batch = self._fetch()
         except StopIteration:
-            if not endless:
+            if not starts_over:
+                self._listener.pass_ended(self)
                 raise
             self._listener.epoch_ended(self)
+            self._has_started_over = True
             self._begin()
             batch = self._fetch()
         self._note_start()
@@ -171,11 +201,13 @@ class Feed:
         facts = self._seam.facts(self.loader)
         self._short_batch = None if facts.drop_last or facts.iterable else self.batches_per_epoch
         self._inner: Iterator[Any] = self._seam.iterate(self._active, self.loader)
+        self.begin_s = perf_counter() - self._begun
         self.starts += 1
 
     def _end(self) -> None:
         """End the pass before the data do; workers go as they would then, or stay."""
         self._inner = iter(())
+        self._listener.pass_ended(self)
 
     def _note_start(self) -> None:
         if self._fresh:
@@ -186,6 +218,10 @@ class Feed:
         """End the old workers before new ones start: both at once would disturb the new ones."""
         self._version = self._seam.version
         variant = self._seam.variant(self.loader)
+        if self.handed:
+            self.is_mixed = True
+        else:
+            self.is_mixed = self._seam.length(variant) != self._seam.length(self.loader)
         self._inner = iter(())  # other threads may look at it
         self._seam.end_workers(self._active)
         self._active = variant

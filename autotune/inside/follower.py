@@ -11,6 +11,7 @@ from autotune.inside.borders import Borders, Step
 from autotune.inside.communication import CommunicationClock
 from autotune.inside.group import Group
 from autotune.inside.meetings import Meetings, Order, Report
+from autotune.mode import Epochs
 from autotune.setting import Setting
 
 
@@ -21,12 +22,17 @@ class Follower(Borders):
         setting: What the program starts under; None leaves it as it is.
         group: The processes that train together.
         quit_process: Ends the process at once.
+        epochs: How the program's epochs end.
     """
 
     def __init__(
-        self, setting: Setting | None, group: Group, quit_process: Callable[[], None]
+        self,
+        setting: Setting | None,
+        group: Group,
+        quit_process: Callable[[], None],
+        epochs: Epochs = Epochs.ENDLESS,
     ) -> None:
-        super().__init__(setting, group)
+        super().__init__(setting, group, epochs)
         self._setting = setting
         self._quit = quit_process
         self._meetings = Meetings(group)
@@ -37,6 +43,14 @@ class Follower(Borders):
     def observed(self) -> None:
         """Meet for the first time."""
         self._meet()
+
+    def paused(self) -> None:
+        """Stop the clock at the end of an epoch."""
+        self._tally.pause()
+
+    def resumed(self, begin_s: float) -> None:  # noqa: ARG002
+        """Let it go on with the next epoch."""
+        self._tally.go_on()
 
     def at_border(self, step: Step) -> None:
         """Meet, if this is where."""
@@ -57,7 +71,8 @@ class Follower(Borders):
         if order.setting is not None:
             before = self._setting.config if self._setting else order.setting.baseline
             if order.setting.config != before:
-                self.seams.scheduler.hold()
+                self.hold_schedules()
+                self.note_switch()
             self.seams.apply(order.setting, since=self._setting)
             self._setting = order.setting
         if order.records:
@@ -69,8 +84,19 @@ class Tally:
 
     def __init__(self) -> None:
         self._began = perf_counter()
+        self._paused_at: float | None = None
         self._samples = self.steps = 0
         self._wait_s = 0.0
+
+    def pause(self) -> None:
+        """Leave out what comes now."""
+        self._paused_at = perf_counter()
+
+    def go_on(self) -> None:
+        """Count time again."""
+        if self._paused_at is not None:
+            self._began += perf_counter() - self._paused_at
+            self._paused_at = None
 
     def add(self, step: Step) -> None:
         """Count a step."""

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from autotune.inside.feed import Feed
     from autotune.inside.seams.forward import Root
+    from autotune.mode import Epochs
     from autotune.rehearsal import RehearsalPlan
 
 
@@ -16,11 +17,18 @@ class Listener:
     """Hooks that the seams call; a listener overrides those it means.
 
     Attributes:
-        rehearsal: How short epochs are, where what follows them is to run; None where an epoch
-            goes on for as long as it is wanted.
+        rehearsal: How short epochs are, where what follows them is to run; None where nothing is
+            rehearsed.
+        is_endless: A training epoch goes on for as long as it is wanted, also one that a trainer
+            of a library counts.
+        switched_at: Steps that had been made when the config changed last.
+        suspect: How epochs would have to end if these here are why the program fails now.
     """
 
     rehearsal: RehearsalPlan | None = None
+    is_endless: bool = False
+    switched_at: int = 0
+    suspect: Epochs | None = None
 
     def before_batch(self, feed: Feed) -> None:
         """The program asks a feed for its next batch."""
@@ -28,8 +36,12 @@ class Listener:
     def after_batch(self, feed: Feed, samples: int, wait_s: float) -> None:
         """A feed is about to hand a batch to the program, after waiting ``wait_s`` for it."""
 
-    def never_ends(self, feed: Feed) -> bool:  # noqa: ARG002
-        """Tell whether the feed starts over instead of ending its epoch."""
+    def trains_on(self, feed: Feed) -> bool:  # noqa: ARG002
+        """Tell whether the feed drives optimizer steps, so that options of a config are for it."""
+        return False
+
+    def starts_over(self, feed: Feed) -> bool:  # noqa: ARG002
+        """Tell whether a feed that trains begins anew where its data end; else its pass ends."""
         return False
 
     def cuts(self, feed: Feed) -> bool:  # noqa: ARG002
@@ -37,7 +49,10 @@ class Listener:
         return False
 
     def epoch_ended(self, feed: Feed) -> None:
-        """A feed that never ends starts over."""
+        """A feed starts over where its data ended."""
+
+    def pass_ended(self, feed: Feed) -> None:
+        """A feed has no more batches for the program."""
 
     def forward_called(self, root: Root, args: tuple[Any, ...]) -> None:
         """The program calls an outermost module that owns parameters."""

@@ -213,6 +213,20 @@ class Meter:
         """Leave the present step out: the program does something besides training in it."""
         self._disturbed = True
 
+    def pause(self) -> None:
+        """The program leaves its loop between two steps: what the device still does counts."""
+        if not self._disturbed and self._run.steps:
+            self.read.sync()
+            self._run.mark = perf_counter()
+
+    def resume(self, begin_s: float) -> None:
+        """Leave out what happened since then, but for what the new epoch took to begin."""
+        if self._steps:  # before the first, a switch of the config falls into it
+            self._disturbed = False
+        now = max(self._run.mark, perf_counter() - begin_s)
+        self._began += now - self._run.mark
+        self._run.skip(now, self.read.flow().starts)
+
     def step(self, samples: int, wait_s: float, tokens: int = 0) -> bool:
         """Count a finished step; return whether it closed a block."""
         self._steps += 1
@@ -240,13 +254,25 @@ class Meter:
         """Begin the next block; what happened since the last one ended is not measured."""
         self._run = self._new_block()
 
-    def finish(self, reason: str) -> bool:
-        """End the window early for *reason*, if it holds enough blocks to say anything."""
+    def finish(self, reason: str, *, with_what_there_is: bool = False) -> bool:
+        """End the window early for *reason*, if it holds enough blocks to say anything.
+
+        Args:
+            reason: Why.
+            with_what_there_is: One block is enough, if need be of the warm-up: a program as short
+                as that has no better.
+        """
+        if with_what_there_is and not self.is_done:
+            if self._run.steps:
+                self.read.sync()
+                self._block_steps = self._run.steps
+                self._close_block(perf_counter())
+            return self.end_now(reason)
         if self.phase == "window" and len(self.blocks) >= self._least_to_cut:
             self._stop_reason = self._stop_reason or reason
         return self.is_done
 
-    def end_now(self) -> bool:
+    def end_now(self, reason: str = Outcome.OUT_OF_TIME) -> bool:
         """End the window with what it has, in time of need with the later half of the warm-up.
 
         Returns:
@@ -256,20 +282,20 @@ class Meter:
             return False
         now = perf_counter()
         if self.phase == "warm-up":
-            self._take_from_warmup(self.blocks, now)
+            self._take_from_warmup(self.blocks, now, reason)
         elif not self.blocks:
-            self._take_from_warmup(self._before_window, now)
-        self._stop_reason = f"{Outcome.OUT_OF_TIME} after {now - self._asked:.1f} s"
+            self._take_from_warmup(self._before_window, now, reason)
+        self._stop_reason = f"{reason} after {now - self._asked:.1f} s"
         return True
 
-    def _take_from_warmup(self, blocks: list[Block], now: float) -> None:
+    def _take_from_warmup(self, blocks: list[Block], now: float, reason: str) -> None:
         """Let the later half of a warm-up count: that there is a number is worth its doubts."""
         half = len(blocks) // 2
         self._opening = self._evidence[half - 1] if half else None
         self._window_evidence = self._evidence[half:]
         self.phase = "window"
         self._warmup_s = self._warmup_s or now - self._began
-        self._warmup_reason = f"cut after {self._warmup_s:.0f} s: {Outcome.OUT_OF_TIME}"
+        self._warmup_reason = f"cut after {self._warmup_s:.0f} s: {reason}"
         self.blocks, self.losses = blocks[half:], self._warmup_losses[half:]
 
     def measurement(self, memory: Memory) -> Measurement:

@@ -12,17 +12,17 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch
 
 from autotune.config import KnobValue
+from autotune.inside.epochs import MOST_BATCHES, Pass, Passes, known_by
 from autotune.inside.group import ALONE, Group
 from autotune.inside.listener import Listener
 from autotune.inside.seams import Seams, loose_knobs
+from autotune.mode import Epochs
 from autotune.profile import LoaderFacts
 from autotune.rehearsal import Ended, RehearsalPlan, Seen
 from autotune.setting import Setting
@@ -32,27 +32,9 @@ if TYPE_CHECKING:
     from autotune.inside.feed import Feed
     from autotune.inside.seams.forward import Root
 
-MOST_BATCHES = 64  # without a step: as many as a large accumulation takes
 MOST_STEPS = (
     64  # without a batch: as many as are made of one; a loop that keeps its batches has more
 )
-
-
-@dataclass
-class _Pass:
-    """One iteration over a loader.
-
-    Attributes:
-        batches: Handed out so far.
-        steps: Optimizer steps that had been made when the last of them was.
-        trains: Steps were made of its batches.
-        is_over: It was cut short.
-    """
-
-    batches: int = 0
-    steps: int = 0
-    trains: bool = False
-    is_over: bool = False
 
 
 class ShortEpochs(Listener):
@@ -69,6 +51,8 @@ class ShortEpochs(Listener):
             a rank that follows another.
         started: When the process began to run the program, by ``perf_counter``.
         group: The processes that train together.
+        epochs: How the program's epochs end where it is measured; in whole ones, what trains
+            nothing is not cut here either.
     """
 
     def __init__(
@@ -78,6 +62,7 @@ class ShortEpochs(Listener):
         over: Callable[[Seen], None] | None,
         started: float,
         group: Group = ALONE,
+        epochs: Epochs = Epochs.ENDLESS,
     ) -> None:
         self.rehearsal = plan
         self.config_reads: Mapping[str, KnobValue] = {}
@@ -89,8 +74,8 @@ class ShortEpochs(Listener):
         self._is_evaluating = False
         self._first_step_at = math.inf
         self._heard = perf_counter()
-        self._passes: WeakKeyDictionary[Feed, _Pass] = WeakKeyDictionary()
-        self._lead: _Pass | None = None
+        self._passes = Passes(None if epochs is Epochs.WHOLE else plan.other_batches)
+        self._lead: Pass | None = None
         self._longest = 0
         self._trained: set[LoaderFacts] = set()
         self._training_facts: LoaderFacts | None = None
@@ -103,7 +88,7 @@ class ShortEpochs(Listener):
         if over is not None:
             self._timer.start()
 
-    def program_ended(self) -> None:
+    def program_ended(self, *, has_failed: bool = False) -> None:  # noqa: ARG002
         """The program has come to its end; what was seen is told, its last word comes after."""
         self._end("by itself")
 
@@ -112,19 +97,18 @@ class ShortEpochs(Listener):
         self._heard = perf_counter()
         if feed in self._passes:
             return
-        self._passes[feed] = _Pass()
+        self._passes.of(feed)
         if feed.wants_gradients and self._facts(feed) in self._trained and self._is_enough:
             self._end("as planned")
 
     def cuts(self, feed: Feed) -> bool:
         """Tell whether a pass over a loader has been long enough; training ends with a step."""
-        seen, plan = self._passes[feed], self._plan
-        if feed.wants_gradients:
-            has_stepped = self.steps > seen.steps
-            most = max(plan.batches, self._longest or MOST_BATCHES)
-            seen.is_over |= seen.batches >= (plan.batches if has_stepped else most)
-        else:
-            seen.is_over |= seen.batches >= plan.other_batches
+        if not feed.wants_gradients:
+            return self._passes.cuts_other(feed, self.steps)
+        seen, plan = self._passes.of(feed), self._plan
+        has_stepped = self.steps > seen.steps
+        most = max(plan.batches, self._longest or MOST_BATCHES)
+        seen.is_over |= seen.batches >= (plan.batches if has_stepped else most)
         if seen.is_over and seen.trains:
             self._longest = max(self._longest, seen.batches)
         return seen.is_over
@@ -132,9 +116,7 @@ class ShortEpochs(Listener):
     def after_batch(self, feed: Feed, samples: int, wait_s: float) -> None:  # noqa: ARG002
         """Count a batch."""
         self._heard = perf_counter()
-        seen = self._passes[feed]
-        seen.batches += 1
-        seen.steps = self.steps
+        seen = self._passes.took(feed, self.steps)
         if feed.wants_gradients:
             self._lead, self._training_facts = seen, self._facts(feed)
         else:
@@ -176,7 +158,7 @@ class ShortEpochs(Listener):
 
     def _facts(self, feed: Feed) -> LoaderFacts:
         """What a loader is known by, also where it is built again for each epoch."""
-        return replace(self.seams.loader.facts(feed.loader), ordinal=0)
+        return known_by(self.seams.loader.facts, feed)
 
     def _evaluates(self) -> None:
         if self.steps and not self._is_evaluating:

@@ -151,6 +151,18 @@ def test_after_the_program_has_ended_time_that_is_up_gives_no_answer(parent: Par
     assert parent.heard() == []
 
 
+def test_a_program_that_fails_is_not_measured_however_much_of_a_window_there_was(
+    parent: Parent,
+) -> None:
+    parent.driver._is_brief = True
+    for number, has_failed in ((1, True), (2, False)):
+        parent.ask(Measure(SETTING, LONG, number))
+        parent.driver._obey()
+        parent.let_run(3)
+        parent.driver.program_ended(has_failed=has_failed)
+    assert parent.heard() == [("measured", 2)]
+
+
 def test_a_loss_that_is_not_finite_is_answered_with_the_number_of_its_question(
     parent: Parent, monkeypatch: pytest.MonkeyPatch
 ) -> None:

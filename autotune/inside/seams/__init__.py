@@ -98,7 +98,7 @@ class Seams:
         self.scaling = ScalingSeam()
         self.clearing = ClearingSeam(self.accumulation)
         self.trainers = TrainersSeam(
-            endless=listener is not None and listener.rehearsal is None,
+            endless=listener is not None and listener.is_endless,
             rehearsal=listener.rehearsal if listener is not None else None,
         )
         adopt = self.trainers.adopt if listener is not None else lambda: None

@@ -70,6 +70,8 @@ class LoaderSeam:
         self._shards: WeakKeyDictionary[DataLoader[Any], ShardedSampler | ShardedIterable] = (
             WeakKeyDictionary()
         )
+        self._lengths: WeakKeyDictionary[DataLoader[Any], int] = WeakKeyDictionary()
+        self._variants: WeakKeyDictionary[DataLoader[Any], _Variant] = WeakKeyDictionary()
         self._options: dict[str, int | bool | str] = {}
         self._workers = Workers()
         self.items = ItemWatch()
@@ -143,13 +145,24 @@ class LoaderSeam:
         return self._workers.begin(loader, own, self.facts(own), self._original_iter)
 
     def variant(self, loader: DataLoader[Any]) -> DataLoader[Any]:
-        """Return the loader under the requested options; itself when they change nothing."""
+        """Return the loader under the requested options; itself when they change nothing.
+
+        As long as neither options nor loader change it is always the same one: workers that stay
+        from epoch to epoch are its own.
+        """
+        known = self._variants.get(loader)
+        if known is not None and known.is_of(loader, self.version):
+            return known.variant
+        if known is not None:
+            self.end_workers(self._variants.pop(loader).variant)
         changes = self._changes(loader)
         if all(vars(loader)[name] == value for name, value in changes.items()):
             return loader
         copy = object.__new__(type(loader))
         vars(copy).update(vars(loader))
         vars(copy).update(changes, _iterator=None)
+        self.end_workers(loader)  # of whoever iterates it no longer
+        self._variants[loader] = _Variant(copy, self.version, _without_iterator(loader))
         return copy
 
     def end_workers(self, loader: DataLoader[Any]) -> None:
@@ -191,7 +204,10 @@ class LoaderSeam:
 
         def length(loader: DataLoader[Any]) -> int:
             is_whole = loader in seam._evaluated
-            return seam._original_len(seam._as_written(loader) if is_whole else loader)
+            batches = seam._original_len(seam._as_written(loader) if is_whole else loader)
+            if torch.is_grad_enabled():
+                seam._lengths[loader] = batches
+            return batches
 
         self._patches.replace(DataLoader, "__iter__", iterate)
         self._patches.replace(DataLoader, "__len__", length)
@@ -206,6 +222,11 @@ class LoaderSeam:
             return self._original_len(loader)
         except Exception:  # noqa: BLE001 - the program has not asked
             return None
+
+    def length_read(self, loader: DataLoader[Any]) -> int | None:
+        """Return the length that the program last read from a loader, else the loader's own."""
+        read = self._lengths.get(loader)
+        return self.length(loader) if read is None else read
 
     def dataset_len(self, loader: DataLoader[Any]) -> int | None:
         """Return the samples of an epoch in this process, None for data without a length."""
@@ -378,6 +399,35 @@ class _Own:
     timeout: float
     context: Any
     worker_init_fn: Callable[[int], None] | None
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """A loader under options.
+
+    Attributes:
+        version: Of the options.
+        attributes: The loader's own, when this was made of it.
+    """
+
+    variant: DataLoader[Any]
+    version: int
+    attributes: dict[str, Any]
+
+    def is_of(self, loader: DataLoader[Any], version: int) -> bool:
+        """Tell whether nothing has changed since it was made."""
+        now = _without_iterator(loader)
+        return (
+            self.version == version
+            and now.keys() == self.attributes.keys()
+            and all(now[name] is value for name, value in self.attributes.items())
+        )
+
+
+def _without_iterator(loader: DataLoader[Any]) -> dict[str, Any]:
+    """The attributes of a loader, but for what torch notes in it while it is iterated."""
+    noted = {"_iterator", "_IterableDataset_len_called"}
+    return {name: value for name, value in vars(loader).items() if name not in noted}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,209 @@
+"""LiveRig: the open rig on which one config after another is measured, or the next one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from time import monotonic
+
+from autotune import first_start
+from autotune.blame import MOST_MORE_STEPS, Lived
+from autotune.budget import seconds_left
+from autotune.config import Config
+from autotune.measurement import Anatomy, Measurement
+from autotune.mode import RunMode
+from autotune.outcome import ENDED_BY_US, Ending, Outcome
+from autotune.rig import GiveUp, Rig
+from autotune.rigs import Rigs
+from autotune.setting import Setting
+from autotune.space import ResolvedSpace
+from autotune.wire import Ready, WindowPlan
+
+MOSTLY_DISTURBED = 0.5  # of the blocks: such a window is measured a second time
+START_SILENCE_S = 900.0  # imports, data preparation and compilation may take minutes
+ANSWER_S = 0.5  # a rig answers so long before the caller gives up
+LEAST_WINDOW_S = 0.1
+LEAST_SILENCE_S = 60.0
+SILENCE_STEPS = 30
+# A process must hold a window of the baseline and one of another config, in turn; one that ends
+# before is too short for that.
+LEAST_ANSWERS = 2
+MOST_WINDOWS_MORE = 4  # to let the baseline make some more steps
+MOST_STARTS = 3  # of a program that asks for one mode after the other
+
+
+class LiveRig:
+    """Measures configs live where it can, on a fresh rig where it must.
+
+    Attributes:
+        lived: How far the baseline was seen to come.
+    """
+
+    def __init__(self, rigs: Rigs) -> None:
+        self._rigs = rigs
+        self._rig: Rig | None = None
+        self._on_rig: Config | None = None
+        self._answers = 0
+        self._space: ResolvedSpace | None = None
+        self._base: Setting | None = None
+        self._silence_s = START_SILENCE_S
+        self.lived = Lived()
+
+    @property
+    def base(self) -> Setting:
+        """The baseline's setting."""
+        assert self._base is not None, "set_up() comes first"
+        return self._base
+
+    @base.setter
+    def base(self, base: Setting) -> None:
+        self._base = base
+
+    @property
+    def mode(self) -> RunMode:
+        """How rigs run the program now."""
+        return self._rigs.mode
+
+    @property
+    def number(self) -> int:
+        """Of the rig that was started last."""
+        return self._rigs.started
+
+    def setting(self, config: Config) -> Setting:
+        """Return the setting of a config."""
+        return replace(self.base, config=config)
+
+    def set_up(self, space: ResolvedSpace, base: Setting, step_s: float | None = None) -> None:
+        """Say what can be measured; *base* is the baseline's setting."""
+        self._space, self._base = space, base
+        self._on_rig = base.config if self._rig is not None else None
+        if step_s is not None:
+            self.expect_steps_of(step_s)
+
+    def expect_steps_of(self, step_s: float) -> None:
+        """Take a silence for the program's end by how long a step takes."""
+        self._silence_s = max(LEAST_SILENCE_S, SILENCE_STEPS * step_s)
+
+    def observe(self, give_up: GiveUp) -> Ready | Ending:
+        """Start the untouched program and return what its first steps revealed.
+
+        Raises:
+            UsageError: when it reads what is piped into this process.
+        """
+        started = first_start.observe(self._rigs, give_up, START_SILENCE_S)
+        if isinstance(started, Ending):
+            return started
+        self._rig, self._answers = started.rig, 0
+        return started.ready
+
+    def needs_restart(self, config: Config) -> bool:
+        """Tell whether a config cannot be measured on the open rig."""
+        if self._on_rig is None:
+            return True
+        return self.is_apart(self._on_rig, config)
+
+    def is_apart(self, one: Config, other: Config) -> bool:
+        """Tell whether two configs need processes of their own."""
+        assert self._space is not None, "set_up() comes first"
+        return self._space.needs_restart(one, other) or (self.mode.brief and one != other)
+
+    def ready_for(self, config: Config, give_up: GiveUp) -> Ending | None:
+        """Make sure that a rig is open on which the config can be measured live."""
+        if not self.needs_restart(config):
+            return None
+        self.close()
+        opened = self._open(self.setting(config), give_up)
+        if isinstance(opened, Ending):
+            return opened
+        self._on_rig = config
+        return None
+
+    def measure(
+        self, config: Config, plan: WindowPlan, give_up: GiveUp, most_s: float = math.inf
+    ) -> Measurement | Ending:
+        """Measure a config on the open rig; one that mostly others disturbed a second time."""
+        began = monotonic()
+        result = self._window(config, plan, give_up, most_s)
+        again_s = 2 * (monotonic() - began)
+        if (
+            isinstance(result, Measurement)
+            and self._rig is not None
+            and result.disturbed_share > MOSTLY_DISTURBED
+            and min(seconds_left(give_up), most_s) > again_s
+        ):
+            again = self._window(config, plan, give_up, most_s)
+            if isinstance(again, Ending) and again.outcome not in ENDED_BY_US:
+                return again
+            if isinstance(again, Measurement) and again.disturbed_share < result.disturbed_share:
+                return again
+        return result
+
+    def live_on(self, steps: int, step_s: float, give_up: GiveUp) -> Ending | None:
+        """Let the baseline go on until its process has made so many steps in all, or has failed."""
+        for _ in range(MOST_WINDOWS_MORE):
+            missing = 0 if self._rig is None else steps - self._rig.steps
+            if not 0 < missing <= MOST_MORE_STEPS:
+                return None
+            seconds = missing * step_s
+            plan = WindowPlan(seconds, seconds, 0.0, 0.0, half_width=math.inf)
+            result = self._window(self.base.config, plan, give_up, math.inf)
+            if isinstance(result, Ending):
+                return result
+        return None
+
+    def dissect(self, plan: WindowPlan, give_up: GiveUp) -> Anatomy:
+        """Take the baseline apart; empty where the program ends or fails before."""
+        for _ in range(LEAST_ANSWERS):  # the program may have come to its end meanwhile
+            if self.ready_for(self.base.config, give_up):
+                break
+            assert self._rig is not None, "it is open"
+            anatomy = self._rig.dissect(plan, give_up, self._silence_s)
+            if self.mode.brief or isinstance(anatomy, Ending):
+                self.close()
+            if isinstance(anatomy, Anatomy):
+                return anatomy
+            if anatomy.outcome is not Outcome.RAN_OUT:
+                break
+        return Anatomy()
+
+    def close(self) -> None:
+        """Close the open rig, if any."""
+        if self._rig is not None:
+            self._rig.close()
+        self._rig = self._on_rig = None
+
+    def _open(self, setting: Setting, give_up: GiveUp) -> Ready | Ending:
+        for _ in range(MOST_STARTS):
+            self._rig, self._answers = self._rigs.new(), 0
+            opened = self._rig.open(setting, give_up, START_SILENCE_S)
+            if not isinstance(opened, Ending):
+                return opened
+            self.close()
+            if not self._rigs.learn(opened):
+                break
+        return opened
+
+    def _window(
+        self, config: Config, plan: WindowPlan, give_up: GiveUp, most_s: float
+    ) -> Measurement | Ending:
+        """Measure a window that ends in time; a rig that does not answer so is closed."""
+        assert self._rig is not None, "a rig is open"
+        compiles = config.get("compile", "off") != "off"
+        silence_s = START_SILENCE_S if compiles else self._silence_s
+        left_s = min(seconds_left(give_up), most_s)
+        if math.isfinite(left_s):
+            plan = replace(plan, most_s=max(LEAST_WINDOW_S, left_s - ANSWER_S))
+        result = self._rig.measure(self.setting(config), plan, give_up, silence_s)
+        if isinstance(result, Ending):
+            is_short = result.outcome is Outcome.RAN_OUT and self._answers < LEAST_ANSWERS
+            self.close()
+            if is_short and not compiles and not self.mode.brief:
+                self._rigs.take_mode(replace(self.mode, brief=True))
+            return result
+        self._answers += 1
+        self._on_rig = config
+        if config == self.base.config:
+            self.lived.note(self.mode.epochs, self._rig.steps)
+        if self.mode.brief:
+            self.close()
+        return result

@@ -1,0 +1,350 @@
+"""Epochs that end: where a rig ends them, what is cut meanwhile, and what its clocks leave out."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from time import sleep
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from autotune.inside.borders import Borders, Step
+from autotune.inside.group import ALONE
+from autotune.inside.meter import Flow, Instruments, Meter
+from autotune.mode import Epochs
+from autotune.wire import WindowPlan
+
+BATCHES = 12
+
+
+class Watched(Borders):
+    """Counts borders and pauses, and does something at one of them."""
+
+    def __init__(self, epochs: Epochs) -> None:
+        super().__init__(None, ALONE, epochs)
+        self.ended: list[Step] = []
+        self.pauses = 0
+        self.disturbances = 0
+        self.at: dict[int, Callable[[], None]] = {}
+
+    def observed(self) -> None:
+        """Go on."""
+
+    def at_border(self, step: Step) -> None:
+        self.ended.append(step)
+        self.at.pop(self.steps, lambda: None)()
+
+    def disturbed(self) -> None:
+        self.disturbances += 1
+
+    def resumed(self, begin_s: float) -> None:
+        self.pauses += 1
+        self.disturbances = 0
+
+
+@contextmanager
+def watched(epochs: Epochs = Epochs.TRUE) -> Iterator[Watched]:
+    """The seams as a rig installs them."""
+    borders = Watched(epochs)
+    borders.seams.install()
+    try:
+        yield borders
+    finally:
+        borders.seams.remove()
+        del borders.observer  # it knows the last feed, which keeps its workers
+        borders.feed = None
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # beside other tests, threads wait for each other
+    yield
+    torch.set_num_threads(threads)
+
+
+@dataclass
+class Trained:
+    """What a program did.
+
+    Attributes:
+        losses: Of its steps.
+        passes: How many batches each of its epochs had.
+        evaluated: How many each of its evaluations had.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    passes: list[int] = field(default_factory=list)
+    evaluated: list[int] = field(default_factory=list)
+    workers: list[set[int]] = field(default_factory=list)
+
+
+def dataset() -> TensorDataset:
+    generator = torch.Generator().manual_seed(3)
+    return TensorDataset(torch.randn(96, 4, generator=generator), torch.arange(96) % 2)
+
+
+def loader_of(**options: Any) -> DataLoader[Any]:
+    return DataLoader(dataset(), 8, shuffle=True, **options)
+
+
+def train(
+    loader: DataLoader[Any] | Callable[[], DataLoader[Any]],
+    epochs: int = 3,
+    in_step: Callable[[int], None] = lambda _: None,
+) -> Trained:
+    """A program: train, evaluate, again."""
+    torch.manual_seed(0)
+    done = Trained()
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    rest = DataLoader(dataset(), 8)
+    for _ in range(epochs):
+        batches = 0
+        own = loader if isinstance(loader, DataLoader) else loader()
+        for number, (x, y) in enumerate(own):
+            in_step(number)
+            loss = nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            done.losses.append(loss.item())
+            batches += 1
+            done.workers.append({p.pid or 0 for p in multiprocessing.active_children()})
+        done.passes.append(batches)
+        model.eval()
+        with torch.no_grad():
+            done.evaluated.append(sum(1 for x, _ in rest if model(x) is not None))
+        model.train()
+    return done
+
+
+def fails_as_timm_does(length: int) -> Callable[[int], None]:
+    rest = length % 1
+
+    def step(number: int) -> None:
+        accumulated = rest if number >= length - rest else 1
+        (number + 1) % accumulated
+
+    return step
+
+
+def test_losses_of_true_epochs_are_those_of_the_program_alone() -> None:
+    workers = {"num_workers": 1, "persistent_workers": True}
+    for options, mode, evaluated in ((workers, Epochs.TRUE, 2), ({}, Epochs.WHOLE, BATCHES)):
+        alone = train(loader_of(**options), 2)
+        with watched(mode):
+            under_seams = train(loader_of(**options), 2)
+        assert under_seams.losses == alone.losses
+        assert under_seams.passes == alone.passes == [BATCHES] * 2
+        assert under_seams.evaluated[1:] == [evaluated]
+
+
+def test_what_fails_beyond_its_own_length_says_which_epochs_it_needs() -> None:
+    def indexes(length: int) -> Callable[[int], None]:
+        table = torch.zeros(length)
+
+        def step(number: int) -> None:
+            table[number] += 1
+
+        return step
+
+    def insists(length: int) -> Callable[[int], None]:
+        def step(number: int) -> None:
+            assert number < length
+
+        return step
+
+    for fails in (fails_as_timm_does, indexes, insists):
+        loader = loader_of()
+        with watched(Epochs.ENDLESS) as borders:
+            with pytest.raises((ZeroDivisionError, IndexError, AssertionError)):
+                train(loader, 3, fails(len(loader)))
+            assert borders.suspect is Epochs.TRUE, fails
+        with watched(Epochs.TRUE) as borders:
+            assert train(loader, 3, fails(len(loader))).passes == [BATCHES] * 3
+
+
+def test_a_schedule_that_ends_has_as_many_steps_as_it_was_made_for() -> None:
+    rates: dict[Epochs | None, list[float]] = {}
+    for mode in (None, Epochs.ENDLESS, Epochs.TRUE):
+        weight = nn.Parameter(torch.zeros(1))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        loader = loader_of()
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=2 * len(loader))
+        with watched(mode) if mode else nullcontext() as borders:
+            if borders is not None:
+                borders.at[15] = borders.hold_schedules  # as where the config changes
+            rates[mode] = []
+            for _ in range(2):
+                for _batch in loader:
+                    optimizer.step()
+                    schedule.step()
+                    rates[mode].append(float(schedule.get_last_lr()[0]))
+                    if len(rates[mode]) >= 2 * BATCHES:
+                        break
+    assert rates[Epochs.TRUE] == rates[None]
+    assert len(rates[None]) == 2 * BATCHES
+    assert rates[Epochs.ENDLESS][-1] == rates[Epochs.ENDLESS][BATCHES]
+
+
+def test_a_failure_within_the_epoch_or_at_once_after_a_switch_is_no_matter_of_epochs() -> None:
+    def fails_at(step: int) -> Callable[[int], None]:
+        made = iter(range(10_000))
+
+        def each(_number: int) -> None:
+            if next(made) == step:
+                raise RuntimeError
+
+        return each
+
+    with watched(Epochs.ENDLESS) as borders:
+        with pytest.raises(RuntimeError):
+            train(loader_of(), 1, fails_at(BATCHES - 1))
+        assert borders.suspect is None
+    for switched_at, suspect in ((28, None), (20, Epochs.TRUE)):
+        with watched(Epochs.ENDLESS) as borders:
+            borders.at[switched_at] = borders.note_switch
+            with pytest.raises(RuntimeError):
+                train(loader_of(), 1, fails_at(30))
+            assert borders.suspect is suspect
+
+
+def test_a_batch_that_changes_in_an_epoch_leaves_it_as_many_batches() -> None:
+    for batch, points in ((4, (9, BATCHES)), (32, (BATCHES + 1,))):
+        for at in points:
+            with watched() as borders:
+                borders.at[at] = partial(borders.seams.loader.request, batch_size=batch)
+                done = train(loader_of())
+            assert done.passes == [BATCHES] * 3, (batch, at)
+            assert borders.ended[-1].samples in {batch, 96 % batch or batch}
+
+
+def test_an_epoch_has_the_length_that_the_program_last_read() -> None:
+    loader = loader_of()
+    with watched() as borders:
+        borders.at[9] = partial(borders.seams.loader.request, batch_size=32)
+        read = len(loader)
+        assert train(loader).passes == [read] * 3
+
+
+class Stream(IterableDataset[Any]):
+    """Ten batches of eight, and no length."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from zip(*dataset()[:80], strict=True)
+
+
+def test_data_without_a_length_end_where_they_end() -> None:
+    with watched() as borders:
+        done = train(DataLoader(Stream(), 8))
+    assert done.passes == [10] * 3
+    with watched(Epochs.ENDLESS) as borders:
+        with pytest.raises(AssertionError):
+            train(DataLoader(Stream(), 8), 1, fails_beyond_ten)
+        assert borders.suspect is Epochs.TRUE
+
+
+def fails_beyond_ten(number: int) -> None:
+    assert number < 10
+
+
+def test_a_loader_that_is_built_again_for_each_epoch_is_not_cut() -> None:
+    for mode in (Epochs.TRUE, Epochs.WHOLE):
+        with watched(mode) as borders:
+            borders.at[15] = partial(borders.seams.loader.request, batch_size=16)
+            done = train(loader_of)
+        assert done.passes == [BATCHES] * 3
+        assert borders.ended[-1].samples == 16
+
+
+def test_a_failure_after_a_loader_was_cut_asks_for_whole_ones() -> None:
+    for cut, suspect in ((True, Epochs.WHOLE), (False, None)):
+        with watched(Epochs.TRUE if cut else Epochs.WHOLE) as borders:
+            with pytest.raises(AssertionError):
+                evaluates_strictly(right=cut)
+            assert borders.suspect is suspect
+    with watched(Epochs.WHOLE):
+        evaluates_strictly(right=True)
+
+
+def evaluates_strictly(*, right: bool) -> None:
+    done = train(loader_of(), 2)
+    assert done.evaluated[-1] == (BATCHES if right else 3)
+
+
+def test_a_failure_in_training_after_an_evaluation_was_cut_is_not_put_down_to_it() -> None:
+    made = iter(range(100))
+
+    def step(_number: int) -> None:
+        if next(made) == BATCHES + 2:
+            raise RuntimeError
+
+    with watched() as borders:
+        with pytest.raises(RuntimeError):
+            train(loader_of(), 2, step)
+        assert borders.suspect is None
+
+
+def test_workers_that_stay_are_the_same_from_one_true_epoch_to_the_next() -> None:
+    for persistent, mode_is_kept in ((True, True), (False, False)):
+        with watched() as borders:
+            request = partial(borders.seams.loader.request, num_workers=1)
+            borders.at[15] = partial(request, persistent_workers=persistent)
+            done = train(loader_of(), 4)
+        third, fourth = (done.workers[n * BATCHES + 2] for n in (2, 3))
+        assert len(third) == len(fourth) == 1, "the workers of an epoch that is over have gone"
+        assert (third == fourth) is mode_is_kept
+        assert done.passes == [BATCHES] * 4
+
+
+def test_steps_of_one_batch_epochs_all_count_and_what_lies_between_is_a_pause() -> None:
+    with watched() as borders:
+        train(DataLoader(dataset(), 96, shuffle=True), 20)
+    assert len(borders.ended) >= 12
+    assert borders.pauses >= 12
+    assert borders.disturbances <= 2, "the evaluation after the last epoch"
+
+
+# --- the meter ------------------------------------------------------------------------------------
+
+STEP_S, GAP_S = 0.01, 0.05
+PLAN = WindowPlan(0.0, 0.2, 0.0, 0.6, half_width=0.0)
+
+
+def test_the_meter_leaves_out_what_lies_between_epochs() -> None:
+    starts = [1]
+    read = Instruments(lambda: Flow(starts=starts[0]), lambda: None, lambda: None)
+    meter = Meter(PLAN, read)
+    while not meter.is_done:
+        for _ in range(3):
+            sleep(STEP_S)
+            if meter.step(8, 0.0):
+                meter.go_on()
+        meter.pause()
+        sleep(GAP_S)
+        starts[0] += 1
+        meter.resume(0.0)
+    blocks = meter.blocks
+    step_s = sum(b.seconds for b in blocks) / sum(b.steps for b in blocks)
+    assert STEP_S <= step_s < STEP_S + GAP_S / 3 / 2, "a third of a gap would be in each step"
+    assert sum(b.epoch_edges for b in blocks) > 0
+
+
+def test_a_brief_program_is_measured_by_what_there_is_when_it_ends() -> None:
+    read = Instruments(Flow, lambda: None, lambda: None)
+    for steps, has_answer in ((0, False), (1, False), (2, True), (9, True)):
+        meter = Meter(WindowPlan(60.0, 60.0, 60.0, 60.0), read)
+        meter.disturb()
+        for _ in range(steps):
+            if meter.step(8, 0.0):
+                meter.go_on()
+        assert meter.finish("the program ended") is False
+        assert meter.finish("the program ended", with_what_there_is=True) is has_answer

@@ -1,0 +1,78 @@
+"""What rigs learn of a program: how its epochs must end, and that it ends within seconds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune import hardware
+from autotune.mode import Epochs, RunMode
+from autotune.objective import Objective
+from autotune.outcome import Ending, Outcome
+from autotune.program import parse_program
+from autotune.rig import Reports
+from autotune.rigs import Rigs
+from autotune.spacefile import load
+from autotune.wire import Ready
+from tests.made import make_hardware
+from tests.rigging import PROGRAMS, base_setting, never
+
+TRACE = 'File "/home/user/train.py", line {}, in train'
+
+
+def failed(said: str, suspect: Epochs | None, line: int = 12) -> Ending:
+    return Ending(Outcome.CRASHED, said, TRACE.format(line), suspect=suspect)
+
+
+def rigs_of(folder: Path, said: list[str], modes: list[RunMode], *args: str) -> Rigs:
+    subject = parse_program(str(PROGRAMS / "ends_its_epochs.py"), args, folder)
+    reports = Reports(doubt=said.append)
+    return Rigs(subject, folder / "run", make_hardware(), reports, remember=modes.append)
+
+
+def test_what_a_failure_asks_for_is_tried_once_and_given_up_where_it_does_not_help(
+    tmp_path: Path,
+) -> None:
+    said: list[str] = []
+    modes: list[RunMode] = []
+    with rigs_of(tmp_path, said, modes) as rigs:
+        assert not rigs.learn(failed("RuntimeError: in the epoch", None))
+        assert not rigs.learn(replace(failed("x", Epochs.TRUE), outcome=Outcome.OUT_OF_MEMORY))
+        beyond = failed("ZeroDivisionError: modulo", Epochs.TRUE)
+        assert rigs.learn(beyond)
+        assert rigs.program.mode.epochs is Epochs.TRUE
+        cut = failed("ValueError: lengths", Epochs.WHOLE, line=30)
+        assert rigs.learn(cut)
+        assert not rigs.learn(replace(cut, suspect=None)), "it fails with whole ones, too"
+        assert not rigs.learn(cut)
+        assert rigs.program.mode.epochs is Epochs.TRUE
+        assert not rigs.learn(replace(beyond, suspect=None))
+        assert not rigs.learn(beyond)
+        assert str(rigs.program.mode.epochs) == "endless"
+    assert [mode.epochs for mode in modes] == ["true", "whole", "true", "endless"]
+    assert said[0] == (
+        "ends_its_epochs.py cannot go on beyond its own epoch (ZeroDivisionError at train.py:12): "
+        "its trials run true epochs."
+    )
+
+
+@pytest.mark.slow
+def test_a_program_that_needs_true_and_whole_epochs_and_is_short_is_measured(
+    tmp_path: Path,
+) -> None:
+    """Sixty steps, in three epochs, whose evaluation needs all of its data."""
+    said: list[str] = []
+    modes: list[RunMode] = []
+    with rigs_of(tmp_path, said, modes, "3", "checks") as rigs, Objective(rigs) as objective:
+        rigs.take_mode(RunMode(brief=True))  # to learn that takes one start more
+        ready = objective.observe(never)
+        assert isinstance(ready, Ready), ready
+        space = load("default").resolve(hardware.detect(), ready.profile)
+        objective.set_up(space, base_setting(ready.profile))
+        record = objective.baseline(never)
+        assert record.measurement is not None, record.ending
+        assert 0 < sum(b.steps for b in record.measurement.blocks) <= 60
+    assert rigs.mode == RunMode(epochs=Epochs.WHOLE, brief=True)
+    assert len(said) == 2
