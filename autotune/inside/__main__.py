@@ -11,25 +11,18 @@ import queue
 import socket
 import sys
 import threading
-import traceback
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from time import perf_counter, sleep, time
+from time import perf_counter
 from typing import TYPE_CHECKING
 
-import psutil
-
-from autotune.inside import launch
+from autotune.inside import launch, rank_process
 from autotune.inside.group import Group, hide_launcher, join, rank_of, take_device
-from autotune.wire import Doubted, Ended, Link, LinkClosed, Rehearsed, Start, ToRig, decode, encode
+from autotune.inside.rank_process import end_with_starter, listen, quit_process
+from autotune.wire import Doubted, Ended, Link, LinkClosed, Start, ToRig, decode, encode
 
 if TYPE_CHECKING:
     from autotune.inside.borders import Borders
     from autotune.inside.short_epochs import ShortEpochs
-    from autotune.rehearsal import Seen
-
-LAUNCHER_POLL_S = 0.5
 
 
 def main(wire: int, shared: Path) -> int:
@@ -40,80 +33,51 @@ def main(wire: int, shared: Path) -> int:
     os.set_inheritable(wire, False)  # noqa: FBT003 - the library's own
     link = Link(socket.socket(fileno=wire))
     commands: queue.SimpleQueue[ToRig] = queue.SimpleQueue()
-    listener = threading.Thread(target=_listen, args=(link, commands), daemon=True)
+    listener = threading.Thread(target=listen, args=(link, commands), daemon=True)
     listener.start()
     start = commands.get()
     assert isinstance(start, Start), "the parent speaks first, and says Start"
     try:
-        return _lead(link, commands, start, started)
+        return _lead(link, commands, start, started, shared)
     except LinkClosed:
         listener.join()  # it reads the same end, and ends the process
         return 1
 
 
-def _lead(link: Link, commands: queue.SimpleQueue[ToRig], start: Start, started: float) -> int:
+def _lead(
+    link: Link, commands: queue.SimpleQueue[ToRig], start: Start, started: float, shared: Path
+) -> int:
     """Run the program as the process that talks to the parent."""
     group = _group_for(start)
     if group.is_launched:
         group.store.set("start", encode(start).decode())
-    listener = _listener(link, commands, start, started, group)
+    listener = rank_process.leader(link, commands, start, started, group)
     listener.seams.guard_files(start, tell=lambda sentence: link.send(Doubted(sentence)))
+    from autotune.inside.children import Children
+
+    children = Children(link, commands, start, started, listener, shared)
+    if not group.is_launched:
+        children.install()
     ended = _run(listener, start, group)
+    children.note_codes()
     listener.program_ended()
     link.send(ended)
-    _quit(ended.exit_code)
-    return ended.exit_code
-
-
-def _listener(
-    link: Link, commands: queue.SimpleQueue[ToRig], start: Start, started: float, group: Group
-) -> Borders | ShortEpochs:
-    """Who looks after the program; imports torch, by now the parent's end is watched."""
-    if start.rehearsal is None:
-        from autotune.inside.driver import Driver
-
-        return Driver(link, commands, start, started, _quit, group)
-    assert start.setting is not None, "what is rehearsed is a setting"
-    from autotune.inside.short_epochs import ShortEpochs
-
-    def over(seen: Seen) -> None:
-        link.send(Rehearsed(seen))
-        if seen.ended != "by itself":
-            commands.get()  # Close
-            _quit()
-
-    return ShortEpochs(start.setting, start.rehearsal, over, started, group)
+    quit_process(ended.exit_code)
 
 
 def _follow(shared: Path) -> int:
     """Run the program as one of the other ranks; its last word is left in a file."""
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    end_with_starter()
     group = join(os.environ)
     start = decode(group.store.get("start"))
     assert isinstance(start, Start), "the first rank hands on what the parent said"
     _group_for(start, group)
-    follower = _follower(start, group)
+    follower = rank_process.follower(start, group)
     if start.setting is None or start.setting.distributes_itself:  # it writes as it likes
-        shadow_dir = Path(start.shadow_dir) / f"rank{group.rank}"
-        follower.seams.guard_files(replace(start, shadow_dir=str(shadow_dir)))
+        follower.seams.guard_files(rank_process.own_files(start, group.rank))
     ended = _run(follower, start, group)
-    part = shared / f"ended-{group.rank}.part"
-    part.write_bytes(encode(ended))
-    part.rename(shared / f"ended-{group.rank}")
-    _quit(ended.exit_code)
-    return ended.exit_code
-
-
-def _follower(start: Start, group: Group) -> Borders | ShortEpochs:
-    """Who looks after a rank that does what the first one does."""
-    if start.rehearsal is None:
-        from autotune.inside.follower import Follower
-
-        return Follower(start.setting, group, _quit)
-    assert start.setting is not None, "what is rehearsed is a setting"
-    from autotune.inside.short_epochs import ShortEpochs
-
-    return ShortEpochs(start.setting, start.rehearsal, None, perf_counter(), group)
+    rank_process.tell(ended, shared)
+    quit_process(ended.exit_code)
 
 
 def _group_for(start: Start, group: Group | None = None) -> Group:
@@ -130,7 +94,6 @@ def _group_for(start: Start, group: Group | None = None) -> Group:
 def _run(listener: Borders | ShortEpochs, start: Start, group: Group) -> Ended:
     """Run the program to its end under seams; return how it ended."""
     seams = listener.seams
-    program = start.program
     config = launch.RecordedConfig(start.setting.config if start.setting else {})
     listener.config_reads = config.reads
     if start.setting is None:
@@ -143,50 +106,9 @@ def _run(listener: Borders | ShortEpochs, start: Start, group: Group) -> Ended:
         open_places = [Path(place) for place in start.open_places]
         seams.silence(Path(start.shadow_dir) / f"rank{group.rank}", open_places)
         seams.distribution.agree()
-    exception, trace, exit_code = "", "", 0
-    try:
-        launch.run(program, config, seams.flags.see_keywords)
-    except SystemExit as end:
-        exit_code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        exception = f"SystemExit: {end.code}" if exit_code else ""
-    except LinkClosed:
-        raise
-    except BaseException as error:  # noqa: BLE001 - whatever ends the program is its answer
-        exit_code = 1
-        exception = "".join(traceback.format_exception_only(error)).strip()
-        shown = traceback.format_exception(
-            type(error), error, launch.own_frames(error.__traceback__)
-        )
-        trace = "".join(shown)
-        (sys.__stderr__ or sys.stderr).write(trace)
-    unseen = seams.by_hand.unseen()
-    return Ended(listener.steps, exception, trace, exit_code, group.rank, time(), unseen)
-
-
-def _end_with(launcher: int) -> None:
-    """End this rank when its launcher has gone, whatever way."""
-    while os.getppid() == launcher:
-        sleep(LAUNCHER_POLL_S)
-    _quit(1)
-
-
-def _listen(link: Link, commands: queue.SimpleQueue[ToRig]) -> None:
-    """Read the parent's commands; when the parent has gone, whatever way, the rig goes too."""
-    for message in link.messages():
-        commands.put(message)  # type: ignore[arg-type]
-    _quit(1)
-
-
-def _quit(exit_code: int = 0) -> None:
-    """End this process and all it started, at once: no code of the program runs any more."""
-    try:
-        for child in psutil.Process().children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                child.kill()
-        sys.stdout.flush()
-        sys.stderr.flush()
-    finally:  # the program may have put anything in the place of sys.stdout
-        os._exit(exit_code)
+    return rank_process.run(
+        listener, lambda: launch.run(start.program, config, seams.flags.see_keywords), group
+    )
 
 
 if __name__ == "__main__":

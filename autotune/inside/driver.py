@@ -68,6 +68,7 @@ class Driver(Borders):
         started: When the process began to run the program, by ``perf_counter``.
         quit_process: Ends the process at once.
         group: The processes that train together.
+        tuner_pid: The process that measures; by default the one that started this one.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Driver(Borders):
         started: float,
         quit_process: Callable[[], None],
         group: Group = ALONE,
+        tuner_pid: int | None = None,
     ) -> None:
         super().__init__(start.setting, group)
         self._link = link
@@ -100,7 +102,7 @@ class Driver(Borders):
         self._measured: Measurement | None = None
         self._memory = TorchMemory("cpu")
         self._compiled = CompileCounter()
-        self._host_load = HostLoad(os.getppid())
+        self._host_load = HostLoad(tuner_pid or os.getppid())
         self._sent = started
         self._turn = threading.RLock()  # the meter and the wire are one thread's at a time
         self._is_answered = False  # or will be by the thread that has said so
@@ -154,6 +156,16 @@ class Driver(Borders):
             startup_s = perf_counter() - self._started
             self._link.send(Ready(profile, startup_s, downloaded_to, torch.cuda.device_count()))
         self._obey()
+
+    def stand_aside(self) -> None:
+        """Let the program train as it is, and tell the parent no more."""
+        super().stand_aside()
+        self._is_ready.set()
+
+    def take_ranks(self, group: Group) -> None:
+        """Lead the ranks that the program starts by itself, before it trains."""
+        super().take_ranks(group)
+        self._meetings = Meetings(group)
 
     def _forked(self) -> None:
         super()._forked()

@@ -111,6 +111,8 @@ def loss_refusal(profile: Profile) -> str | None:
 
 def shares_refusal(hardware: Hardware, profile: Profile) -> str | None:
     """Return why a batch cannot be shared out among devices here, as a clause, or None."""
+    if profile.starts_ranks:
+        return starts_them_itself(profile)
     if profile.distributes_itself:
         return f"the program distributes itself ({profile.distributes_itself})"
     if without := profile.without_optimizer("and what it does with several devices is not known"):
@@ -122,6 +124,11 @@ def shares_refusal(hardware: Hardware, profile: Profile) -> str | None:
     if not devices_of(hardware, profile):
         return "no GPU's facts are known"
     return profile.depends_on_batch_before
+
+
+def starts_them_itself(profile: Profile) -> str:
+    """Return why other processes than the program's own cannot train, as a clause."""
+    return f"the program starts the processes that train itself, by {profile.starts_ranks}"
 
 
 def ddp_refusal(hardware: Hardware, profile: Profile) -> str | None:
