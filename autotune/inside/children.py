@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 PART = f"{OURS}PART"  # in the environment of a script that the program starts again
 POLL_S = 0.1
+ENDING_S = 1.0  # for a rank whose end was seen at its connections
 TUNED_ALONE = (
     "The program trains in a process that it starts itself (multiprocessing.Process). Of several "
     "that train one after another, this first one is tuned; 'autotune run' applies the config to "
@@ -143,8 +144,15 @@ class Children:
         """Remember a script, to tell how it ended."""
         self._scripts.append((starting.rank, process))
 
-    def note_codes(self) -> None:
-        """Leave word of the exit codes of children that failed."""
+    def note_codes(self, *, has_failed: bool = False) -> None:
+        """Leave word of the exit codes of children that failed.
+
+        Args:
+            has_failed: So has this process, maybe because one of them does: it may yet be ending.
+        """
+        for _, script in self._scripts if has_failed else ():
+            with suppress(subprocess.TimeoutExpired):
+                script.wait(ENDING_S)
         codes = [(rank, process.exitcode) for rank, process in self._processes]
         codes += [(rank, process.poll()) for rank, process in self._scripts]
         failed = {str(rank): code for rank, code in codes if code}
