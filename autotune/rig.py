@@ -41,7 +41,6 @@ from autotune.wire import (
     Rehearsed,
     Start,
     WindowPlan,
-    decode,
 )
 
 MARK = "AUTOTUNE_RIG"  # in the environment of all that a rig starts

@@ -6,7 +6,6 @@ hands its messages on to the parent. The others follow it by a store on the loop
 
 from __future__ import annotations
 
-import os
 import queue
 import socket
 import threading
@@ -14,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from autotune.config import KnobValue
@@ -42,6 +40,7 @@ class Place:
         port: Of their store on the loopback interface, 0 for one that is alone.
         key: Signs what they tell each other there.
         name: Of the part of the store that is theirs.
+        helpers: Ids of the parent and of the rig's first process.
     """
 
     rank: int
@@ -50,10 +49,18 @@ class Place:
     port: int = 0
     key: str = ""
     name: str = ""
+    helpers: tuple[int, ...] = ()
 
     def group(self) -> Group:
         """Meet the others."""
-        plain = Group(self.rank, self.rank, self.ranks, self.ranks, started_by=self.started_by)
+        plain = Group(
+            self.rank,
+            self.rank,
+            self.ranks,
+            self.ranks,
+            started_by=self.started_by,
+            helpers=self.helpers,
+        )
         if not self.port:
             return plain
         from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
@@ -73,7 +80,6 @@ class Part:
         start: What the parent said first, as it goes over the wire.
         shared: The rig's folder.
         started: When the rig's first process began, by ``perf_counter``, a clock of the machine.
-        tuner_pid: The parent.
         flags: What the program's command line takes, as the rig's first process saw it.
         config_reads: What the program has read from its ``config`` there.
     """
@@ -82,7 +88,6 @@ class Part:
     start: str
     shared: str
     started: float
-    tuner_pid: int
     flags: tuple[Flag, ...] = ()
     config_reads: Mapping[str, KnobValue] = field(default_factory=dict)
 
@@ -182,9 +187,7 @@ def begin(
     return listener, group
 
 
-def _leader(
-    part: Part, start: Start, group: Group, wire: socket.socket
-) -> Borders | ShortEpochs:
+def _leader(part: Part, start: Start, group: Group, wire: socket.socket) -> Borders | ShortEpochs:
     link = Link(wire)
     commands: queue.SimpleQueue[ToRig] = queue.SimpleQueue()
     threading.Thread(target=rank_process.listen, args=(link, commands), daemon=True).start()
@@ -193,9 +196,7 @@ def _leader(
         """Train unmeasured: the rig's first process trains itself."""
         listener.stand_aside()
 
-    listener = rank_process.leader(
-        link, commands, start, part.started, group, part.tuner_pid, go_on
-    )
+    listener = rank_process.leader(link, commands, start, part.started, group, go_on)
     listener.seams.guard_files(start, tell=lambda sentence: link.send(Doubted(sentence)))
     if start.rehearsal is not None:
         tell_of_steps(link)

@@ -23,7 +23,6 @@ from pathlib import Path
 from time import monotonic, sleep, time
 from typing import TYPE_CHECKING, Any
 
-import torch
 from pydantic import TypeAdapter
 
 from autotune.inside.child_rank import Act, Bystander, Part, Place, Training
@@ -39,6 +38,7 @@ from autotune.wire import (
     Ended,
     Link,
     LinkClosed,
+    Message,
     Progress,
     Ready,
     Start,
@@ -90,7 +90,7 @@ class Children:
         self._started = started
         self._listener = listener
         self._shared = shared
-        self._tuner_pid = os.getppid()
+        self._helpers = (os.getppid(), os.getpid())
         self._place: Place | None = None  # where those meet that start now
         self._store: Any = None
         self._ours: socket.socket | None = None  # the ends of the wire to the child that starts
@@ -193,20 +193,19 @@ class Children:
             encode(self._start).decode(),
             str(self._shared),
             self._started,
-            self._tuner_pid,
             self._listener.seams.flags.all(),
             dict(self._listener.config_reads),
         )
 
     def _new_place(self, starting: Starting) -> Place:
         if starting.ranks == 1:
-            return Place(0, 1, starting.by)
+            return Place(0, 1, starting.by, helpers=self._helpers)
         if self._store is None:
             listener = socket.create_server((LOOPBACK, 0), backlog=1024)
             port = listener.getsockname()[1]
             self._store = served_store(port, listener.detach())
         name, key = secrets.token_hex(8), secrets.token_hex(32)
-        return Place(0, starting.ranks, starting.by, self._store.port, key, name)
+        return Place(0, starting.ranks, starting.by, self._store.port, key, name, self._helpers)
 
     def _leave(self) -> None:
         """In a copy of this process: what watches over this one is gone."""
@@ -217,17 +216,15 @@ class Children:
         """Hand on what a child says, from its first step on; a thread of its own."""
         with suppress(LinkClosed):
             for message in child.messages():
-                is_word = isinstance(message, Doubted)
-                waits = isinstance(message, Progress) and not message.steps
-                if not is_word and child is not self._leads:
-                    if waits and message.phase == "start-up":  # type: ignore[union-attr]
+                if child is not self._leads and not isinstance(message, Doubted):
+                    if _is_before_first_step(message):
                         continue
                     if not self._hand_over(child, starting):
-                        child.send(Close())
-                        return
-                if isinstance(message, Ready):
-                    message = self._with_downloads(message)
-                self._link.send(message)  # type: ignore[arg-type]
+                        child.send(Close())  # it goes on unmeasured
+                        break
+                self._link.send(self._with_downloads(message))
+            for _ in child.messages():
+                pass  # a child whose wire is closed ends
 
     def _hand_over(self, child: Link, starting: Starting) -> bool:
         """Let a child lead that has made a step; not where this process trains itself."""
@@ -251,9 +248,12 @@ class Children:
             pass
         quit_process()
 
-    def _with_downloads(self, ready: Ready) -> Ready:
-        places = {*ready.downloaded_to, *self._listener.seams.downloads.places}
-        return replace(ready, downloaded_to=tuple(sorted(places)))
+    def _with_downloads(self, message: Message) -> Message:
+        """Add to what a child says of downloads those that were made in this process."""
+        if not isinstance(message, Ready):
+            return message
+        places = {*message.downloaded_to, *self._listener.seams.downloads.places}
+        return replace(message, downloaded_to=tuple(sorted(places)))
 
     def _hear_bystander(self, child: Link, _: Starting) -> None:
         """End a program that trains in several processes at once, each by itself."""
@@ -272,3 +272,9 @@ class Children:
         while not any(process.poll() for _, process in self._scripts):
             sleep(POLL_S)
         self.note_codes()
+
+
+def _is_before_first_step(message: Message) -> bool:
+    """Tell whether a child says no more than that it runs."""
+    is_progress = isinstance(message, Progress) and message.phase == "start-up"
+    return is_progress and not message.steps

@@ -68,7 +68,6 @@ class Driver(Borders):
         started: When the process began to run the program, by ``perf_counter``.
         quit_process: Ends the process at once.
         group: The processes that train together.
-        tuner_pid: The process that measures; by default the one that started this one.
     """
 
     def __init__(
@@ -79,7 +78,6 @@ class Driver(Borders):
         started: float,
         quit_process: Callable[[], None],
         group: Group = ALONE,
-        tuner_pid: int | None = None,
     ) -> None:
         super().__init__(start.setting, group)
         self._link = link
@@ -102,7 +100,7 @@ class Driver(Borders):
         self._measured: Measurement | None = None
         self._memory = TorchMemory("cpu")
         self._compiled = CompileCounter()
-        self._host_load = HostLoad(tuner_pid or os.getppid())
+        self._host_load = HostLoad(os.getppid())
         self._sent = started
         self._turn = threading.RLock()  # the meter and the wire are one thread's at a time
         self._is_answered = False  # or will be by the thread that has said so
@@ -285,7 +283,8 @@ class Driver(Borders):
     def _gather(self, own: Report) -> list[Report]:
         """Meet the other ranks; what all of them trained on is told by the same steps of each."""
         reports = self._meetings.gather(own)
-        self._host_load.count_in(pid for report in reports[1:] for pid in report.pids)
+        ranks = (pid for report in reports[1:] for pid in report.pids)
+        self._host_load.count_in((*self._group.helpers, *ranks))
         samples = sum(report.samples for report in reports)
         self._samples_share = samples / own.samples if own.samples else float(len(reports))
         return reports

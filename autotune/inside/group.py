@@ -48,6 +48,7 @@ class Group:
         shared: The store of all, None for a process alone.
         started_by: By what the program has started these processes itself, as in
             ``torch.multiprocessing.spawn``; empty where autotune or torchrun did.
+        helpers: Ids of processes whose work counts as theirs: those that started them.
     """
 
     rank: int = 0
@@ -56,6 +57,7 @@ class Group:
     local_world_size: int = 1
     shared: SignedStore | None = None
     started_by: str = ""
+    helpers: tuple[int, ...] = ()
 
     @property
     def is_launched(self) -> bool:

@@ -38,8 +38,7 @@ def leader(
     start: Start,
     started: float,
     group: Group,
-    tuner_pid: int | None = None,
-    close: Callable[[], object] | None = None,
+    close: Callable[[], None] | None = None,
 ) -> Borders | ShortEpochs:
     """Return who looks after the program and talks to the parent; imports torch.
 
@@ -49,14 +48,13 @@ def leader(
         start: What the parent said first.
         started: When the rig's first process began, by ``perf_counter``.
         group: The processes that train together.
-        tuner_pid: The parent; None where it has started this process.
         close: Called when the parent has no more to ask; by default the process ends at once.
     """
     close = close or quit_process
     if start.rehearsal is None:
         from autotune.inside.driver import Driver
 
-        return Driver(link, commands, start, started, close, group, tuner_pid)
+        return Driver(link, commands, start, started, close, group)
     assert start.setting is not None, "what is rehearsed is a setting"
     from autotune.inside.short_epochs import ShortEpochs
 

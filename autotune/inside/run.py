@@ -7,7 +7,6 @@ import sys
 import tempfile
 from collections.abc import Collection
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from autotune import bestfile
@@ -107,7 +106,7 @@ def main(best_path: str, program_text: str, *args: str) -> None:
         install(setting, group)
         if not group.is_launched:
             command = ("-P", "-m", "autotune.inside.run", best_path, program_text)
-            RunChildren(partial(install, setting, is_late=True), command)
+            RunChildren(setting, command)
         launch.run(plan.of(program), config)
         return
     group = join_in_place(has_device_each=setting.device == "cuda")

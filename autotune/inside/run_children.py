@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from autotune.inside.seams.started import Act, Script, StartedSeam, Starting
+from autotune.setting import Setting
 
 
 class Configured:
@@ -16,16 +17,18 @@ class Configured:
 
     Args:
         act: The program's function.
-        install: Applies the config to a process; it can be pickled.
+        setting: The config, with what it takes to apply it.
     """
 
-    def __init__(self, act: Act, install: Callable[[], object]) -> None:
+    def __init__(self, act: Act, setting: Setting) -> None:
         self._act = act
-        self._install = install
+        self._setting = setting
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Apply the config, and do what the program wants."""
-        self._install()
+        from autotune.inside.run import install  # which imports this module
+
+        install(self._setting, is_late=True)
         return self._act(*args, **kwargs)
 
 
@@ -36,18 +39,18 @@ class RunChildren:
     pools are left as they are.
 
     Args:
-        install: Applies the config to a process; it can be pickled.
+        setting: The config, with what it takes to apply it.
         command: What runs the program's script again, without its arguments.
     """
 
-    def __init__(self, install: Callable[[], object], command: Sequence[str]) -> None:
-        self._install = install
+    def __init__(self, setting: Setting, command: Sequence[str]) -> None:
+        self._setting = setting
         self._command = command
         StartedSeam(self).install()
 
     def process_starts(self, starting: Starting, act: Act) -> Act | None:
         """Return what runs in a process in place of its target; None leaves it alone."""
-        return None if starting.forks or starting.pools else Configured(act, self._install)
+        return None if starting.forks or starting.pools else Configured(act, self._setting)
 
     def process_started(self, starting: Starting, process: BaseProcess, act: Act) -> None:
         """There is nobody to tell."""

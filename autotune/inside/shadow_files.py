@@ -30,9 +30,7 @@ class ShadowFiles:
         is_shared: Other processes write there too.
     """
 
-    def __init__(
-        self, root: str, open_places: Sequence[str], *, is_shared: bool = False
-    ) -> None:
+    def __init__(self, root: str, open_places: Sequence[str], *, is_shared: bool = False) -> None:
         self.root = os.path.realpath(root)
         self._open = tuple(os.path.realpath(p).rstrip("/") + "/" for p in (*open_places, root))
         self._gone: set[str] = set()  # real files and folders, with all that is in them

@@ -107,7 +107,9 @@ class StartedSeam:
         seam = self
 
         @wraps(original)
-        def start_processes(fn: Act, args: Any = (), nprocs: int = 1, *more: Any, **rest: Any) -> Any:
+        def start_processes(
+            fn: Act, args: Any = (), nprocs: int = 1, *more: Any, **rest: Any
+        ) -> Any:
             by = SPAWN if _is_called_by(module.spawn) else "torch.multiprocessing.start_processes"
             seam._together.append((nprocs, by))
             try:
