@@ -59,7 +59,7 @@ def _lead(
     if not group.is_launched:
         children.install()
     ended = _run(listener, start, group)
-    children.note_codes(has_failed=bool(ended.exception))
+    children.finish(has_failed=bool(ended.exception))
     listener.program_ended()
     link.send(ended)
     quit_process(ended.exit_code)

@@ -149,11 +149,15 @@ def tell_of_steps(link: Link) -> None:
     """Tell the rig's first process of the first step that an optimizer makes here."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    def told(*_: Any) -> None:
-        handle.remove()
-        link.send(Progress("start-up", 0.0, 1))
+    is_told = False
 
-    handle = register_optimizer_step_post_hook(told)
+    def tell(*_: Any) -> None:
+        nonlocal is_told
+        if not is_told:  # the hook stays: torch goes through its hooks while they are called
+            is_told = True
+            link.send(Progress("start-up", 0.0, 1))
+
+    register_optimizer_step_post_hook(tell)
 
 
 def begin(

@@ -97,6 +97,7 @@ class Children:
         self._theirs: socket.socket | None = None
         self._processes: list[tuple[int, BaseProcess]] = []
         self._scripts: list[tuple[int, subprocess.Popen[Any]]] = []
+        self._relays: list[threading.Thread] = []
         self._turn = threading.Lock()
         self._leads: Link | None = None
         self._seam = StartedSeam(self)
@@ -126,7 +127,8 @@ class Children:
         self._theirs.close()  # the process has it: where that one ends, nobody holds it
         link, self._ours = Link(self._ours), None
         hear = self._relay if is_rank else self._hear_bystander
-        threading.Thread(target=hear, args=(link, starting), daemon=True).start()
+        self._relays.append(threading.Thread(target=hear, args=(link, starting), daemon=True))
+        self._relays[-1].start()
 
     def script_starts(self, starting: Starting, args: Sequence[str]) -> Script | None:
         """Return the command of a script that is a rank beside this process."""
@@ -144,8 +146,8 @@ class Children:
         """Remember a script, to tell how it ended."""
         self._scripts.append((starting.rank, process))
 
-    def note_codes(self, *, has_failed: bool = False) -> None:
-        """Leave word of the exit codes of children that failed.
+    def finish(self, *, has_failed: bool = False) -> None:
+        """Hand on what children said last, and leave word of the exit codes of those that failed.
 
         Args:
             has_failed: So has this process, maybe because one of them does: it may yet be ending.
@@ -153,6 +155,12 @@ class Children:
         for _, script in self._scripts if has_failed else ():
             with suppress(subprocess.TimeoutExpired):
                 script.wait(ENDING_S)
+        if not self._has_living:
+            for relay in self._relays:
+                relay.join(ENDING_S)
+        self._note_codes()
+
+    def _note_codes(self) -> None:
         codes = [(rank, process.exitcode) for rank, process in self._processes]
         codes += [(rank, process.poll()) for rank, process in self._scripts]
         failed = {str(rank): code for rank, code in codes if code}
@@ -174,10 +182,10 @@ class Children:
 
     def _begins_after(self, starting: Starting) -> Act | None:
         """Another training begins beside or after the one that is measured."""
-        if self._has_living or starting.pools or self._start.rehearsal is not None:
+        if self._has_living or starting.pools:
             return None
-        with suppress(LinkClosed):  # the first one has ended, and with it what can be measured
-            self.note_codes()
+        self.finish()  # the first one has ended, and with it what can be measured
+        with suppress(LinkClosed):
             self._link.send(Ended(0, "", "", 0, at_s=time()))
         quit_process()
 
@@ -271,10 +279,12 @@ class Children:
         """Tell at once how a rank ended: its launcher may end this process for it."""
         while not any(process.poll() for _, process in self._scripts):
             sleep(POLL_S)
-        self.note_codes()
+        self._note_codes()
 
 
 def _is_before_first_step(message: Message) -> bool:
     """Tell whether a child says no more than that it runs."""
-    is_progress = isinstance(message, Progress) and message.phase == "start-up"
-    return is_progress and not message.steps
+    match message:
+        case Progress("start-up", steps=0):
+            return True
+    return False

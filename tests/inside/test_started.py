@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 import torch.multiprocessing
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
 from autotune.fence import FenceKind
@@ -81,7 +82,7 @@ def test_processes_are_told_of_with_how_many_start_together_and_workers_of_loade
     None
 ):
     with recording() as host:
-        torch.multiprocessing.start_processes(leave, nprocs=2, start_method="fork")
+        torch.multiprocessing.start_processes(leave, nprocs=2, start_method="fork")  # type: ignore[attr-defined, no-untyped-call]
         for daemon in (False, True):
             process = FORK.Process(target=leave, daemon=daemon)
             process.start()
@@ -179,7 +180,10 @@ def test_a_child_that_trains_beside_the_first_process_goes_on_unmeasured(tmp_pat
 def step_once() -> None:
     parameter = torch.nn.Parameter(torch.zeros(1))
     parameter.grad = torch.ones(1)
-    torch.optim.SGD([parameter], lr=0.1, foreach=False).step()
+    register_optimizer_step_post_hook(lambda *_: None)  # the program, or a seam, has one too
+    optimizer = torch.optim.SGD([parameter], lr=0.1, foreach=False)
+    optimizer.step()
+    optimizer.step()
 
 
 @pytest.mark.parametrize("trains", [True, False])
