@@ -152,7 +152,6 @@ def test_a_child_is_heard_from_its_first_step_on_and_hears_the_parent(
 ) -> None:
     ended = threading.Event()
     monkeypatch.setattr("autotune.inside.children.quit_process", ended.set)
-    monkeypatch.setattr(threading.Thread, "daemon", True)
     asked = Asked(WindowPlan(0, 0, 0, 0), 7)
     with relaying(0, tmp_path) as (watcher, parent, child, commands):
         child.send(Progress("start-up", 0.0, 0, 1.0, "imports"))
@@ -166,7 +165,7 @@ def test_a_child_is_heard_from_its_first_step_on_and_hears_the_parent(
         assert isinstance(parent.receive(10), Measured)
         commands.put(Close())
         assert ended.wait(10), "the rig's first process ends, and with it all that it started"
-        commands.put(Close())
+        commands.put(Close())  # which the thread waits for, as no process has ended here
 
 
 def test_a_child_that_trains_beside_the_first_process_goes_on_unmeasured(tmp_path: Path) -> None:

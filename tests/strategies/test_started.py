@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 
 from autotune import hardware
+from autotune.domain import NotOffered
+from autotune.knobs import registry
 from autotune.measurement import Measurement
 from autotune.outcome import Ending, Outcome
 from autotune.program import parse_program
 from autotune.rig import Reports, Rig
 from autotune.spacefile import load
 from autotune.wire import Ready
-from tests.made import make_loader
+from tests.made import make_hardware, make_loader, make_profile
 from tests.rigging import PROGRAMS, SHORT, base_setting, fence, never, write_best
 from tests.strategies.test_faults import _marked
 
@@ -75,6 +77,14 @@ def test_ranks_that_a_program_starts_are_measured_as_one_training_and_the_one_th
     assert {"batch_size", "num_workers", "ddp_bucket_cap_mb"} <= space.domains.keys()
     assert isinstance(ending, Ending), ending
     assert (ending.outcome, ending.reason[: len(reason)]) == (outcome, reason)
+
+
+def test_no_other_processes_are_started_beside_those_of_the_program() -> None:
+    profile = make_profile(starts_ranks="multiprocessing.Process")
+    for knob in ("strategy", "world_size", "ddp_bucket_cap_mb"):
+        offer = registry()[knob].domain(make_hardware(), profile)
+        assert isinstance(offer, NotOffered)
+        assert "by multiprocessing.Process" in offer.reason
 
 
 def test_the_first_of_processes_that_train_in_turn_is_tuned_and_that_is_said(
