@@ -18,7 +18,7 @@ from autotune.complaint import complaint
 from autotune.errors import ProgramError
 from autotune.outcome import Cause, Ending, Outcome
 from autotune.program import Program
-from autotune.wire import Ended
+from autotune.wire import Ended, decode
 
 # Spellings: torch.OutOfMemoryError and c10's messages; CUDA and HIP runtime errors; cuBLAS and
 # cuDNN handle creation; c10's CPU allocator; Python's own.
@@ -42,9 +42,10 @@ WANTS_LAUNCHER = re.compile(r"\b(LOCAL_)?(RANK|WORLD_SIZE)\b|\bMASTER_(ADDR|PORT
 # The name of the error in inside/forks.py
 TRAINS_IN_FORKS = re.compile(r"\bForkTrainingError\b")
 FORKS_MEND = (
-    "it trains in processes that it forks itself (os.fork, multiprocessing), and only training in "
-    "the process that is started can be measured. Search a script that trains in one process; "
-    "autotune starts several itself: --tune strategy,world_size"
+    "it trains in processes that it forks itself (os.fork, multiprocessing), or in several that it "
+    "starts, and only ranks of one training can be measured. Start them by "
+    "torch.multiprocessing.spawn(), or search a script that trains in one process; autotune starts "
+    "several itself: --tune strategy,world_size"
 )
 
 # How a program ends that gets no answer: input(), getpass and click.prompt() raise these
@@ -142,6 +143,27 @@ def from_ranks(
     if exit_code is None:
         return Ending(Outcome.CRASHED, "the rig closed its wire", log_tail)
     return from_exit_code(exit_code, log_tail)
+
+
+def left_words(folder: Path) -> list[Ended]:
+    """Return the last words that processes left which do not talk to the parent."""
+    paths = [path for path in folder.glob("ended-*") if path.suffix != ".part"]
+    return [e for path in paths if isinstance(e := decode(path.read_bytes()), Ended)]
+
+
+def started_words(word: Ended | None, folder: Path) -> list[Ended]:
+    """Return the last words of a rig whose program may have started its ranks itself.
+
+    What went wrong in the first process after all that it started ended well is its own word.
+
+    Args:
+        word: Of the first process, None where it had none.
+        folder: Where those that the program started leave theirs.
+    """
+    left = left_words(folder)
+    if word is None or (word.exception and not any(other.exception for other in left)):
+        return left if word is None else [word]
+    return [word, *left]
 
 
 def exit_codes(path: Path) -> dict[int, int]:

@@ -184,7 +184,9 @@ class Profile:
         reads_ahead: It asks for the next batch before it trains on the one before.
         flags: What its own command line, or its function, takes.
         distributes_itself: By what it trains on several devices by itself, empty if it does not.
-        world_size: Ranks that it was started with.
+        world_size: Ranks that it was started with, or that it starts.
+        starts_ranks: By what it starts the processes that train itself, as in
+            ``torch.multiprocessing.spawn``; empty where it trains in those that were started.
         batch_norm_layers: Number of BatchNorm layers in the root modules.
         stages: Parts of its one root module in a row, 0 where that is no nn.Sequential.
         avoids_backward: It computes its gradients by ``torch.autograd.grad`` alone.
@@ -240,6 +242,7 @@ class Profile:
     flags: tuple[Flag, ...] = ()
     distributes_itself: str = ""
     world_size: int = 1
+    starts_ranks: str = ""
     batch_norm_layers: int = 0
     stages: int = 0
     avoids_backward: bool = False

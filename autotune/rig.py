@@ -43,7 +43,6 @@ from autotune.wire import (
     Rehearsed,
     Start,
     WindowPlan,
-    decode,
 )
 
 MARK = "AUTOTUNE_RIG"  # in the environment of all that a rig starts
@@ -399,15 +398,17 @@ class Rig:
         """Say how the program ended; of several ranks, the one that ended the others."""
         words = [word] if word is not None else []
         codes: dict[int, int] = {}
-        if self._has_ranks and not (word is not None and not word.exception):
+        if not self._has_ranks:  # but the program may have started some itself
+            words = failures.started_words(word, self._own_dir)
+            codes = failures.exit_codes(self._codes)
+        elif not (word is not None and not word.exception):
             assert self._process is not None, "only a started rig can end"
             try:
                 self._process.wait(LAUNCHER_S)
                 codes = failures.exit_codes(self._codes)
             except subprocess.TimeoutExpired:
                 pass  # its ranks are ended with it; what they have said counts
-            paths = [p for p in self._own_dir.glob("ended-*") if p.suffix != ".part"]
-            words += [e for path in paths if isinstance(e := decode(path.read_bytes()), Ended)]
+            words += failures.left_words(self._own_dir)
         ending = failures.from_ranks(words, codes, self._exit_code(), self.log_tail())
         if (asked := self.asked) is None:
             return ending

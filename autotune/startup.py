@@ -18,8 +18,10 @@ SILENT_STEPS = 3  # as long as so many took: the program no longer trains
 STEPS_WANTED = 30  # to observe, to measure the baseline, and to try a few configs
 STARTS_WANTED = 2  # one may be needed for a config or for the confirmation
 TRAINS_ELSEWHERE = (
-    "Only training in the process that is started can be measured. Search a script that trains in "
-    "one process; autotune starts several itself: --tune strategy,world_size"
+    "If these are still preparing, give them more time: --budget. Training is seen in ranks that "
+    "torch.multiprocessing.spawn() or Lightning starts, and in one multiprocessing.Process at a "
+    "time; if it trains in others, search a script that trains in one process; autotune starts "
+    "several itself: --tune strategy,world_size"
 )
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.failures import from_exception, from_exit_code
+from autotune.failures import from_exception, from_exit_code, from_ranks, started_words
 from autotune.outcome import Outcome
-from autotune.wire import Ended
+from autotune.wire import Ended, encode
 
 # As traceback.format_exception_only() gives them, which is what a rig sends.
 DEVICE_MEMORY = {
@@ -182,3 +182,44 @@ def test_every_signal_is_an_ending_even_one_without_a_name() -> None:
     """Of the real-time signals, Python names the first and the last."""
     for number in sorted(signal.valid_signals()):
         assert from_exit_code(-number, "").outcome is not Outcome.OK
+
+
+# What the ranks of a program that starts them itself leave: last words by rank, exit codes, and
+# what torch says in the first process; then what the user is told
+LEFT = {
+    "an exception": (
+        {0: "RuntimeError: Connection closed by peer", 1: "ValueError: no such column"},
+        {1: 1, 0: -15},
+        (Outcome.CRASHED, "ValueError: no such column"),
+    ),
+    "sys.exit(3)": ({1: "SystemExit: 3"}, {1: 3, 0: -15}, (Outcome.CRASHED, "SystemExit: 3")),
+    "os._exit(3)": ({}, {1: 3, 0: -15}, (Outcome.CRASHED, "rank 1 exited with code 3")),
+    "a kill": ({}, {1: -9}, (Outcome.HOST_OUT_OF_MEMORY, "rank 1 was killed (SIGKILL), as the")),
+    "device memory": (
+        {1: DEVICE_MEMORY["torch"]},
+        {1: 1},
+        (Outcome.OUT_OF_MEMORY, "the device ran out of memory"),
+    ),
+    "its own end": ({0: "", 1: ""}, {}, (Outcome.CRASHED, "ProcessExitedException: rank 1")),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_how_ranks_ended_that_a_program_started_itself_is_told_apart(
+    name: str, tmp_path: Path
+) -> None:
+    texts, codes, (outcome, reason) = LEFT[name]
+    for rank, text in texts.items():
+        # the one whose failure makes the others fail speaks first
+        word = Ended(30, text, "", int(bool(text)), rank, at_s=10.0 - rank)
+        (tmp_path / f"ended-{rank}").write_bytes(encode(word))
+    first = Ended(0, "ProcessExitedException: rank 1", "", 1, at_s=20.0)
+    ending = from_ranks(started_words(first, tmp_path), codes, 1, "")
+    assert ending.outcome is outcome
+    assert ending.reason.startswith(reason)
+
+
+def test_a_program_that_came_to_its_end_in_its_ranks_made_their_steps(tmp_path: Path) -> None:
+    (tmp_path / "ended-0").write_bytes(encode(Ended(30, "", "", 0, at_s=1.0)))
+    words = started_words(Ended(0, "", "", 0, at_s=2.0), tmp_path)
+    assert from_ranks(words, {}, 0, "").reason == "the program ended after 30 steps"

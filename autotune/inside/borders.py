@@ -81,7 +81,7 @@ class Borders(Listener):
             if setting
             else Seams(self, target=None, group=group)
         )
-        self.observer = Observer(self.seams, group.world_size)
+        self.observer = Observer(self.seams, group)
         self._group = group
         self.feed: Feed | None = None
         self.samples_between_starts: int | None = None
@@ -122,6 +122,15 @@ class Borders(Listener):
 
     def program_ended(self, *, has_failed: bool = False) -> None:
         """The program has come to its end, or to an exception."""
+
+    def stand_aside(self) -> None:
+        """Let the program train as it is: another process is measured in place of this one."""
+        self.forks.stand_aside()
+
+    def take_ranks(self, group: Group) -> None:
+        """Be one of several ranks that the program starts by itself, before it trains."""
+        self._group = group
+        self.observer.take_ranks(group)
 
     def _forked(self) -> None:
         """In a process that was forked off: whoever measures hears nothing of it."""
@@ -315,7 +324,16 @@ class Borders(Listener):
             return
         size = distributed.get_world_size() if distributed.is_initialized() else 1
         if size != self._group.world_size:
-            raise RuntimeError(
-                f"the program trains in groups of {size} where {self._group.world_size} ranks were "
-                "started: it does not take its ranks from torchrun"
-            )
+            raise RuntimeError(_no_group(size, self._group))
+
+
+def _no_group(size: int, group: Group) -> str:
+    """Say that processes do not train together, and what to do."""
+    trains = f"the program trains in groups of {size} where {group.world_size} ranks were started"
+    if not group.started_by:
+        return f"{trains}: it does not take its ranks from torchrun"
+    return (
+        f"{trains} by {group.started_by}: its processes train models of their own, or meet those "
+        "of other machines. Search it with one such process, or have each call "
+        "init_process_group() with the rank and the number of all"
+    )

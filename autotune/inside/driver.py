@@ -182,6 +182,16 @@ class Driver(Borders):
             self._link.send(Ready(profile, startup_s, downloaded_to, torch.cuda.device_count()))
         self._obey()
 
+    def stand_aside(self) -> None:
+        """Let the program train as it is, and tell the parent no more."""
+        super().stand_aside()
+        self._is_ready.set()
+
+    def take_ranks(self, group: Group) -> None:
+        """Lead the ranks that the program starts by itself, before it trains."""
+        super().take_ranks(group)
+        self._meetings = Meetings(group)
+
     def _forked(self) -> None:
         super()._forked()
         self._link.close()  # this process's copy; it would keep the wire open after the rig's end
@@ -303,7 +313,8 @@ class Driver(Borders):
     def _gather(self, own: Report) -> list[Report]:
         """Meet the other ranks; what all of them trained on is told by the same steps of each."""
         reports = self._meetings.gather(own)
-        self._host_load.count_in(pid for report in reports[1:] for pid in report.pids)
+        ranks = (pid for report in reports[1:] for pid in report.pids)
+        self._host_load.count_in((*self._group.helpers, *ranks))
         samples = sum(report.samples for report in reports)
         self._samples_share = samples / own.samples if own.samples else float(len(reports))
         return reports

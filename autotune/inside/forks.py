@@ -55,6 +55,10 @@ class ForkGuard:
             with suppress(OSError):
                 os.close(end)
 
+    def stand_aside(self) -> None:
+        """Take this process for one that nobody listens to: another one trains in its place."""
+        self.is_child = self._has_told = True
+
     def tell_step(self) -> None:
         """Say, once in each forked process, that an optimizer has stepped in it."""
         if not self._has_told:

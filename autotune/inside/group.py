@@ -46,6 +46,9 @@ class Group:
         world_size: How many there are.
         local_world_size: How many on this machine.
         shared: The store of all, None for a process alone.
+        started_by: By what the program has started these processes itself, as in
+            ``torch.multiprocessing.spawn``; empty where autotune or torchrun did.
+        helpers: Ids of processes whose work counts as theirs: those that started them.
     """
 
     rank: int = 0
@@ -53,11 +56,13 @@ class Group:
     world_size: int = 1
     local_world_size: int = 1
     shared: SignedStore | None = None
+    started_by: str = ""
+    helpers: tuple[int, ...] = ()
 
     @property
     def is_launched(self) -> bool:
         """A launcher started it, if only as the one rank."""
-        return self.shared is not None
+        return self.shared is not None and not self.started_by
 
     @property
     def is_first(self) -> bool:
@@ -132,11 +137,18 @@ def join(environment: MutableMapping[str, str]) -> Group:
 
 def _serve(port: int, listener: int, others: int) -> Store:
     """Serve the store of all ranks from this process, to its end."""
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
     for inherited in (listener, others):
         os.set_inheritable(inherited, False)  # noqa: FBT003 - the library's own
-    store = TCPStore(
+    store = served_store(port, listener)
+    atexit.register(_stay, store, others, os.getpid())
+    return store
+
+
+def served_store(port: int, listener: int) -> Store:
+    """Serve a store from this process, at a socket that listens; it takes the socket over."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    return TCPStore(
         LOOPBACK,
         port,
         is_master=True,
@@ -144,8 +156,6 @@ def _serve(port: int, listener: int, others: int) -> Store:
         wait_for_workers=False,
         timeout=PATIENCE,
     )
-    atexit.register(_stay, store, others, os.getpid())
-    return store
 
 
 def _stay(store: Store, others: int, owner: int) -> None:

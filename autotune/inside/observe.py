@@ -19,6 +19,7 @@ from autotune.inside.compiled import frames_compiled
 from autotune.inside.feed import Feed
 from autotune.inside.first_steps import FirstSteps
 from autotune.inside.frames import callers
+from autotune.inside.group import ALONE, Group
 from autotune.inside.seams import Seams
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.optimizer import implementation_of, implementations_of
@@ -38,13 +39,18 @@ WRAPPERS = {  # the outermost first
 class Observer(FirstSteps):
     """Watches the first steps, and reads in them and in what the seams saw a Profile."""
 
-    def __init__(self, seams: Seams, world_size: int = 1) -> None:
-        super().__init__(world_size)
+    def __init__(self, seams: Seams, group: Group = ALONE) -> None:
+        super().__init__(group.world_size)
         self._seams = seams
+        self._started_by = group.started_by
         self._optimizers: dict[int, OptimizerFacts] = {}
         self._device = ""
         self._asked: dict[int, Calls] = {}
         self._bound: str | None = None
+
+    def take_ranks(self, group: Group) -> None:
+        """Observe one of several ranks that the program starts by itself, before it trains."""
+        self._world_size, self._started_by = group.world_size, group.started_by
 
     def batch_handed_out(self, feed: Feed) -> None:
         """Note a batch, and from where in the program it was asked for."""
@@ -138,6 +144,7 @@ class Observer(FirstSteps):
             flags=self._seams.flags.all(),
             distributes_itself=self._distributes_itself(roots),
             world_size=self._world_size,
+            starts_ranks=self._started_by,
             batch_norm_layers=sum(isinstance(m, BatchNorms) for m in modules),
             stages=_stages(roots),
             avoids_backward="grad" in self._seams.uses.seen and not self._seams.scaling.passes,

@@ -15,6 +15,7 @@ from autotune.errors import UsageError
 from autotune.flags import KEYWORD
 from autotune.inside import launch
 from autotune.inside.group import ALONE, Group, is_rank, join, join_in_place
+from autotune.inside.run_children import RunChildren
 from autotune.inside.seams import Seams, loose_knobs
 from autotune.knobs import launched
 from autotune.lr import LrRule
@@ -101,7 +102,11 @@ def main(best_path: str, program_text: str, *args: str) -> None:
     plan = launched(setting, LaunchPlan((), program.cwd, args=program.args))
     config = launch.RecordedConfig(setting.config)
     if setting.distributes_itself or not is_rank(os.environ):
-        install(setting, join(os.environ))
+        group = join(os.environ)
+        install(setting, group)
+        if not group.is_launched:
+            command = ("-P", "-m", "autotune.inside.run", best_path, program_text)
+            RunChildren(setting, command)
         launch.run(plan.of(program), config)
         return
     group = join_in_place(has_device_each=setting.device == "cuda")

@@ -27,13 +27,14 @@ class ShadowFiles:
     Args:
         root: The shadow folder.
         open_places: Folders that are no part of this: what is there is real.
+        is_shared: Other processes write there too.
     """
 
-    def __init__(self, root: str, open_places: Sequence[str]) -> None:
+    def __init__(self, root: str, open_places: Sequence[str], *, is_shared: bool = False) -> None:
         self.root = os.path.realpath(root)
         self._open = tuple(os.path.realpath(p).rstrip("/") + "/" for p in (*open_places, root))
         self._gone: set[str] = set()  # real files and folders, with all that is in them
-        self._is_used = False
+        self._is_used = is_shared
 
     def real(self, path: Path, *, follow: bool = True) -> str:
         """Return the real path of what the program names, links resolved as it sees them.

@@ -88,6 +88,14 @@ class ShortEpochs(Listener):
         if over is not None:
             self._timer.start()
 
+    def stand_aside(self) -> None:
+        """Tell nothing more: a process that the program has started trains in its place."""
+        self._ending.acquire(blocking=False)
+        self._timer.cancel()
+
+    def take_ranks(self, group: Group) -> None:
+        """Be one of several ranks that the program starts by itself, before it trains."""
+
     def program_ended(self, *, has_failed: bool = False) -> None:  # noqa: ARG002
         """The program has come to its end; what was seen is told, its last word comes after."""
         self._end("by itself")

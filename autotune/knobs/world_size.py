@@ -10,7 +10,7 @@ from autotune.hardware import Hardware
 from autotune.knobs.base import Knob, Scope
 from autotune.profile import Profile
 from autotune.program import LaunchPlan
-from autotune.strategies import STRATEGIES, ddp_refusal, devices_of
+from autotune.strategies import STRATEGIES, ddp_refusal, devices_of, starts_them_itself
 
 
 class WorldSize(Knob):
@@ -23,6 +23,8 @@ class WorldSize(Knob):
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
         """Return the doublings of one up to all devices: GPUs, or cores."""
+        if profile.starts_ranks:
+            return NotOffered(starts_them_itself(profile))
         if profile.distributes_itself != "torch.distributed" and (
             reason := ddp_refusal(hardware, profile)
         ):

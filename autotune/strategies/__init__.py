@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from autotune.strategies.base import Site, Strategy, ddp_refusal, devices_of, in_place_refusal
+from autotune.strategies.base import (
+    Site,
+    Strategy,
+    ddp_refusal,
+    devices_of,
+    in_place_refusal,
+    starts_them_itself,
+)
 from autotune.strategies.data_parallel import DataParallel
 from autotune.strategies.ddp import Ddp
 from autotune.strategies.fsdp import Fsdp
@@ -14,7 +21,15 @@ from autotune.strategies.own import Own
 from autotune.strategies.single import Single
 from autotune.strategies.zero1 import Zero1
 
-__all__ = ["STRATEGIES", "Site", "Strategy", "ddp_refusal", "devices_of", "in_place_refusal"]
+__all__ = [
+    "STRATEGIES",
+    "Site",
+    "Strategy",
+    "ddp_refusal",
+    "devices_of",
+    "in_place_refusal",
+    "starts_them_itself",
+]
 
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
     {

@@ -111,8 +111,8 @@ def loss_refusal(profile: Profile) -> str | None:
 
 def shares_refusal(hardware: Hardware, profile: Profile) -> str | None:
     """Return why a batch cannot be shared out among devices here, as a clause, or None."""
-    if profile.distributes_itself:
-        return f"the program distributes itself ({profile.distributes_itself})"
+    if profile.starts_ranks or profile.distributes_itself:
+        return _its_own_way(profile)
     if without := profile.without_optimizer("and what it does with several devices is not known"):
         return without.reason
     if profile.device not in {"cpu", "cuda"}:
@@ -122,6 +122,17 @@ def shares_refusal(hardware: Hardware, profile: Profile) -> str | None:
     if not devices_of(hardware, profile):
         return "no GPU's facts are known"
     return profile.depends_on_batch_before
+
+
+def starts_them_itself(profile: Profile) -> str:
+    """Return why other processes than the program's own cannot train, as a clause."""
+    return f"the program starts the processes that train itself, by {profile.starts_ranks}"
+
+
+def _its_own_way(profile: Profile) -> str:
+    if profile.starts_ranks:
+        return starts_them_itself(profile)
+    return f"the program distributes itself ({profile.distributes_itself})"
 
 
 def ddp_refusal(hardware: Hardware, profile: Profile) -> str | None:

@@ -1,4 +1,6 @@
-"""Trains by Lightning's Trainer, for two short epochs with validation."""
+"""Trains by Lightning's Trainer, for two short epochs with validation; maybe on N devices."""
+
+import sys
 
 import lightning
 import torch
@@ -35,8 +37,13 @@ def loader(samples):
 
 
 if __name__ == "__main__":
+    devices = int(sys.argv[1]) if sys.argv[1:] and sys.argv[1].isdigit() else "auto"
     trainer = lightning.Trainer(
-        max_epochs=2, accelerator="cpu", logger=False, enable_progress_bar=False
+        max_epochs=2,
+        accelerator="cpu",
+        devices=devices,
+        logger=False,
+        enable_progress_bar=False,
     )
     trainer.fit(Classifier(), loader(640), loader(160))
     print("ended after", trainer.global_step, "steps")

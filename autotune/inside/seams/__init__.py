@@ -209,7 +209,8 @@ class Seams:
         if start.fence is FenceKind.OVERLAY:
             self._files = OverlaySeam(start.devices, start.max_scratch_bytes, tell)
         else:
-            self._files = GuardSeam(shadow_dir, [*map(Path, start.open_places)])
+            places = [*map(Path, start.open_places)]
+            self._files = GuardSeam(shadow_dir, places, is_shared=bool(self._group.started_by))
         self._files.install()
 
     def silence(self, shadow_dir: Path, open_places: Sequence[Path] = ()) -> None:

@@ -46,11 +46,15 @@ class GuardSeam:
         shadow_dir: Where they lie.
         open_places: Folders in which the program may do as it likes: caches and its temporary
             files.
+        is_shared: Other processes of the program have the same shadow files.
     """
 
-    def __init__(self, shadow_dir: Path, open_places: Sequence[Path]) -> None:
+    def __init__(
+        self, shadow_dir: Path, open_places: Sequence[Path], *, is_shared: bool = False
+    ) -> None:
         shadow_dir.mkdir(parents=True, exist_ok=True)
-        self.files = ShadowFiles(str(shadow_dir), [*map(str, (*open_places, *KERNELS_OWN))])
+        places = [*map(str, (*open_places, *KERNELS_OWN))]
+        self.files = ShadowFiles(str(shadow_dir), places, is_shared=is_shared)
         self._patches = Patches()
 
     def install(self) -> None:

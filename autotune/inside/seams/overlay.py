@@ -14,6 +14,7 @@ import errno
 import io
 import os
 import shutil
+import stat
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -102,6 +103,8 @@ class OverlaySeam:
         try:
             status = os.stat(file)
         except OSError:
+            return
+        if not stat.S_ISREG(status.st_mode):  # a folder, of which a nameless file is asked for
             return
         name = os.fsdecode(file)
         if self._max_bytes is not None and status.st_size > self._max_bytes:

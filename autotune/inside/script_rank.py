@@ -1,0 +1,34 @@
+"""``python -m autotune.inside.script_rank ARGS``: the program's script, which it starts as a rank.
+
+What the rank is stands in the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from autotune.inside import launch, rank_process
+from autotune.inside.child_rank import Part, begin
+from autotune.inside.children import PART
+from autotune.wire import Start, decode
+
+
+def main(*args: str) -> None:
+    """Run the program with these arguments, as a rank beside the one that has started it."""
+    part = TypeAdapter(Part).validate_json(os.environ.pop(PART))
+    start = decode(part.start.encode())
+    assert isinstance(start, Start), "the rig hands on what the parent said"
+    listener, group = begin(part, None, is_late=False)
+    config = launch.RecordedConfig(start.setting.config if start.setting else {})
+    program = replace(start.program, args=args)
+    act = lambda: launch.run(program, config, listener.seams.flags.see_keywords)  # noqa: E731
+    rank_process.run_and_tell(listener, act, group, Path(part.shared))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,219 @@
+"""The seam at processes that the program starts: those that may train begin under the seams.
+
+Covered: ``multiprocessing.Process`` with a target, by any start method, and so
+``torch.multiprocessing.spawn`` and ``start_processes``; scripts that start themselves again with
+``LOCAL_RANK`` and ``WORLD_SIZE`` in the environment, as Lightning's launcher does. Not covered:
+subclasses of Process that have a ``run`` of their own, programs that are started as another script.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from importlib import import_module
+from multiprocessing.process import BaseProcess
+from typing import Any, Protocol
+
+import torch.multiprocessing
+
+from autotune.inside.seams.base import Patches
+
+SPAWN = "torch.multiprocessing.spawn"  # a module; the package has a function of that name
+PROCESS = "multiprocessing.Process"
+# What starts processes whose target is its own, which may run anything later
+POOLS = ("concurrent.futures.", "multiprocessing.")
+Act = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Starting:
+    """A process that is about to start.
+
+    Attributes:
+        rank: Its number among those that are started together.
+        ranks: How many these are.
+        by: What of the program starts it.
+        forks: It begins as a copy of this one.
+        pools: It will run whatever it is handed later.
+    """
+
+    rank: int
+    ranks: int
+    by: str
+    forks: bool = False
+    pools: bool = False
+
+
+@dataclass(frozen=True)
+class Script:
+    """What starts in place of the program's own script.
+
+    Attributes:
+        argv: The argument list.
+        env: Variables added to the environment.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+class Host(Protocol):
+    """Who takes processes in."""
+
+    def process_starts(self, starting: Starting, act: Act) -> Act | None:
+        """Return what runs in a process in place of its target; None leaves it alone."""
+
+    def process_started(self, starting: Starting, process: BaseProcess, act: Act) -> None:
+        """A process has started with the act that was returned for it."""
+
+    def script_starts(self, starting: Starting, args: Sequence[str]) -> Script | None:
+        """Return what starts in place of the program's own script; None leaves it alone."""
+
+    def script_started(self, starting: Starting, process: subprocess.Popen[Any]) -> None:
+        """A script has started with what was returned for it."""
+
+
+class StartedSeam:
+    """Tells a host of processes before they start, in whatever thread starts them.
+
+    Args:
+        host: Who takes them in.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._together: list[tuple[int, str]] = []  # of start_processes() that runs now
+        self._pid = os.getpid()
+        self._patches = Patches()
+
+    def install(self) -> None:
+        """Begin to act."""
+        self._watch_together()
+        self._watch_processes()
+        self._watch_scripts()
+
+    def remove(self) -> None:
+        """Start processes as they are."""
+        self._patches.undo()
+
+    def _watch_together(self) -> None:
+        """Know how many processes torch starts as one."""
+        module = import_module(SPAWN)
+        original = module.start_processes
+        seam = self
+
+        @wraps(original)
+        def start_processes(
+            fn: Act, args: Any = (), nprocs: int = 1, *more: Any, **rest: Any
+        ) -> Any:
+            by = SPAWN if _is_called_by(module.spawn) else "torch.multiprocessing.start_processes"
+            seam._together.append((nprocs, by))
+            try:
+                return original(fn, args, nprocs, *more, **rest)
+            finally:
+                seam._together.pop()
+
+        self._patches.replace(module, "start_processes", start_processes)
+        self._patches.replace(torch.multiprocessing, "start_processes", start_processes)
+
+    def _watch_processes(self) -> None:
+        original = BaseProcess.start
+        seam = self
+
+        def start(process: Any) -> None:
+            starting = seam._starting(process)
+            act = starting and seam._replace_target(process, starting)
+            original(process)
+            if starting and act:
+                seam._host.process_started(starting, process, act)
+
+        self._patches.replace(BaseProcess, "start", start)
+
+    def _starting(self, process: Any) -> Starting | None:
+        target = process._target  # noqa: SLF001 - nothing else tells what it will do
+        if target is None or os.getpid() != self._pid:
+            return None
+        method = process._start_method or _default_method()  # noqa: SLF001 - nor how it begins
+        forks = method == "fork"
+        if target is import_module(SPAWN)._wrap and self._together:  # noqa: SLF001
+            ranks, by = self._together[-1]
+            return Starting(process._args[1], ranks, by, forks)  # noqa: SLF001
+        module = str(getattr(target, "__module__", ""))
+        if module.startswith("torch.utils.data."):
+            return None
+        pools = process.daemon or f"{module}.".startswith(POOLS)
+        return Starting(0, 1, PROCESS, forks, pools)
+
+    def _replace_target(self, process: Any, starting: Starting) -> Act | None:
+        """Put the host's act, if it has one, in the place of the program's function; return it.
+
+        What torch runs around a rank's function stays: it hands exceptions on.
+        """
+        together = starting.by != PROCESS
+        own = process._args[0] if together else process._target  # noqa: SLF001
+        act = self._host.process_starts(starting, own)
+        if act is not None and together:
+            process._args = (act, *process._args[1:])  # noqa: SLF001
+        elif act is not None:
+            process._target = act  # noqa: SLF001
+        return act
+
+    def _watch_scripts(self) -> None:
+        original = subprocess.Popen.__init__
+        seam = self
+
+        def init(process: Any, args: Any, *more: Any, **rest: Any) -> None:
+            starting = None
+            if os.getpid() == seam._pid and not isinstance(args, (str, bytes)):
+                starting = _rank_of_script(args, rest.get("env"))
+            script = starting and seam._host.script_starts(starting, _arguments([*args]))
+            if not starting or not script:
+                original(process, args, *more, **rest)
+                return
+            rest["env"] = {**rest["env"], **script.env}
+            original(process, script.argv, *more, **rest)
+            seam._host.script_started(starting, process)
+
+        self._patches.replace(subprocess.Popen, "__init__", init)
+
+
+def _default_method() -> str:
+    return str(torch.multiprocessing.get_start_method())
+
+
+def _is_called_by(function: Any) -> bool:
+    """Tell whether the caller of our caller is a function."""
+    return sys._getframe(2).f_code is function.__code__  # noqa: SLF001
+
+
+def _rank_of_script(args: Sequence[Any], env: Mapping[str, str] | None) -> Starting | None:
+    """Return which rank a process is that runs this very script again; None for any other."""
+    if env is None or len(args) < 2 or args[0] != sys.executable:
+        return None
+    rank, ranks = env.get("LOCAL_RANK", ""), env.get("WORLD_SIZE", "")
+    if not (rank.isdigit() and ranks.isdigit()) or rank == os.environ.get("LOCAL_RANK", "0"):
+        return None
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    is_own = args[1] == "-m" and main is not None and args[2:3] == [main.name]
+    if not is_own and os.path.realpath(args[1]) != os.path.realpath(sys.argv[0]):
+        return None
+    return Starting(int(rank), int(ranks), _launcher())
+
+
+def _arguments(args: Sequence[str]) -> Sequence[str]:
+    """Return the arguments of the script that a command runs."""
+    return args[3:] if args[1] == "-m" else args[2:]
+
+
+def _launcher() -> str:
+    """Name what starts the script again, by the library that does."""
+    frame = sys._getframe(1)  # noqa: SLF001
+    while frame is not None:
+        if "lightning" in str(frame.f_globals.get("__name__", "")).partition(".")[0]:
+            return "Lightning's script launcher"
+        frame = frame.f_back  # type: ignore[assignment]
+    return "a launcher that runs the script again with LOCAL_RANK"
