@@ -81,6 +81,9 @@ STEERED = (
 )
 
 
+NO_DATALOADER = "which is no torch DataLoader: only the program's own flags reach it"
+
+
 @dataclass(frozen=True)
 class DatasetFacts:
     """What the first batches showed of a training loader's dataset; parts as a program writes them.
@@ -201,6 +204,8 @@ class Profile:
         curved_loss: What makes its loss no sum of means over samples, and where; empty if nothing.
         steps_by_hand: Where it computes the gradients by which it changes its weights itself, as in
             ``train.py:41``; empty where an optimizer does.
+        foreign_loader: What hands out its batches, where that is a loader and no torch DataLoader,
+            as in ``fastai.data.load.DataLoader (num_workers=1)``.
         bounded_by_steps: What in it says that it makes a number of steps whatever a batch holds, as
             in ``train.py:57: for step in range(200)``; empty where nothing was seen to say so.
     """
@@ -254,6 +259,7 @@ class Profile:
     in_batch_loss: str = ""
     curved_loss: str = ""
     bounded_by_steps: str = ""
+    foreign_loader: str = ""
 
     @property
     def training_loader(self) -> LoaderFacts | None:
@@ -279,6 +285,8 @@ class Profile:
     @property
     def without_training_loader(self) -> NotOffered | None:
         """Why knobs of the loader cannot act, None when one loader trains."""
+        if self.foreign_loader:
+            return NotOffered(f"its batches come from {self.foreign_loader}, {NO_DATALOADER}")
         if not self.loaders:
             return NotOffered("the program trains without a DataLoader")
         if self.training_loader is None:

@@ -79,6 +79,9 @@ class BatchSize(Knob):
 
 def _obstacles(profile: Profile) -> Iterator[str]:
     """Why batches of another size cannot be had, or would train something else."""
+    if profile.foreign_loader and (refusal := profile.without_training_loader):
+        yield refusal.reason
+        return
     if not profile.loaders:
         yield "the program draws its batches without a DataLoader: only its own flags reach them"
         return
