@@ -25,7 +25,9 @@ class LoaderFacts:
         start_method: How its workers begin: ``fork``, ``forkserver`` or ``spawn``.
         site: Tells the lines that built it from others, empty where that is not known.
         twins: How many with otherwise equal facts there were when training began; 0 if unknown.
-        is_rewrapped: The program put another batch sampler into it after it had built it.
+        is_rewrapped: The program put another batch sampler into it after it had built it, which is
+            not seen to go through the loader's own.
+        batch_sampler: Class name of one that is not PyTorch's, empty otherwise.
     """
 
     dataset: str
@@ -45,6 +47,7 @@ class LoaderFacts:
     site: str = ""
     twins: int = 0
     is_rewrapped: bool = False
+    batch_sampler: str = ""
 
 
 @dataclass(frozen=True)

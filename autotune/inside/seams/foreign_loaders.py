@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, dataloader
 
+from autotune.inside.bare import attributes
 from autotune.inside.seams.base import Patches
 
 
@@ -52,13 +53,13 @@ class ForeignLoaders:
 
 def _name(loader: Any) -> str:
     """Name a loader by its class and its workers; one that only stands for another names that."""
-    holds = vars(loader).values() if hasattr(loader, "__dict__") else ()
-    owners = [part for part in holds if _is_loader(part) and part is not loader]
+    parts = (attributes(loader) or {}).values()
+    owners = [part for part in parts if part is not loader and _holds(part, loader)]
     kind = type(owners[0] if owners else loader)
     workers = getattr(loader, "num_workers", 0)
     return f"{kind.__module__}.{kind.__qualname__} (num_workers={workers})"
 
 
-def _is_loader(value: Any) -> bool:
-    """Tell whether something is of a class that is named as loaders are."""
-    return not isinstance(value, type) and type(value).__name__.endswith("DataLoader")
+def _holds(value: Any, wanted: object) -> bool:
+    """Tell whether an object has another as an attribute."""
+    return any(part is wanted for part in (attributes(value) or {}).values())

@@ -119,6 +119,7 @@ class LoaderSeam:
             self._facts[loader],
             start_method=start_method(own.context),
             is_rewrapped=is_rewrapped,
+            batch_sampler="" if self._batches(loader) else _foreign_sampler(loader),
         )
         return self._known.in_training(facts)
 
@@ -438,6 +439,12 @@ def _plain_batches(loader: DataLoader[Any]) -> BatchSampler | None:
     """What makes the loader's batches, if that is torch's own cutting into equal pieces."""
     sampler = loader.batch_sampler
     return sampler if type(sampler) is BatchSampler else None
+
+
+def _foreign_sampler(loader: DataLoader[Any]) -> str:
+    """Return the class of a batch sampler that is not PyTorch's; empty where there is none."""
+    sampler = loader.batch_sampler
+    return "" if sampler is None or type(sampler) is BatchSampler else type(sampler).__name__
 
 
 def _read(loader: DataLoader[Any]) -> LoaderFacts:
