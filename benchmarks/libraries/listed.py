@@ -17,13 +17,15 @@ class Listed:
         name: Its file in ``programs/``, without the ending.
         package: Whose loop it is, as the package index names it.
         what: What of the library it uses.
-        args: Its command line.
+        args: Its command line, under a search.
+        short: Its command line for one epoch.
     """
 
     name: str
     package: str
     what: str
     args: tuple[str, ...] = ()
+    short: tuple[str, ...] = ("1",)
 
 
 LIST = (
@@ -45,6 +47,7 @@ LIST = (
         "lightning",
         "LightningCLI",
         ("fit", "--trainer.max_epochs=1000", "--trainer.accelerator=cpu"),
+        ("fit", "--trainer.max_epochs=1", "--trainer.accelerator=cpu"),
     ),
     Listed("lightning_fabric", "lightning", "Fabric.setup and setup_dataloaders"),
     Listed("accelerate_loop", "accelerate", "Accelerator.prepare"),
