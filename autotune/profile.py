@@ -84,6 +84,7 @@ STEERED = (
 )
 
 
+MOST_NAMED = 4  # parts of a dataset in one sentence
 NO_DATALOADER = "which is no torch DataLoader: only the program's own flags reach it"
 
 
@@ -117,7 +118,13 @@ class DatasetFacts:
             (self.changed_by_items, DEPENDS),
             (self.steered_order, STEERED),
         )
-        return next((text.format(self.name, ", ".join(p)) for p, text in cases if p), "")
+        return next((text.format(self.name, _listed(p)) for p, text in cases if p), "")
+
+
+def _listed(parts: tuple[str, ...]) -> str:
+    """Name a few parts, and say how many more there are."""
+    more = len(parts) - MOST_NAMED
+    return ", ".join(parts[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 class HandKind(StrEnum):
@@ -313,7 +320,7 @@ class Profile:
         """Why no more batches can be asked for ahead, None where the order stands for an epoch."""
         if not self.dataset.steered_order:
             return None
-        return NotOffered(STEERED.format(self.dataset.name, ", ".join(self.dataset.steered_order)))
+        return NotOffered(STEERED.format(self.dataset.name, _listed(self.dataset.steered_order)))
 
     def unless_by_steps(self, domain: Domain) -> Domain | NotOffered:
         """Return what a knob offers that puts more samples into a step, if steps are not fixed."""

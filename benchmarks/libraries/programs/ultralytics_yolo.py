@@ -20,7 +20,7 @@ head:
 """
 
 
-def make_data(folder, count=64):
+def make_data(folder, count=256):
     rng = np.random.default_rng(0)
     for part in ("images", "labels"):
         (folder / part).mkdir(parents=True, exist_ok=True)
