@@ -119,7 +119,7 @@ class LoaderSeam:
             self._facts[loader],
             start_method=start_method(own.context),
             is_rewrapped=is_rewrapped,
-            batch_sampler="" if self._batches(loader) else _foreign_sampler(loader),
+            batch_sampler=_foreign_sampler(loader) if self._batches(loader) is None else "",
         )
         return self._known.in_training(facts)
 
