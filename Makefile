@@ -9,7 +9,7 @@ THREE_AT_A_TIME := OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest --numprocesse
 # a machine that others share may be slowed down for seconds: speeds are judged up to three times
 AGAIN := --reruns 2 --only-rerun AssertionError -raR
 
-.PHONY: demo test quick lint clean
+.PHONY: demo test quick lint libraries clean
 
 demo: .venv/examples
 	$(BIN)/autotune search --budget 3m $(DEMO)
@@ -31,6 +31,10 @@ lint: .venv/dev
 bench-%: .venv/dev
 	$(BIN)/python -m benchmarks.$*
 
+# training loops of libraries, each natively, searched and run; 15 minutes, no part of `make test`
+libraries: .venv/libraries
+	$(BIN)/python -m benchmarks.libraries
+
 clean:
 	rm -rf .venv .autotune .mypy_cache .pytest_cache .ruff_cache build dist
 
@@ -41,6 +45,10 @@ clean:
 
 .venv/examples: .venv/pip pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[examples]"
+	touch $@
+
+.venv/libraries: .venv/pip pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[libraries]"
 	touch $@
 
 .venv/dev: .venv/pip pyproject.toml

@@ -25,7 +25,9 @@ class LoaderFacts:
         start_method: How its workers begin: ``fork``, ``forkserver`` or ``spawn``.
         site: Tells the lines that built it from others, empty where that is not known.
         twins: How many with otherwise equal facts there were when training began; 0 if unknown.
-        is_rewrapped: The program put another batch sampler into it after it had built it.
+        is_rewrapped: The program put another batch sampler into it after it had built it, which is
+            not seen to go through the loader's own.
+        batch_sampler: Class name of one that is not PyTorch's, empty otherwise.
     """
 
     dataset: str
@@ -45,6 +47,7 @@ class LoaderFacts:
     site: str = ""
     twins: int = 0
     is_rewrapped: bool = False
+    batch_sampler: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,10 @@ STEERED = (
 )
 
 
+MOST_NAMED = 4  # parts of a dataset in one sentence
+NO_DATALOADER = "which is no torch DataLoader: only the program's own flags reach it"
+
+
 @dataclass(frozen=True)
 class DatasetFacts:
     """What the first batches showed of a training loader's dataset; parts as a program writes them.
@@ -111,7 +118,13 @@ class DatasetFacts:
             (self.changed_by_items, DEPENDS),
             (self.steered_order, STEERED),
         )
-        return next((text.format(self.name, ", ".join(p)) for p, text in cases if p), "")
+        return next((text.format(self.name, _listed(p)) for p, text in cases if p), "")
+
+
+def _listed(parts: tuple[str, ...]) -> str:
+    """Name a few parts, and say how many more there are."""
+    more = len(parts) - MOST_NAMED
+    return ", ".join(parts[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 class HandKind(StrEnum):
@@ -203,6 +216,8 @@ class Profile:
         curved_loss: What makes its loss no sum of means over samples, and where; empty if nothing.
         steps_by_hand: Where it computes the gradients by which it changes its weights itself, as in
             ``train.py:41``; empty where an optimizer does.
+        foreign_loader: What hands out its batches, where that is a loader and no torch DataLoader,
+            as in ``fastai.data.load.DataLoader (num_workers=1)``.
         bounded_by_steps: What in it says that it makes a number of steps whatever a batch holds, as
             in ``train.py:57: for step in range(200)``; empty where nothing was seen to say so.
     """
@@ -257,6 +272,7 @@ class Profile:
     in_batch_loss: str = ""
     curved_loss: str = ""
     bounded_by_steps: str = ""
+    foreign_loader: str = ""
 
     @property
     def training_loader(self) -> LoaderFacts | None:
@@ -282,6 +298,8 @@ class Profile:
     @property
     def without_training_loader(self) -> NotOffered | None:
         """Why knobs of the loader cannot act, None when one loader trains."""
+        if self.foreign_loader:
+            return NotOffered(f"its batches come from {self.foreign_loader}, {NO_DATALOADER}")
         if not self.loaders:
             return NotOffered("the program trains without a DataLoader")
         if self.training_loader is None:
@@ -305,7 +323,7 @@ class Profile:
         """Why no more batches can be asked for ahead, None where the order stands for an epoch."""
         if not self.dataset.steered_order:
             return None
-        return NotOffered(STEERED.format(self.dataset.name, ", ".join(self.dataset.steered_order)))
+        return NotOffered(STEERED.format(self.dataset.name, _listed(self.dataset.steered_order)))
 
     def unless_by_steps(self, domain: Domain) -> Domain | NotOffered:
         """Return what a knob offers that puts more samples into a step, if steps are not fixed."""

@@ -25,6 +25,7 @@ from autotune.mode import Epochs
 from autotune.setting import Setting
 
 JUST_SWITCHED = 3  # steps after a switch in which a failure is rather the config's than the epoch's
+MOST_UNCOUNTED = 8  # of the first steps may call no model: another is called in others
 STEPS_ALIKE = 4  # a step whose calls without gradients no recent step had holds a validation pass
 TOKEN_DTYPES = {torch.int64, torch.int32}  # what embeddings take
 
@@ -53,6 +54,7 @@ class _Counts:
     wait_s: float = 0.0
     tokens: int = 0
     calls_without_grad: int = 0
+    root: Root | None = None  # the largest that was called with gradients
 
 
 class Borders(Listener):
@@ -96,6 +98,7 @@ class Borders(Listener):
         self._counts = _Counts()
         self._usual_calls = deque([0], maxlen=STEPS_ALIKE)
         self._stepped = False
+        self._uncounted = 0
         self.forks = ForkGuard(self._forked)
 
     @abstractmethod
@@ -227,12 +230,20 @@ class Borders(Listener):
         return self._former_starts + (self.feed.starts if self.feed is not None else 0)
 
     def forward_called(self, root: Root, args: tuple[Any, ...]) -> None:
-        """Count samples at the largest model, for programs without a DataLoader."""
+        """Count samples at the largest model that trains, for programs without a DataLoader.
+
+        A model that collects experience without gradients may be trained by calls of its parts.
+        """
         self.seams.by_hand.look()
-        if root.parameters < self.seams.forward.most_parameters:
-            return
         if not torch.is_grad_enabled():
-            self._counts.calls_without_grad += 1
+            is_largest = root.parameters >= self.seams.forward.most_parameters
+            self._counts.calls_without_grad += is_largest
+            return
+        counted = self._counts.root
+        if counted is None or root.parameters > counted.parameters:
+            self._counts.root = root
+            self._counts.forward_samples = self._counts.tokens = 0
+        elif root is not counted:
             return
         tensor = first_tensor(args)
         if tensor is not None and tensor.dim() > 1 and tensor.dtype in TOKEN_DTYPES:
@@ -310,6 +321,9 @@ class Borders(Listener):
             self.at_border(Step(samples, counts.wait_s, counts.tokens))
             self.seams.forward.calls.clear()
             return
+        if not samples and is_ahead:
+            self._uncounted += 1
+            samples = int(self._uncounted > MOST_UNCOUNTED)  # a step is all that can be counted
         if samples:
             self.observer.step_ended(samples, self.batches_per_step)
         if self.observer.is_complete:

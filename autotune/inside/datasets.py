@@ -25,6 +25,7 @@ from torch import nn
 
 from autotune.inside import bare
 from autotune.inside.bare import CONTAINERS, PLAIN, is_a
+from autotune.inside.frames import OURS
 from autotune.inside.item_code import globals_read, names_counted, names_read, own_code
 from autotune.inside.resources import generator_state, open_handle, stays_out
 
@@ -247,7 +248,8 @@ class _Walk:
 
     def _code(self, function: Any, owner: type | None, path: Path, level: int) -> None:
         """Note what a function of the program's reads, and the functions that it calls."""
-        if function in self._functions or not own_code(function, LIBRARIES):
+        is_ours = function.__code__.co_filename.startswith(OURS)  # a seam in its function's place
+        if is_ours or function in self._functions or not own_code(function, LIBRARIES):
             return
         self._functions.add(function)
         names = names_read(function.__code__)

@@ -103,6 +103,12 @@ class Feed:
         limit = self.limit
         return self._has_started_over if limit is None else self.handed > limit
 
+    def __getattr__(self, name: str) -> Any:
+        """Answer as PyTorch's iterator, which a program may ask for its workers."""
+        if name.startswith("__") or "_inner" not in vars(self):
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
     @property
     def num_workers(self) -> int:
         """Workers that load now."""
@@ -188,7 +194,7 @@ class Feed:
         if self._batch_size is None:
             tensor = first_tensor(batch)
             return int(tensor.shape[0]) if tensor is not None else 1
-        if self._batch_number != self._short_batch:
+        if self._short_batch is None or self._batch_number % self._short_batch:
             return self._batch_size
         dataset_len = self._seam.dataset_len(self.loader)
         return ((dataset_len or self._batch_size) - 1) % self._batch_size + 1
@@ -199,7 +205,9 @@ class Feed:
         self._batch_number = 0
         self._batch_size = self._seam.batch_size(self._active)
         facts = self._seam.facts(self.loader)
-        self._short_batch = None if facts.drop_last or facts.iterable else self.batches_per_epoch
+        self._short_batch = (
+            None if facts.drop_last or facts.iterable else self._seam.round_of(self._active)
+        )
         self._inner: Iterator[Any] = self._seam.iterate(self._active, self.loader)
         self.begin_s = perf_counter() - self._begun
         self.starts += 1

@@ -78,9 +78,10 @@ class KnownLoaders:
     def _identity(self, facts: LoaderFacts) -> LoaderFacts:
         """What a loader is known by from run to run."""
         blank: dict[str, Any] = {"batch_size": None, "num_workers": 0, "pin_memory": False}
+        unnamed: dict[str, Any] = {"in_order": True, "start_method": "", "batch_sampler": ""}
         own: dict[str, Any] = {n: v for n, v in blank.items() if n in self._own_knobs}
         if {"num_workers", "prefetch_factor"} & set(self._own_knobs):
             own |= {"prefetch_factor": None, "persistent_workers": False}
         if "world_size" in self._own_knobs:
             own |= {"sampler": "", "has_batch_sampler": False, "drop_last": False}
-        return replace(facts, in_order=True, start_method="", is_rewrapped=False, **own)
+        return replace(facts, is_rewrapped=False, **unnamed, **own)

@@ -156,6 +156,7 @@ class Observer(FirstSteps):
             in_batch_loss=self._seams.losses.in_batch,
             curved_loss=self._seams.losses.curve,
             bounded_by_steps=self._bounded_by_steps,
+            foreign_loader="" if self.loaders else self._seams.foreign_loaders.last,
             steps_by_hand=str(self._seams.by_hand.place) if self.lead is None else "",
         )
 

@@ -79,6 +79,9 @@ class BatchSize(Knob):
 
 def _obstacles(profile: Profile) -> Iterator[str]:
     """Why batches of another size cannot be had, or would train something else."""
+    if profile.foreign_loader and (refusal := profile.without_training_loader):
+        yield refusal.reason
+        return
     if not profile.loaders:
         yield "the program draws its batches without a DataLoader: only its own flags reach them"
         return
@@ -87,7 +90,8 @@ def _obstacles(profile: Profile) -> Iterator[str]:
     if profile.training_loader is None:
         yield f"{len(profile.loaders)} loaders train together"
     if profile.loaders[0].has_batch_sampler or profile.loaders[0].is_rewrapped:
-        yield "the training loader has its own batch sampler"
+        name = profile.loaders[0].batch_sampler
+        yield f"the training loader has its own batch sampler{name and f', a {name}'}"
     if profile.loaders[0].batch_size is None:
         yield "the dataset makes whole batches itself (batch_size=None)"
     if reason := profile.depends_on_batch_before:

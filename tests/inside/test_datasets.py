@@ -26,6 +26,7 @@ import pytest
 import torch
 from torch import multiprocessing, nn
 from torch.utils.data import (
+    BatchSampler,
     ConcatDataset,
     DataLoader,
     Dataset,
@@ -868,18 +869,64 @@ class Endless(Loader):
         return (next(self.iterator) for _ in range(len(self)))
 
 
-def test_a_loader_that_wraps_its_batches_once_it_is_built_keeps_their_size() -> None:
+class Begun(Endless):
+    """Makes its iterator by the method that PyTorch's own makes it by, when it is first asked."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.iterator: Any = None
+
+    def __iter__(self) -> Any:
+        self.iterator = self.iterator or self._get_iterator()
+        return (next(self.iterator) for _ in range(len(self)))
+
+
+class Sorted(Again):
+    """Holds two samplers: which of them makes its batches is not clear."""
+
+    def __init__(self, sampler: Any) -> None:
+        super().__init__(sampler)
+        self.other = BatchSampler(range(8), 4, drop_last=False)
+
+
+class Unclear(Endless):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        inner = self.batch_sampler.sampler  # type: ignore[union-attr]
+        object.__setattr__(self, "batch_sampler", Sorted(inner))
+
+
+def test_a_loader_that_never_ends_is_the_one_that_trains_and_its_batches_are_varied() -> None:
+    for kind in (Endless, Begun):
+        with watched() as borders:
+            train(kind(Numbers(636), 8))
+            profile, feed, seams = borders.profile, borders.feed, borders.seams
+            assert profile is not None, kind
+            assert feed is not None, kind
+            for knob in ("batch_size", "num_workers"):
+                offered = registry()[knob].domain(make_hardware(), profile)
+                assert isinstance(offered, Domain), (kind, offered)
+            assert seams.loader.round_of(feed.loader) == 80, kind
+            seams.loader.request(batch_size=32)
+            assert [len(next(feed)) for _ in range(21)] == [*[32] * 19, 28, 32], kind
+            seams.loader.request(batch_size=8)
+            assert len(next(feed)) == 8, kind
+        with running(profile.loaders[0], {"batch_size": 8}, batch_size=32) as seams:
+            loader = kind(Numbers(636), 8)
+            assert [len(batch) for batch in loader] == [*[32] * 19, 28], kind
+            assert len(loader) == 20, kind
+            assert seams.loader.found_target, kind
+
+
+def test_a_batch_sampler_of_a_kind_that_is_not_clear_is_refused_by_its_name() -> None:
     with watched() as borders:
-        train(Endless(Numbers(640), 8))
+        train(Unclear(Numbers(640), 8))
     profile = borders.profile
     assert profile is not None
     offered = registry()["batch_size"].domain(make_hardware(), profile)
     assert isinstance(offered, NotOffered)
-    assert "batch sampler" in offered.reason
+    assert "its own batch sampler, a Sorted" in offered.reason
     assert isinstance(registry()["num_workers"].domain(make_hardware(), profile), Domain)
-    with running(profile.loaders[0], {}, in_order=False) as seams:
-        assert [len(batch) for batch in Endless(Numbers(640), 8)] == [8] * 80
-        assert seams.loader.found_target
 
 
 class Equal(Numbers):

@@ -23,6 +23,7 @@ from autotune.inside.seams.clearing import ClearingSeam
 from autotune.inside.seams.distribution import DistributionSeam
 from autotune.inside.seams.downloads import DownloadsSeam
 from autotune.inside.seams.flags import FlagsSeam
+from autotune.inside.seams.foreign_loaders import ForeignLoaders
 from autotune.inside.seams.forward import ForwardSeam
 from autotune.inside.seams.guard import GuardSeam
 from autotune.inside.seams.imported import ImportedSeam
@@ -121,7 +122,10 @@ class Seams:
             listener, lambda: self.optimizer.optimizers, self.distribution.route
         )
         self.by_hand = ByHandSeam(
-            lambda: self.optimizer.optimizers, lambda: self.forward.roots, self._stepped_by_hand
+            lambda: self.optimizer.optimizers,
+            lambda: self.forward.roots,
+            self._stepped_by_hand,
+            lambda: self.optimizer.is_stepping,
         )
         self.checkpoint = CheckpointSeam()
         self.carried = CarriedState()
@@ -134,6 +138,7 @@ class Seams:
             lambda: self.optimizer.optimizers, lambda: self.scheduler.schedulers
         )
         self.losses = LossesSeam()
+        self.foreign_loaders = ForeignLoaders()
         self.flags = FlagsSeam()
         self._backward = BackwardSeam(listener) if listener is not None else None
         self.downloads = DownloadsSeam()
@@ -193,6 +198,7 @@ class Seams:
         self.losses.install()
         self.forward.returned = self.losses.returned
         self.by_hand.note_transforms()
+        self.foreign_loaders.install()
 
     def guard_files(self, start: Start, tell: Callable[[str], None] = lambda _: None) -> None:
         """Keep a trial from changing the user's files, and from reporting to experiment trackers.
@@ -272,6 +278,7 @@ class Seams:
         self.accumulation.remove()
         self.scaling.remove()
         self.by_hand.remove()
+        self.foreign_loaders.remove()
         self.distribution.remove()
         self.clearing.remove()
         self.optimizer.remove()
@@ -386,5 +393,6 @@ class Seams:
             self.uses.remove()
             self.flags.remove()
             self._leave_losses()
+            self.foreign_loaders.remove()
             self.forward.narrow()
             self.checkpoint.act_on(self.forward.roots)

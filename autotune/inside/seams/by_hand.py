@@ -4,12 +4,12 @@ Such a program computes gradients, by ``backward()`` or ``torch.autograd.grad``,
 weights itself, or has an object do it that is no torch Optimizer. A step has ended where weights
 have other values than after the last pass. Values are compared, and only in the first steps:
 ``p.data.add_()`` moves no version counter, and later on as many passes make a step as made the
-third. Programs that own an optimizer are left alone: what accumulates gradients before its first
-step, an attack that changes its inputs or a closure of LBFGS is no step.
+third. In programs that own an optimizer only the weights of models are compared, when it has not
+stepped after some passes, and not while it steps: what accumulates gradients or moves weights to
+and fro before its first step, an attack that changes its inputs or a closure of LBFGS is no step.
 
 Not covered: weights that are replaced by new tensors instead of being written, as ``torch.func``
-has it, and programs that own an optimizer and never let it step. Both are told apart by
-``unseen()``.
+has it: ``unseen()`` tells of them.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from autotune.inside.seams.base import Patches, outermost
 STEPS_COMPARED = 3
 MOST_WEIGHTS = 16  # are looked at, spread over the model
 MOST_VALUES = 8  # of each, where its gradient is largest: there a step changes it most
+IDLE_PASSES = 16  # from then on an optimizer that has made no step is taken for an idle one
 MOST_NODES = 10_000  # of a loss's graph are searched for weights outside of modules
 TRANSFORMS = ("grad", "grad_and_value", "vjp")
 MEND = (
@@ -43,6 +44,7 @@ class ByHandSeam:
         optimizers: Gives the living optimizers.
         models: Gives the outermost modules that were called.
         stepped: Told of each step.
+        is_stepping: Tells whether an optimizer is about to make a step, or makes one.
 
     Attributes:
         place: Where the program computed gradients last, in the first steps.
@@ -54,7 +56,9 @@ class ByHandSeam:
         optimizers: Callable[[], Sequence[Optimizer]],
         models: Callable[[], Iterable[nn.Module]],
         stepped: Callable[[], None],
+        is_stepping: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._is_stepping = is_stepping
         self._optimizers = optimizers
         self._models = models
         self._stepped = stepped
@@ -99,7 +103,7 @@ class ByHandSeam:
 
         Another thread than the one that trains comes back to nothing.
         """
-        if self._rests or not self._passes or get_ident() != self._thread:
+        if self._rests or not self._passes or get_ident() != self._thread or self._is_stepping():
             return
         if self._passes_per_step is None:
             self._compare()
@@ -160,8 +164,9 @@ class ByHandSeam:
         if self._passes_per_step is not None:
             return
         self.place = own_place() or self.place
-        if optimizers := self._optimizers():
-            self._idle = " and ".join(dict.fromkeys(type(own).__name__ for own in optimizers))
+        optimizers = self._optimizers()
+        self._idle = " and ".join(dict.fromkeys(type(own).__name__ for own in optimizers))
+        if optimizers and self._all_passes < IDLE_PASSES:
             return
         known = {id(watched.leaf) for watched in self._watched}
         weights = self._weights(tensors)
@@ -174,7 +179,8 @@ class ByHandSeam:
         leaves = list(_leaves(tensors))
         reached = {id(leaf) for leaf in leaves}
         own = [p for model in self._models() for p in model.parameters() if p.requires_grad]
-        return [p for p in own if p.grad is not None or id(p) in reached] or leaves
+        its: list[torch.Tensor] = [p for p in own if p.grad is not None or id(p) in reached]
+        return its or ([] if self._idle else leaves)
 
     def _compare(self) -> None:
         changed = [watched.leaf for watched in self._watched if watched.has_changed()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
+from threading import local
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -19,6 +20,7 @@ from autotune.inside.item_watch import ItemWatch
 from autotune.inside.known_loaders import KnownLoaders
 from autotune.inside.listener import Listener
 from autotune.inside.micro_batches import EpochShape
+from autotune.inside.rewrapped import inner_batches, rewrapped
 from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.base import Patches
 from autotune.inside.seams.workers import CONTEXT, Workers, start_method
@@ -76,6 +78,7 @@ class LoaderSeam:
         self._workers = Workers()
         self.items = ItemWatch()
         self._is_held = self._is_behind = False
+        self._within = local()  # a thread may begin to iterate while another does
         self.version = 0
         self.replays = False
 
@@ -113,10 +116,12 @@ class LoaderSeam:
             self._built(loader, "")
         own = self._own[loader]
         is_rewrapped = loader not in self._written and loader.batch_sampler is not own.batch_sampler
+        is_rewrapped = is_rewrapped and self._batches(loader) is None
         facts = replace(
             self._facts[loader],
             start_method=start_method(own.context),
             is_rewrapped=is_rewrapped,
+            batch_sampler=_foreign_sampler(loader) if self._batches(loader) is None else "",
         )
         return self._known.in_training(facts)
 
@@ -135,14 +140,14 @@ class LoaderSeam:
         """
         if loader in self._written and not torch.is_grad_enabled():
             self._evaluated.add(loader)
-            return self._original_iter(self._as_written(loader))
+            return self._begin(self._as_written(loader))
         self._evaluated.discard(loader)
         if self._is_shared(loader):
             self._begins()
             if isinstance(loader.dataset, ShardedIterable):
                 loader.dataset.begin()
         self.items.began()
-        return self._workers.begin(loader, own, self.facts(own), self._original_iter)
+        return self._workers.begin(loader, own, self.facts(own), self._begin)
 
     def variant(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         """Return the loader under the requested options; itself when they change nothing.
@@ -183,6 +188,7 @@ class LoaderSeam:
         """Begin to listen."""
         original_init = DataLoader.__init__
         self._original_iter = DataLoader.__iter__
+        make_iterator = DataLoader._get_iterator  # noqa: SLF001 - subclasses call it themselves
         self._original_len = DataLoader.__len__
         seam = self
 
@@ -202,6 +208,9 @@ class LoaderSeam:
                 return seam._in_groups(loader)
             return Feed(loader, seam, listener)
 
+        def get_iterator(loader: DataLoader[Any]) -> Any:
+            return make_iterator(loader) if seam._is_beginning else iterate(loader)
+
         def length(loader: DataLoader[Any]) -> int:
             is_whole = loader in seam._evaluated
             batches = seam._original_len(seam._as_written(loader) if is_whole else loader)
@@ -210,7 +219,21 @@ class LoaderSeam:
             return batches
 
         self._patches.replace(DataLoader, "__iter__", iterate)
+        self._patches.replace(DataLoader, "_get_iterator", get_iterator)
         self._patches.replace(DataLoader, "__len__", length)
+
+    @property
+    def _is_beginning(self) -> bool:
+        """PyTorch makes an iterator now, which the seam has asked for."""
+        return getattr(self._within, "depth", 0) > 0
+
+    def _begin(self, loader: DataLoader[Any]) -> Iterator[Any]:
+        """Begin as PyTorch does; what calls its ``_get_iterator`` then is PyTorch itself."""
+        self._within.depth = getattr(self._within, "depth", 0) + 1
+        try:
+            return self._original_iter(loader)
+        finally:
+            self._within.depth -= 1
 
     @property
     def _has_workers_of_ours(self) -> bool:
@@ -238,8 +261,16 @@ class LoaderSeam:
 
     def batch_size(self, loader: DataLoader[Any]) -> int | None:
         """Return the samples of its batches, None where the program makes these up itself."""
-        plain = _plain_batches(loader)
+        plain = self._batches(loader)
         return None if plain is None else plain.batch_size
+
+    def round_of(self, loader: DataLoader[Any]) -> int | None:
+        """Return the batches until the data begin again, also where the loader never ends."""
+        plain = self._batches(loader)
+        try:
+            return self.length(loader) if plain is None else len(plain)
+        except Exception:  # noqa: BLE001 - a sampler of the program's may have no length
+            return None
 
     def is_target(self, loader: DataLoader[Any]) -> bool:
         """Tell whether this is the loader that was known to train before the program began."""
@@ -275,7 +306,7 @@ class LoaderSeam:
 
     def _in_groups(self, loader: DataLoader[Any]) -> Iterator[Any]:
         if loader not in self._facts:  # older than the seam: as the program built it
-            return self._original_iter(loader)
+            return self._begin(loader)
         batches = self.iterate(loader, loader)
         if not self._changes_steps or loader in self._evaluated:
             return batches
@@ -351,7 +382,7 @@ class LoaderSeam:
         shard = self._shard(loader)
         if isinstance(shard, IterableDataset):
             changes["dataset"] = shard
-        present = _plain_batches(loader)
+        present = self._batches(loader)
         if present is None:
             if isinstance(shard, ShardedSampler):
                 changes["sampler" if own.batch_sampler is None else "batch_sampler"] = shard
@@ -360,12 +391,22 @@ class LoaderSeam:
         sampler = shard if isinstance(shard, ShardedSampler) else own.batch_sampler.sampler
         if present.batch_size != size or present.sampler is not sampler:
             is_own = size == facts.batch_size and sampler is own.batch_sampler.sampler
-            changes["batch_sampler"] = (
-                own.batch_sampler if is_own else BatchSampler(sampler, size, present.drop_last)
-            )
+            made = own.batch_sampler if is_own else BatchSampler(sampler, size, present.drop_last)
+            changes["batch_sampler"] = rewrapped(loader.batch_sampler, made)
             if loader.batch_size is not None:  # it is None beside a batch sampler of the program's
                 changes["batch_size"] = size
         return changes
+
+    def _batches(self, loader: DataLoader[Any]) -> BatchSampler | None:
+        """What cuts the loader's batches, if torch's own does it in the end.
+
+        A program may put its own sampler around that, to go through it again and again.
+        """
+        if (plain := _plain_batches(loader)) is not None:
+            return plain
+        own = self._own.get(loader)
+        was_plain = own is not None and type(own.batch_sampler) is BatchSampler
+        return inner_batches(loader.batch_sampler) if was_plain else None
 
     def _is_shared(self, loader: DataLoader[Any]) -> bool:
         return self._group.world_size > 1 and self.is_target(loader)
@@ -448,6 +489,12 @@ def _plain_batches(loader: DataLoader[Any]) -> BatchSampler | None:
     """What makes the loader's batches, if that is torch's own cutting into equal pieces."""
     sampler = loader.batch_sampler
     return sampler if type(sampler) is BatchSampler else None
+
+
+def _foreign_sampler(loader: DataLoader[Any]) -> str:
+    """Return the class of a batch sampler that is not PyTorch's; empty where there is none."""
+    sampler = loader.batch_sampler
+    return "" if sampler is None or type(sampler) is BatchSampler else type(sampler).__name__
 
 
 def _read(loader: DataLoader[Any]) -> LoaderFacts:

@@ -35,6 +35,9 @@ class OptimizerSeam:
         before_first: Called before the first step.
         stepped: Called after each.
         groups_changed: Called when an optimizer was built or got parameters.
+
+    Attributes:
+        is_stepping: An optimizer is within its step.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class OptimizerSeam:
         self._pre_hook: RemovableHandle | None = None
         self._rests = False
         self._has_begun = False
+        self.is_stepping = False
         self._watcher: tuple[Callable[[], None], Callable[[], None]] | None = None
         self._optimizers: list[ref[Optimizer]] = []
         self._implementation: str | None = None
@@ -145,12 +149,14 @@ class OptimizerSeam:
         self._watcher = None
 
     def _before_step(self, optimizer: Optimizer) -> None:
+        self.is_stepping = True
         self.begin()
         self._rates.before_step(optimizer)
         if self._watcher is not None:
             self._watcher[0]()
 
     def _after_step(self, optimizer: Optimizer) -> None:
+        self.is_stepping = False
         if self._rests:
             return
         self._stepped(optimizer)

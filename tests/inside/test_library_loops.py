@@ -1,0 +1,191 @@
+"""The structure of libraries' training loops, each in a few lines and without the library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from autotune.domain import NotOffered
+from autotune.inside.datasets import look
+from autotune.knobs import registry
+from autotune.profile import DatasetFacts
+from tests.inside.test_by_hand import line_of
+from tests.inside.test_seams import running
+from tests.made import make_hardware
+from tests.watching import watched
+
+
+def test_an_optimizer_and_a_loader_of_classes_of_their_own_are_seen_and_named(
+    tmp_path: Path,
+) -> None:
+    source = """
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
+class Stepper:  # no torch.optim.Optimizer: lists of parameters, rules that write them
+    def __init__(self, groups):
+        self.groups = [list(group) for group in groups]
+    @torch.no_grad()
+    def step(self):
+        for group in self.groups:
+            for p in group:
+                p.data.add_(p.grad, alpha=-0.1)
+    def zero_grad(self):
+        for group in self.groups:
+            for p in group:
+                if p.grad is not None:
+                    p.grad.zero_()
+class Stand:  # what PyTorch's iterator takes for a DataLoader
+    _IterableDataset_len_called, _auto_collation = None, False
+    drop_last, in_order, generator, pin_memory = False, True, None, False
+    num_workers, timeout = 0, 0
+    collate_fn = staticmethod(lambda batch: batch)
+    pin_memory_device, persistent_workers, worker_init_fn = "", False, None
+    prefetch_factor, multiprocessing_context = None, None
+    _dataset_kind = 0
+    def __init__(self, owner):
+        self.owner, self.dataset = owner, torch.randn(96, 8, 4)
+        self._index_sampler = range(96)
+    def _get_shared_seed(self):
+        return 0
+class Batches:
+    def __init__(self):
+        self.stand = Stand(self)
+    def __iter__(self):
+        return _SingleProcessDataLoaderIter(self.stand)
+own = Stepper([model[0].parameters(), model[2].parameters()])
+for epoch in range(4):
+    for x in Batches():
+        model(x).square().mean().backward()
+        own.step()
+        own.zero_grad()
+"""
+    watching = watched(tmp_path, source, borders=3)
+    assert watching.profile is not None
+    assert watching.profile.steps_by_hand == line_of(tmp_path, "backward()")
+    assert watching.samples == [8, 8, 8]
+    for knob in ("num_workers", "batch_size"):
+        offer = registry()[knob].domain(make_hardware(), watching.profile)
+        assert isinstance(offer, NotOffered), knob
+        assert "its batches come from __main__.Batches (num_workers=0), which is no" in offer.reason
+
+
+def test_an_optimizer_that_never_steps_hides_no_step_by_hand(tmp_path: Path) -> None:
+    source = """
+idle = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+for epoch in range(9):
+    for x, y in loader:
+        model.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        for p in model.parameters():
+            p.data.add_(p.grad, alpha=-0.1)
+"""
+    watching = watched(tmp_path, source, borders=3)
+    assert watching.profile is not None
+    assert watching.profile.steps_by_hand == line_of(tmp_path, "backward()")
+    assert watching.samples == [8, 8, 8]
+
+
+def test_a_policy_that_is_trained_by_calls_of_its_parts_is_counted_at_them(tmp_path: Path) -> None:
+    source = """
+class Policy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.actor, self.critic = nn.Linear(4, 2), nn.Linear(4, 1)
+        self.scale = nn.Parameter(torch.zeros(2))
+    def forward(self, x):
+        return (self.actor(x) * self.scale.exp()).softmax(-1), self.critic(x)
+    def evaluate(self, x):
+        return (self.actor(x) * self.scale.exp()).log_softmax(-1), self.critic(x)
+policy = Policy()
+optimizer = torch.optim.Adam(policy.parameters())
+for _ in range(9):
+    with torch.no_grad():
+        seen = torch.cat([x for x in torch.randn(64, 1, 4) if policy(x) is not None])
+    for epoch in range(3):
+        for x in seen[torch.randperm(64)].split(16):
+            logits, value = policy.evaluate(x)
+            optimizer.zero_grad()
+            (value.square().mean() - logits.mean()).backward()
+            optimizer.step()
+"""
+    watching = watched(tmp_path, source, borders=3)
+    assert watching.profile is not None
+    assert watching.profile.loaders == ()
+    assert watching.samples == [16, 16, 16]
+    nothing_called = """
+weight = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(weight.parameters(), lr=0.1)
+with torch.no_grad():
+    weight(torch.randn(8, 4))
+for _ in range(40):
+    optimizer.zero_grad()
+    nn.functional.linear(torch.randn(8, 4), weight.weight).sum().backward()
+    optimizer.step()
+"""
+    watching = watched(tmp_path, nothing_called, borders=1)
+    assert watching.profile is not None
+    assert watching.profile.samples_per_step == 1
+
+
+def test_generators_over_loaders_and_samplers_of_many_draws_are_seen(tmp_path: Path) -> None:
+    step = """
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
+    opening = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    cycled = """
+def cycle(loader):
+    while True:
+        for batch in loader:
+            yield batch
+batches = cycle(loader)
+for _ in range(40):
+    x, y = next(batches)
+"""
+    draws = """
+from torch.utils.data import RandomSampler
+sampler = RandomSampler(loader.dataset, replacement=True, num_samples=int(1e10))
+many = DataLoader(loader.dataset, 8, sampler=sampler)
+batches = iter(many)
+for _ in range(40):
+    x, y = next(batches)
+"""
+    for source in (cycled, draws):
+        watching = watched(tmp_path, opening + source + step, borders=3)
+        assert watching.profile is not None
+        assert [facts.batch_size for facts in watching.profile.loaders] == [8]
+        assert watching.samples == [8, 8, 8]
+        offer = registry()["num_workers"].domain(make_hardware(), watching.profile)
+        assert not isinstance(offer, NotOffered)
+
+
+def test_a_refusal_names_a_few_parts_of_a_dataset_and_counts_the_others() -> None:
+    facts = DatasetFacts("Mosaic", changed_by_items=tuple(f"buffer[{n}]" for n in range(64)))
+    assert "(buffer[0], buffer[1], buffer[2], buffer[3] and 60 more)" in facts.against_workers
+    few = DatasetFacts("Mosaic", changed_by_items=("buffer[0]", "seed"))
+    assert "(buffer[0], seed)" in few.against_workers
+
+
+def test_what_seams_put_in_the_place_of_functions_is_no_part_of_a_dataset() -> None:
+    state = {"calls": 0}
+
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            state["calls"] += 1
+            return x
+
+    class Collate:
+        def __init__(self) -> None:
+            self.model = Model()
+
+        def __call__(self, batch: list[torch.Tensor]) -> torch.Tensor:
+            return torch.stack([self.model(x) for x in batch])
+
+    with running() as seams:
+        seams.forward.install()
+        parts = look(collate_fn=Collate()).parts
+    assert parts, "the collate function is looked into"
+    ours = {"seam", "self", "original", "RECURRENT"}
+    assert not ours & {step.key for path in parts for step in path if step.how == "name"}
