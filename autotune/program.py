@@ -75,7 +75,8 @@ class Program:
 
     def __str__(self) -> str:
         if self.command:
-            options_end = ("--",) if self.command[0].startswith("-") else ()
+            is_option = self.command[0].startswith("-") and self.command[0] != "-m"
+            options_end = ("--",) if is_option else ()
             return shlex.join([*options_end, *self.command, *self.args])
         base = self.target if self.kind is ProgramKind.MODULE_FUNCTION else self._short_target
         call = f"{base}:{self.function}" if self.function else base

@@ -123,7 +123,7 @@ def split(
     found = next((n for n in places if can_start(words[n], shell)), None)
     if found is None:
         found = next((n for n in places if not words[n].startswith("-")), len(words))
-    elif words[found - 1] in {"-m", "--module"} and found > start:
+    if found > start and words[found - 1] in {"-m", "--module"}:
         found -= 1
     while found > start and is_assignment(words[found - 1]):
         found -= 1

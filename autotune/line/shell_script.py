@@ -23,6 +23,7 @@ SHELLS = named("bash sh zsh dash ksh fish source . sbatch qsub bsub")
 BATCH = named("sbatch qsub bsub")
 VARIABLE = re.compile(r"\$(\w+|\{\w+\}|[@*])")
 OTHERS = named("pip pip3 conda module cd echo export source set mkdir wget rm cp ls")
+BORDERS = named("&& || then do else")
 PYTHON_TOOLS = named("pip venv http.server pytest build")
 
 
@@ -90,15 +91,15 @@ def candidates(text: str, arguments: tuple[str, ...], shell: Shell) -> Iterator[
             words = shlex.split(line, comments=True)
         except ValueError:  # an open quote: a text of several lines
             continue
-        words = _up_to_operator(words)
-        is_export = words[:1] == ["export"]
-        words = words[1:] if is_export else words
-        filled = [w for word in words for w in _filled(word, values, arguments)]
-        if filled and all(map(is_assignment, filled)):
-            values |= {n: v for n, _, v in (w.partition("=") for w in filled) if "$" not in v}
-            exported += filled if is_export else []
-        elif filled and _starts_program(filled, shell):
-            yield Candidate(number, (*exported, *filled))
+        for command in _commands(words):
+            is_export = command[:1] == ["export"]
+            bare = command[1:] if is_export else command
+            filled = [w for word in bare for w in _filled(word, values, arguments)]
+            if filled and all(map(is_assignment, filled)):
+                values |= {n: v for n, _, v in (w.partition("=") for w in filled) if "$" not in v}
+                exported += filled if is_export else []
+            elif filled and _starts_program(filled, shell):
+                yield Candidate(number, (*exported, *filled))
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -115,20 +116,17 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         yield first, begun
 
 
-def _up_to_operator(words: list[str]) -> list[str]:
-    """Cut pipes, redirections and what follows; of ``cd x && python y`` the last part counts."""
-    parts: list[list[str]] = [[]]
-    for word in words:
-        if word in {"&&", ";", "then", "do", "else", "||"}:
-            parts.append([])
-        elif word.endswith(";"):
-            parts[-1].append(word[:-1])
-            parts.append([])
+def _commands(words: list[str]) -> Iterator[list[str]]:
+    """Yield the commands of a line, without pipes, redirections and the words of loops."""
+    part: list[str] = []
+    for word in [*words, ";"]:
+        if word.endswith(";") or word in BORDERS:
+            whole = [*part, word[:-1]] if word[:-1] and word.endswith(";") else part
+            ends = (n for n, w in enumerate(whole) if re.match(r"\d?[<>|&]", w))
+            yield whole[: next(ends, len(whole))]
+            part = []
         else:
-            parts[-1].append(word)
-    words = next((part for part in reversed(parts) if part), [])
-    ends = (n for n, w in enumerate(words) if re.match(r"\d?[<>|&]", w))
-    return words[: next(ends, len(words))]
+            part.append(word)
 
 
 def _filled(word: str, values: dict[str, str], arguments: tuple[str, ...]) -> list[str]:
