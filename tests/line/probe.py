@@ -18,8 +18,8 @@ seen = {
     "file": __file__,
     "spec": __spec__ and (__spec__.name, __spec__.origin),
     "package": __package__,
-    "cached": __cached__,
-    "loader": type(__loader__).__name__,
+    "cached": vars(main).get("__cached__"),
+    "loader": type(vars(main)["__loader__"]).__name__,
     "globals": sorted(set(vars(main)) - {"FLAGS", "VARIABLES"}),
     "is main": vars(main) is globals(),
     "path": sys.path,
@@ -31,7 +31,7 @@ seen = {
     "first filter": str(warnings.filters[0]),
     "asserts": __debug__,
     "env": {name: os.environ.get(name) for name in VARIABLES},
-    "unbuffered": sys.stdout.write_through  # type: ignore[union-attr],
+    "unbuffered": getattr(sys.stdout, "write_through", None),
 }  # fmt: skip
 sys.stdout.write(json.dumps(seen) + "\n")
 sys.stdout.flush()
