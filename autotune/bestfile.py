@@ -160,8 +160,8 @@ class BestFile(_Section):
         if ranks is None or ranks == searched:
             return ""
         return (
-            f"{path.name} was searched with {searched or 1} ranks and the line starts {ranks}. The "
-            "best config may be another one; search again."
+            f"{path.name} was searched with {searched or 'no'} ranks and the line starts {ranks}. "
+            "The best config may be another one; search again."
         )
 
     @property

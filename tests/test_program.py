@@ -209,3 +209,14 @@ def test_our_modules_run_in_this_interpreter_and_not_from_the_users_directory() 
     plan = python_plan("autotune.inside", "wire", cwd="/somewhere")
     assert plan.argv == (sys.executable, "-P", "-m", "autotune.inside", "wire")
     assert plan.cwd == "/somewhere"
+
+
+def test_a_program_that_an_earlier_autotune_recorded_still_loads(place: Path) -> None:
+    from pydantic import TypeAdapter
+
+    adapter = TypeAdapter(type(parse_program("train.py", [], place)))
+    recorded = adapter.dump_python(parse_program("train.py", ["x"], place), mode="json")
+    new = {"command", "path_typed", "env", "python_options", "warning_filters"}
+    old = adapter.validate_python({k: v for k, v in recorded.items() if k not in new})
+    assert str(old) == "train.py x"
+    assert old.words == (str((place / "train.py").resolve()), "x")

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any, assert_never
 
 from autotune.config import Config, KnobValue
+from autotune.inside.frames import note_program
 from autotune.knobs import registry
 from autotune.program import Program, ProgramKind
 
@@ -69,6 +70,7 @@ def run(
     sys.argv = [program.path_typed or program.target, *program.args]
     if program.import_root:
         sys.path.insert(0, program.import_root)
+    note_program(program.source)
     _filter_warnings(program.warning_filters)
     match program.kind:
         case ProgramKind.SCRIPT:

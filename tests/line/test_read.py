@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import UsageError
+from autotune.inside import frames
 from autotune.line import Line, Shell, read, words_of
 from autotune.line.shell_script import candidates
 from autotune.program import Program, ProgramKind
@@ -331,3 +332,16 @@ def test_accelerate_says_its_ranks_and_variables_by_flags_and_config_file(place:
     assert (found.kind, found.target, found.args) == (MODULE, "pkg.train", ("--x", "1"))
     assert found.ranks == 2
     assert found.env["ACCELERATE_MIXED_PRECISION"] == "bf16"
+
+
+def test_a_program_that_is_installed_counts_as_the_program_and_not_as_a_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(frames, "PROGRAM_PLACES", [])
+    site = "/env/lib/python3.11/site-packages"
+    own, other = (compile("", f"{site}/{name}/a.py", "exec") for name in ("trainer", "trainers"))
+    frames.note_program(f"{site}/trainer/cli.py")
+    frames.note_program("/home/user/train.py")
+    assert frames.is_programs(own)
+    assert not frames.is_programs(other)
+    assert [frames.is_library(code.co_filename) for code in (own, other)] == [False, True]

@@ -16,8 +16,10 @@ import pytest
 
 from autotune import bestfile, hardware
 from autotune.launcher import run_plan, with_ranks
-from autotune.line import read
-from tests.rigging import write_best
+from autotune.line import Shell, read
+from autotune.rig import Rig
+from autotune.wire import Ready
+from tests.rigging import PROGRAMS, fence, never, write_best
 
 PROBE = Path(__file__).with_name("probe.py")
 FORMS = (
@@ -79,6 +81,20 @@ def by_autotune(line: str, best: Path) -> list[dict[str, Any]]:
     before, after = plan.argv[: plan.argv.index("-m")], plan.argv[plan.argv.index("-m") + 2 :]
     plan = with_ranks(replace(plan, argv=(*before, "-c", START, *after)))
     return outputs(list(plan.argv), env={**os.environ, **plan.env})
+
+
+def test_a_rig_starts_the_ranks_and_the_module_of_a_line(tmp_path: Path) -> None:
+    program = (PROGRAMS / "own_ddp.py").read_text()
+    (tmp_path / "ddp.py").write_text(f"import os, sys\nprint(os.environ['A'], sys.argv)\n{program}")
+    line = "A=seven torchrun --nproc-per-node 2 -m ddp --lr 1"
+    subject = read(shlex.split(line), Shell.here(cwd=tmp_path)).program
+    with Rig(subject, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
+        ready = rig.open(None, never, 120.0)
+        said = rig.log.read_text()
+    assert isinstance(ready, Ready), ready
+    assert ready.profile.world_size == 2
+    assert ready.profile.num_threads == 1, "torchrun gives each rank one"
+    assert f"seven ['{tmp_path / 'ddp.py'}', '--lr', '1']" in said
 
 
 def test_a_program_sees_what_its_own_line_shows_it(place: Path) -> None:
