@@ -14,6 +14,7 @@ from autotune.errors import UsageError
 from autotune.inside import frames
 from autotune.line import Line, Shell, read, words_of
 from autotune.line.shell_script import candidates
+from autotune.local_ranks import environment_of
 from autotune.program import Program, ProgramKind
 
 OUR_BIN = str(Path(sys.prefix, "bin"))
@@ -268,6 +269,17 @@ def test_srun_is_left_out_inside_an_allocation_and_its_tasks_are_ranks(place: Pa
     one = program(place, "srun python train.py", **inside)
     assert (one.ranks, one.env["SLURM_PROCID"]) == (None, "0")
     assert "on 4 nodes" in refusal(place, "srun -N 4 python train.py", **inside)
+
+
+def test_ranks_that_stand_for_tasks_of_srun_find_their_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("SLURM_STEP_NUM_TASKS", raising=False)
+    assert "SLURM_PROCID" not in environment_of(1, 2, 29500, "run", "key")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    told = environment_of(1, 2, 29500, "run", "key")
+    assert (told["SLURM_PROCID"], told["SLURM_LOCALID"], told["SLURM_NODEID"]) == ("1", "1", "0")
+    assert "SLURM_PROCID" not in environment_of(1, 4, 29500, "run", "key"), "ranks of our own"
 
 
 def test_an_interpreter_of_another_environment_is_told_within_seconds_what_to_install(
