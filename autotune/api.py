@@ -17,8 +17,10 @@ from autotune.console import Console
 from autotune.errors import FenceError, UsageError
 from autotune.fence import STRONGEST, FenceOptions
 from autotune.flags import KEYWORD
+from autotune.line import read as read_line
+from autotune.line import words_of
 from autotune.lr import LrRule
-from autotune.program import Program, parse_program, program_of
+from autotune.program import Program, program_of
 from autotune.record import Head, SearchOptions
 from autotune.result import SearchResult
 from autotune.space import SearchSpace
@@ -26,8 +28,9 @@ from autotune.workflow import search as run_search
 
 
 def search(
-    program: str | os.PathLike[str] | Callable[..., Any],
+    program: str | os.PathLike[str] | Callable[..., Any] | Program | None = None,
     *,
+    command: str | Sequence[str] | None = None,
     args: Sequence[str] = (),
     space: str | SearchSpace = "default",
     budget: str | float = "3m",
@@ -53,6 +56,8 @@ def search(
         program: Path of a script, ``"file.py:function"``, ``"module:function"``, or a function. A
             function with a parameter named ``config`` receives a ``Config``; what it reads from it
             is applied by itself alone.
+        command: Instead of *program*, the line that starts it, whole: ``["torchrun",
+            "--nproc-per-node", "2", "train.py"]``, or text that is parted as a shell would.
         args: The program's arguments.
         space: Name of a shipped search space, path of a YAML file, or a SearchSpace.
         budget: Wall time for all, confirmation included: seconds, or text such as ``"3m"``.
@@ -92,18 +97,19 @@ def search(
     if output is not None and not os.access(Path(output).resolve().parent, os.W_OK):
         raise UsageError(f"'{output}' cannot be written: name another --output.")
     options = SearchOptions(budget_s, _lr_rule(lr_rule), seed, fence)
-    run, subject = _begin(program, args, name, ranks)
+    console = console or Console(quiet=True)
+    run, subject = _begin(_subject(program, command), args, name, ranks, console)
     head = Head(
         program=subject,
         space=searched,
         options=options,
-        hardware=hardware.detect(),
+        hardware=hardware.detect(subject.visible_devices),
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
     study = run.create_study(head)
     study.take_lease()
     try:
-        result = run_search(run, study, budget_s, console or Console(quiet=True))
+        result = run_search(run, study, budget_s, console)
     except FenceError:  # nothing was started
         shutil.rmtree(run.path)
         raise
@@ -133,7 +139,8 @@ def resume(
     """
     run = rundir.find(run_name)
     study = run.load_study()
-    rundir.check_unchanged(study.head, hardware.detect())
+    machine = hardware.detect(study.head.program.visible_devices)
+    rundir.check_unchanged(study.head, machine)
     if budget is None:
         budget_s = study.head.options.budget_s
     else:
@@ -142,11 +149,25 @@ def resume(
     return _finish(run_search(run, study, budget_s, console or Console(quiet=True)), output)
 
 
+def _subject(
+    program: str | os.PathLike[str] | Callable[..., Any] | Program | None,
+    command: str | Sequence[str] | None,
+) -> Sequence[str] | Callable[..., Any] | Program:
+    """Return what is to be searched: words, a function, or a program that was read."""
+    if (program is None) == (command is None):
+        raise UsageError('Give a program or a command: search("train.py"), or search(command=[…]).')
+    if command is not None:
+        return words_of(command)
+    assert program is not None, "one of the two was given"
+    return [os.fspath(program)] if isinstance(program, str | os.PathLike) else program
+
+
 def _begin(
-    program: str | os.PathLike[str] | Callable[..., Any],
+    program: Sequence[str] | Callable[..., Any] | Program,
     args: Sequence[str],
     name: str | None,
     ranks: int | None,
+    console: Console,
 ) -> tuple[rundir.RunDir, Program]:
     """Find the program first: a mistyped path leaves no run directory behind."""
     if callable(program):
@@ -156,7 +177,12 @@ def _begin(
             )
         run = rundir.new(name, program.__name__)
         return run, replace(program_of(program, args, run.path), ranks=ranks)
-    subject = parse_program(os.fspath(program), args, ranks=ranks)
+    if isinstance(program, Program):
+        return rundir.new(name, program.name), program
+    line = read_line([*program, *args], ranks=ranks)
+    subject = line.program
+    for note in line.notes:
+        console.warn(note)
     return rundir.new(name, subject.name), subject
 
 

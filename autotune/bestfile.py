@@ -149,6 +149,21 @@ class BestFile(_Section):
             )
         return found
 
+    def ranks_doubt(self, path: Path, ranks: int | None) -> str:
+        """Return what to say where a line starts other ranks than were searched; empty if not.
+
+        Args:
+            path: The file, for what is said.
+            ranks: How many the line starts, None where it starts one process.
+        """
+        searched = self.program.ranks
+        if ranks is None or ranks == searched:
+            return ""
+        return (
+            f"{path.name} was searched with {searched or 'no'} ranks and the line starts {ranks}. "
+            "The best config may be another one; search again."
+        )
+
     @property
     def variables(self) -> dict[str, str]:
         """The environment variables of the user's own that the config sets."""

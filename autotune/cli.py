@@ -6,8 +6,9 @@ Autotune's options come before the program; all that follows the program is the 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ from autotune.errors import AutotuneError, ProgramError, UsageError
 
 if TYPE_CHECKING:
     from autotune.console import Console
+    from autotune.program import Program
     from autotune.result import SearchResult
 
 app = typer.Typer(
@@ -32,8 +34,14 @@ NOTHING = "nothing could be measured"  # the finding of a search; its module is 
 NOTHING_MEASURED = 3  # the exit status for it
 PROGRAM_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 
-ProgramArgument = Annotated[
-    str, typer.Argument(help="train.py, file.py:function or module:function.", show_default=False)
+LINE = (
+    "The line that starts the training: train.py, file.py:function, module:function, or what you "
+    "type: python -u train.py, python -m package.train, A=1 torchrun --nproc-per-node 2 train.py, "
+    "accelerate launch train.py, a console script. Behind --, or as it is."
+)
+ProgramArgument = Annotated[str, typer.Argument(help=LINE, show_default=False, metavar="LINE")]
+ModuleOption = Annotated[
+    bool, typer.Option("-m", "--module", help="What follows is a module, as for python -m.")
 ]
 ArgsArgument = Annotated[
     list[str] | None, typer.Argument(help="The program's own arguments.", show_default=False)
@@ -93,6 +101,7 @@ OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Where best.y
 def search(
     program: ProgramArgument,
     args: ArgsArgument = None,
+    module: ModuleOption = False,
     budget: BudgetOption = "3m",
     space: Annotated[str, typer.Option(help="A shipped search space, or a YAML file.")] = "default",
     tune: Annotated[str | None, typer.Option(help="Search these knobs only: a,b.")] = None,
@@ -137,14 +146,16 @@ def search(
     allow_side_effects: SideEffectsOption = False,
 ) -> None:
     """Search the fastest config of a training program, unmodified."""
-    from autotune import api, options, verdict
     from autotune.console import Console
 
     console = Console()
-    with _errors(console, args or []):
+    words = _words(program, args, is_module=module)
+    with _errors(console, words):
+        subject = _read(console, words, "search", nproc_per_node)
+        from autotune import api, options, verdict  # slow: a line that is wrong is answered first
+
         result = api.search(
-            program,
-            args=args or [],
+            subject,
             space=space,
             budget=budget,
             tune=options.names(tune) if tune is not None else None,
@@ -156,7 +167,6 @@ def search(
             lr_rule=lr_rule,
             keep_global_batch=keep_global_batch,
             max_global_batch=max_global_batch,
-            ranks=nproc_per_node,
             name=name,
             output=output,
             seed=seed,
@@ -218,18 +228,20 @@ def run(
     from autotune import bestfile, hardware, options
     from autotune.console import Console
     from autotune.launcher import Nodes, nodes_of, run_plan, trust_note, with_ranks
-    from autotune.program import parse_program
 
     console = Console()
-    with _errors(console):
+    words = _words(program, args)
+    with _errors(console, words, "run"):
         file = bestfile.read(best)
         for line in file.use(best, options.names(",".join(allow_env or []))):
             console.warn(line)
-        subject = parse_program(program, args or [])
-        machine = hardware.detect()
+        subject = _read(console, words, "run")
+        machine = hardware.detect(subject.visible_devices)
         for doubt in file.doubts(machine, subject.fingerprint):
             console.warn(doubt)
-        plan = run_plan(file, best, program, args or [], machine)
+        if note := file.ranks_doubt(best, subject.ranks):
+            console.warn(note)
+        plan = run_plan(file, best, subject, machine)
         nodes = nodes_of(os.environ) if nnodes is None else Nodes(nnodes, node_rank, rdzv_endpoint)
         if nodes.count > 1 and plan.ranks is None:
             raise UsageError(
@@ -237,8 +249,8 @@ def run(
                 "Search with --tune strategy,world_size first."
             )
         plan = with_ranks(plan, nodes)
-        if note := trust_note(nodes, os.environ):
-            console.warn(note)
+        if trust := trust_note(nodes, os.environ):
+            console.warn(trust)
         if print_command:
             sys.stdout.write(f"{plan.command}\n")
             return
@@ -252,6 +264,7 @@ def run(
 def measure(
     program: ProgramArgument,
     args: ArgsArgument = None,
+    module: ModuleOption = False,
     config: Annotated[
         Path | None, typer.Option(help="A best.yaml to run it under; as written by default.")
     ] = None,
@@ -270,20 +283,21 @@ def measure(
     """Measure one config well: throughput, where a step goes, ceilings, memory, doubts."""
     from autotune import bestfile, factsheet, hardware, options
     from autotune.console import Console
-    from autotune.program import parse_program
     from autotune.survey import survey
 
     console = Console()
-    with _errors(console, args or [], "measure"):
+    words = _words(program, args, is_module=module)
+    with _errors(console, words, "measure"):
         best = None if config is None else bestfile.read(config)
         if best is not None and config is not None:
             for line in best.use(config, options.names(",".join(allow_env or []))):
                 console.warn(line)
-        subject = parse_program(program, args or [], ranks=nproc_per_node)
+        subject = _read(console, words, "measure", nproc_per_node)
         fenced = options.fence(
             fence, scratch_dir, max_scratch, cache_dir, allow_side_effects=allow_side_effects
         )
-        facts = survey(subject, best, hardware.detect(), processes, console, fenced)
+        machine = hardware.detect(subject.visible_devices)
+        facts = survey(subject, best, machine, processes, console, fenced)
     if as_json:
         sys.stdout.write(factsheet.as_json(facts) + "\n")
     else:
@@ -293,9 +307,11 @@ def measure(
 @app.command(context_settings=PROGRAM_LAST)
 def doctor(
     program: Annotated[
-        str | None, typer.Argument(help="With --aa: the program.", show_default=False)
+        str | None,
+        typer.Argument(help=f"With --aa. {LINE}", show_default=False, metavar="LINE"),
     ] = None,
     args: ArgsArgument = None,
+    module: ModuleOption = False,
     aa: Annotated[
         bool, typer.Option("--aa", help="Compare the program with itself: the noise floor.")
     ] = False,
@@ -311,21 +327,22 @@ def doctor(
     from autotune.budget import parse_duration
     from autotune.console import Console
     from autotune.noise_floor import measure_noise_floor
-    from autotune.program import parse_program
 
     console = Console()
-    with _errors(console, args or [], "doctor"):
+    words = _words(program, args, is_module=module)
+    with _errors(console, words, "doctor"):
         if aa and program is None:
             raise UsageError("--aa needs a program: autotune doctor --aa train.py")
         if program is not None and not aa:
-            raise UsageError(f"What about '{program}'? autotune doctor --aa {program}")
-        machine = hardware.detect()
+            line = shlex.join(words)
+            raise UsageError(f"What about '{line}'? autotune doctor --aa {line}")
+        subject = None if program is None else _read(console, words, "doctor")
+        machine = hardware.detect(None if subject is None else subject.visible_devices)
         fenced = options.fence(
             fence, scratch_dir, max_scratch, cache_dir, allow_side_effects=allow_side_effects
         )
         factsheet.show_machine(machine, preflight.doubts(machine), *preflight.fence(fenced))
-        if program is not None:
-            subject = parse_program(program, args or [])
+        if subject is not None:
             floor = measure_noise_floor(subject, machine, parse_duration(budget), console, fenced)
             factsheet.show_noise_floor(floor)
 
@@ -334,9 +351,14 @@ def doctor(
 def knobs(
     program: Annotated[
         str | None,
-        typer.Argument(help="A program to ask; without one, an ordinary one.", show_default=False),
+        typer.Argument(
+            help=f"Without one, an ordinary program is asked. {LINE}",
+            show_default=False,
+            metavar="LINE",
+        ),
     ] = None,
     args: ArgsArgument = None,
+    module: ModuleOption = False,
     fence: FenceOption = None,
     scratch_dir: ScratchDirOption = None,
     max_scratch: MaxScratchOption = None,
@@ -346,18 +368,18 @@ def knobs(
     """List the knobs with what would be tried on this machine, or why not."""
     from autotune import hardware, knobsheet, options
     from autotune.console import Console
-    from autotune.program import parse_program
     from autotune.rig import Reports
 
     console = Console()
-    with _errors(console, args or [], "knobs"):
-        machine = hardware.detect()
-        if program is None:
+    words = _words(program, args, is_module=module)
+    with _errors(console, words, "knobs"):
+        subject = None if program is None else _read(console, words, "knobs")
+        machine = hardware.detect(None if subject is None else subject.visible_devices)
+        if subject is None:
             device = "cuda" if machine.gpus else "cpu"
             about = "an ordinary image classifier on this machine; name a program to ask it"
             profile = knobsheet.ordinary_program(device)
         else:
-            subject = parse_program(program, args or [])
             fenced = options.fence(
                 fence, scratch_dir, max_scratch, cache_dir, allow_side_effects=allow_side_effects
             )
@@ -384,6 +406,41 @@ def _version(
 def main() -> None:
     """Run the command line."""
     app()
+
+
+def _words(
+    program: str | None, args: Sequence[str] | None, *, is_module: bool = False
+) -> tuple[str, ...]:
+    """Return the line as it was typed, with ``-m`` in its place."""
+    if program is None:
+        return ()
+    words = (program, *(args or ()))
+    return ("-m", *words) if is_module else words
+
+
+def _read(
+    console: Console, words: Sequence[str], command: str, ranks: int | None = None
+) -> Program:
+    """Return the program that a line starts; says what of the line is not taken as typed."""
+    from autotune import line
+
+    found = line.read(words, ranks=ranks)
+    for note in (*found.notes, *_strayed(found.program, command)):
+        console.warn(note)
+    return found.program
+
+
+def _strayed(program: Program, command: str) -> Iterator[str]:
+    """Yield a sentence for options of ours behind a program whose file does not know them."""
+    known = _option_names(command)
+    names = [arg.partition("=")[0] for arg in program.args]
+    text = Path(program.source).read_text(encoding="utf-8", errors="replace")
+    strayed = [n for n in names if n in known and n.lstrip("-").replace("-", "_") not in text]
+    if strayed:
+        yield (
+            f"{' '.join(strayed)} stands after the program and goes to it. If it is meant for "
+            f"autotune, stop here: autotune {command} {' '.join(strayed)} … {program.name} …"
+        )
 
 
 class _errors:  # noqa: N801 - reads as a statement

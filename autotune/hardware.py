@@ -84,9 +84,13 @@ class Hardware:
         return [f"{what}: {a} there, {b} here" for what, (a, b) in pairs.items() if a != b]
 
 
-def detect() -> Hardware:
-    """Read the facts of this machine; what cannot be read becomes a doubt, never an error."""
-    gpus, doubts = _gpus()
+def detect(visible: str | None = None) -> Hardware:
+    """Read the facts of this machine; what cannot be read becomes a doubt, never an error.
+
+    Args:
+        visible: The program's CUDA_VISIBLE_DEVICES; None takes our own.
+    """
+    gpus, doubts = _gpus(os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible)
     return Hardware(
         cpu_name=_cpu_name(),
         cpu_quota=cpu_quota(),
@@ -160,7 +164,7 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def _gpus() -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
+def _gpus(visible: str | None) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
     """The GPUs that CUDA_VISIBLE_DEVICES leaves visible, and what could not be read."""
     import pynvml
 
@@ -176,7 +180,6 @@ def _gpus() -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
         return (), (f"NVML stopped answering ({error}): GPU facts are unknown.",)
     finally:
         pynvml.nvmlShutdown()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     found = visible_gpus(gpus, visible)
     if visible and not found:
         return (), (f"CUDA_VISIBLE_DEVICES={visible} names no whole GPU: its facts are unknown.",)

@@ -16,7 +16,7 @@ from autotune.errors import UsageError
 from autotune.hardware import Hardware, cpu_quota
 from autotune.knobs import launched
 from autotune.local_ranks import KEY
-from autotune.program import LaunchPlan, python_plan
+from autotune.program import LaunchPlan, Program, python_plan
 
 LOCAL_RANKS = "autotune.local_ranks"
 TORCHRUN = "torch.distributed.run"
@@ -94,23 +94,23 @@ def first_host(nodes: str) -> str:
     return f"{prefix}{first}{suffix}"
 
 
-def run_plan(
-    best: BestFile, path: Path, program: str, args: Sequence[str], machine: Hardware
-) -> LaunchPlan:
+def run_plan(best: BestFile, path: Path, program: Program, machine: Hardware) -> LaunchPlan:
     """Return the plan of one process that trains under a best.yaml.
 
     Args:
         best: What the file holds.
         path: The file.
-        program: As it was typed.
-        args: The program's arguments.
+        program: What trains; its own ranks, where its line starts some, count.
         machine: This one.
 
     Raises:
         UsageError: when there are fewer GPUs than ranks.
     """
-    plan = python_plan("autotune.inside.run", str(path), program, *args, cwd=".")
-    plan = replace(plan, ranks=best.program.ranks).with_env(AUTOTUNE_RUN="1")
+    plan = python_plan(
+        "autotune.inside.run", str(path), *program.words, cwd=".", options=program.python_options
+    )
+    ranks = best.program.ranks if program.ranks is None else program.ranks
+    plan = replace(plan, ranks=ranks).with_env(**program.env).with_env(AUTOTUNE_RUN="1")
     plan = launched(best.setting, plan)
     gpus = len(machine.gpus)
     if best.program.device == "cuda" and plan.ranks is not None and 0 < gpus < plan.ranks:

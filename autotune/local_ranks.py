@@ -35,6 +35,7 @@ OURS = "AUTOTUNE_RANKS_"  # how the names of our own variables begin
 KEY = f"{OURS}KEY"  # signs what the ranks tell each other
 LISTENER = f"{OURS}LISTENER"  # the socket at which they meet, for the first one
 OTHERS = f"{OURS}OTHERS"  # a pipe that closes when the others have ended, for the first one
+SLURM_TASKS = "SLURM_STEP_NUM_TASKS"
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 GRACE_S = 3.0  # for ranks beside one that failed: the parent of a rig waits 5 s in all
@@ -98,8 +99,19 @@ def environment_of(rank: int, ranks: int, port: int, run_id: str, key: str) -> d
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         **dict.fromkeys(INTERFACES, "lo"),
+        **_slurm(rank, ranks),
         KEY: key,
     }
+
+
+def _slurm(rank: int, ranks: int) -> dict[str, str]:
+    """Return what srun tells each task, where this launcher stands for one.
+
+    Source: the output environment variables of ``srun``.
+    """
+    if os.environ.get(SLURM_TASKS) != str(ranks) or ranks == 1:
+        return {}
+    return {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), "SLURM_NODEID": "0"}
 
 
 class Ranks:

@@ -17,12 +17,14 @@ from autotune.config import KnobValue
 from autotune.errors import UsageError, did_you_mean
 from autotune.flags import AS_WRITTEN, KEYWORD, Flag, as_text
 from autotune.mode import RunMode
+from autotune.modules import find_module
 
 
 class ProgramKind(StrEnum):
     """How a program is started."""
 
     SCRIPT = "script"
+    MODULE = "module"
     FILE_FUNCTION = "function in a file"
     MODULE_FUNCTION = "function in a module"
     PICKLED_FUNCTION = "pickled function"
@@ -34,16 +36,23 @@ class Program:
 
     Attributes:
         target: Absolute path of the script, source file or pickle; or the module's dotted name.
-        source: Absolute path of the file that the fingerprint is of, empty for a pickle.
+        source: Absolute path of the file that trains, of which the fingerprint is; for a console
+            script the file of its entry point. Empty for a pickle.
         function: Name of the function, empty for a script.
         args: Its arguments: ``sys.argv[1:]``, which functions receive as positional arguments too.
         cwd: Directory it runs in.
-        import_root: Directory that comes first on ``sys.path``.
+        import_root: Directory that comes first on ``sys.path``; empty under ``python -P``.
         fingerprint: SHA-256 of its source; a changed program invalidates measurements.
         name: Short name for directories and headings.
         keywords: Keyword arguments that the function gets besides.
         ranks: How many ranks of it torchrun starts; None where it is started as one process.
         mode: What it takes for it to train in a rig, as earlier rigs have shown.
+        command: The words before its arguments, as they were typed; empty for the short form.
+        path_typed: The script's path as it was typed, which is its ``sys.argv[0]``.
+        env: Variables that its line sets.
+        python_options: Options of the interpreter, such as ``-u``.
+        warning_filters: Values of ``python -W``. They are set when the program begins, because
+            they must not turn warnings of autotune's own imports into errors.
     """
 
     kind: ProgramKind
@@ -58,8 +67,17 @@ class Program:
     keywords: Mapping[str, KnobValue] = field(default_factory=dict)
     ranks: int | None = None
     mode: RunMode = field(default_factory=RunMode)
+    command: tuple[str, ...] = ()
+    path_typed: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    python_options: tuple[str, ...] = ()
+    warning_filters: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        if self.command:
+            is_option = self.command[0].startswith("-") and self.command[0] != "-m"
+            options_end = ("--",) if is_option else ()
+            return shlex.join([*options_end, *self.command, *self.args])
         base = self.target if self.kind is ProgramKind.MODULE_FUNCTION else self._short_target
         call = f"{base}:{self.function}" if self.function else base
         return shlex.join([call, *self.args])
@@ -74,12 +92,31 @@ class Program:
         return os.path.relpath(self.target, self.cwd)
 
     @property
+    def words(self) -> tuple[str, ...]:
+        """The shortest line that a process of ours, started for it, reads as this program.
+
+        Variables, ranks and options of the interpreter are not in it: that process has them.
+        """
+        filters = [word for value in self.warning_filters for word in ("-W", value)]
+        safe_path = [] if self.import_root else ["-P"]
+        if self.kind is ProgramKind.MODULE:
+            return (*filters, *safe_path, "-m", self.target, *self.args)
+        target = self.path_typed or self.target
+        name = f"{target}:{self.function}" if self.function else target
+        return (*filters, *safe_path, name, *self.args)
+
+    @property
+    def visible_devices(self) -> str | None:
+        """CUDA_VISIBLE_DEVICES, where its line sets it."""
+        return self.env.get("CUDA_VISIBLE_DEVICES")
+
+    @property
     def has_changed(self) -> bool:
         """Its source file is not what it was; a pickled function never changes."""
         if self.kind is ProgramKind.PICKLED_FUNCTION:
             return False
         source = Path(self.source)
-        return not source.is_file() or _fingerprint(source.read_bytes()) != self.fingerprint
+        return not source.is_file() or fingerprint_of(source.read_bytes()) != self.fingerprint
 
 
 @dataclass(frozen=True)
@@ -130,9 +167,16 @@ class LaunchPlan:
         return replace(program, args=self.args, keywords=self.keywords)
 
 
-def python_plan(module: str, *arguments: str, cwd: str) -> LaunchPlan:
-    """Return the plan that runs a module of ours; -P keeps the user's cwd out of its imports."""
-    return LaunchPlan((sys.executable, "-P", "-m", module, *arguments), cwd)
+def python_plan(module: str, *arguments: str, cwd: str, options: Sequence[str] = ()) -> LaunchPlan:
+    """Return the plan that runs a module of ours; -P keeps the user's cwd out of its imports.
+
+    Args:
+        module: Its dotted name.
+        arguments: What it gets.
+        cwd: Where it runs.
+        options: Further options of the interpreter.
+    """
+    return LaunchPlan((sys.executable, *options, "-P", "-m", module, *arguments), cwd)
 
 
 def parse_program(
@@ -152,7 +196,7 @@ def parse_program(
     cwd = (cwd or Path.cwd()).resolve()
     target, _, function = text.partition(":")
     if function and not target.endswith(".py"):
-        root, source = _find_module(target, cwd)
+        root, source = _module(target, cwd)
         kind = ProgramKind.MODULE_FUNCTION
     else:
         source = (cwd / target).resolve()
@@ -168,9 +212,10 @@ def parse_program(
         args=tuple(args),
         cwd=str(cwd),
         import_root=str(root),
-        fingerprint=_fingerprint(source.read_bytes()),
+        fingerprint=fingerprint_of(source.read_bytes()),
         name=function or source.stem,
         ranks=ranks,
+        path_typed=text if kind is ProgramKind.SCRIPT else "",
     )
 
 
@@ -187,16 +232,16 @@ def program_of(function: Callable[..., Any], args: Sequence[str], pickle_dir: Pa
     """
     module, name = function.__module__, function.__name__
     if _is_importable(function):
-        root, source = _find_module(module, Path.cwd())
+        root, source = _module(module, Path.cwd())
         kind, target = ProgramKind.MODULE_FUNCTION, module
-        fingerprint = _fingerprint(source.read_bytes())
+        fingerprint = fingerprint_of(source.read_bytes())
     else:
         import cloudpickle
 
         pickle_path = pickle_dir / "program.pkl"
         pickle_path.write_bytes(cloudpickle.dumps(function))
         kind, target, root = ProgramKind.PICKLED_FUNCTION, str(pickle_path), Path.cwd()
-        source, fingerprint = Path(), _fingerprint(_source_of(function).encode())
+        source, fingerprint = Path(), fingerprint_of(_source_of(function).encode())
     return Program(
         kind=kind,
         target=target,
@@ -226,7 +271,8 @@ def _source_of(function: Callable[..., Any]) -> str:
         return function.__qualname__
 
 
-def _fingerprint(source: bytes) -> str:
+def fingerprint_of(source: bytes) -> str:
+    """Return what tells a program from a changed one."""
     return hashlib.sha256(source).hexdigest()
 
 
@@ -238,14 +284,11 @@ def _missing_file(target: str, path: Path, cwd: Path) -> str:
     return f"There is no program '{target}'.{hint}"
 
 
-def _find_module(dotted: str, cwd: Path) -> tuple[Path, Path]:
-    """Find a module without importing it (its package may import torch): import root and file."""
-    relative = Path(*dotted.split("."))
-    for root in (cwd, *(Path(entry).resolve() for entry in sys.path)):
-        for source in (root / relative.with_suffix(".py"), root / relative / "__init__.py"):
-            if source.is_file():
-                return root, source
-    raise UsageError(
-        f"There is no module '{dotted}' on the import path. Name its file instead "
-        f"('path/to/file.py:function'), or run autotune where 'import {dotted}' works."
-    )
+def _module(dotted: str, cwd: Path) -> tuple[Path, Path]:
+    found = find_module(dotted, (cwd, *map(Path, sys.path)))
+    if found is None:
+        raise UsageError(
+            f"There is no module '{dotted}' on the import path. Name its file instead "
+            f"('path/to/file.py:function'), or run autotune where 'import {dotted}' works."
+        )
+    return found

@@ -301,14 +301,16 @@ class Rig:
     def _launch_plan(self, setting: Setting | None, wire: int) -> LaunchPlan:
         tmp_dir = self._own_dir / "tmp"
         tmp_dir.mkdir()
-        plan = python_plan("autotune.inside", str(wire), str(self._own_dir), cwd=self._program.cwd)
-        plan = plan.with_env(
-            **{MARK: self._mark},
-            TMPDIR=str(tmp_dir),
-            **self._defaults(),
-            **TRACKERS_OFF,
-        )
         program = self._program
+        plan = python_plan(
+            "autotune.inside",
+            str(wire),
+            str(self._own_dir),
+            cwd=program.cwd,
+            options=program.python_options,
+        )
+        own = {MARK: self._mark, "TMPDIR": str(tmp_dir), **TRACKERS_OFF}
+        plan = plan.with_env(**{**self._defaults(), **program.env, **own})
         plan = replace(plan, args=program.args, keywords=program.keywords, ranks=program.ranks)
         plan = launched(setting, plan) if setting is not None else plan
         return with_ranks(replace(plan, pass_fds=(wire,)), codes=self._codes, pass_fds=(wire,))

@@ -95,7 +95,7 @@ class Bench:
         path = self._folder / "best.yaml"
         best = best_file(setting, self._program, self._machine)
         best.write(path)
-        plan = run_plan(best, path, self._text, self._program.args, self._machine)
+        plan = run_plan(best, path, self._program, self._machine)
         command = ("-m", *plan.argv[plan.argv.index("-m") + 1 :])
         recording = self._record(plan, command, SEEDS[0], self._steps)
         shares = 1 if setting.distributes_itself else int(setting.config.get("world_size", 1))

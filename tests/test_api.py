@@ -52,6 +52,21 @@ def test_errors_of_the_program_carry_its_traceback(workplace: Path) -> None:
     assert "fails.py" in caught.value.program_traceback
 
 
+def test_a_command_is_read_as_on_the_command_line(workplace: Path) -> None:
+    (workplace / "fails.py").write_text("raise ValueError(__spec__.name)\n")
+    path = f"PATH={Path(sys.executable).parent}"
+    with pytest.raises(ProgramError, match="ValueError: fails"):
+        autotune.search(command=f"{path} python -m fails")
+    for wrong, said in (
+        ({}, "Give a program or a command"),
+        ({"program": "fails.py", "command": "fails.py"}, "Give a program or a command"),
+        ({"command": "uv run fails.py"}, "uv run autotune search -- fails.py"),
+        ({"command": "python fails.py | tee log"}, "needs a shell"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            autotune.search(**wrong)  # type: ignore[arg-type]
+
+
 def test_wrong_arguments_leave_no_run_behind(workplace: Path) -> None:
     with pytest.raises(UsageError, match="Unknown knob"):
         autotune.search(PROGRAMS / "plain.py", tune=["nothing"])

@@ -48,7 +48,8 @@ def test_a_script_is_named_by_its_path(place: Path) -> None:
 def test_an_absolute_path_and_one_above_the_directory_name_the_same_script(place: Path) -> None:
     (place / "below").mkdir()
     by_name = parse_program("train.py", [], place)
-    assert parse_program(str(place / "train.py"), [], place) == by_name
+    absolute = parse_program(str(place / "train.py"), [], place)
+    assert replace(absolute, path_typed="train.py") == by_name
     from_below = parse_program("../train.py", [], place / "below")
     assert (from_below.target, from_below.import_root) == (by_name.target, by_name.import_root)
     assert str(from_below) == "../train.py"
@@ -208,3 +209,14 @@ def test_our_modules_run_in_this_interpreter_and_not_from_the_users_directory() 
     plan = python_plan("autotune.inside", "wire", cwd="/somewhere")
     assert plan.argv == (sys.executable, "-P", "-m", "autotune.inside", "wire")
     assert plan.cwd == "/somewhere"
+
+
+def test_a_program_that_an_earlier_autotune_recorded_still_loads(place: Path) -> None:
+    from pydantic import TypeAdapter
+
+    adapter = TypeAdapter(type(parse_program("train.py", [], place)))
+    recorded = adapter.dump_python(parse_program("train.py", ["x"], place), mode="json")
+    new = {"command", "path_typed", "env", "python_options", "warning_filters"}
+    old = adapter.validate_python({k: v for k, v in recorded.items() if k not in new})
+    assert str(old) == "train.py x"
+    assert old.words == (str((place / "train.py").resolve()), "x")

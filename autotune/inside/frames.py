@@ -18,6 +18,7 @@ INSTALLED = tuple(
     {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
 LIBRARIES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
+PROGRAM_PLACES: list[str] = []  # of a program that is itself installed; filled before it starts
 SITE_FRAMES = 2  # that tell one place from another: who builds, and who asks for that
 
 
@@ -42,8 +43,28 @@ def stack(frame: FrameType | None) -> Iterator[FrameType]:
 def is_programs(code: CodeType) -> bool:
     """Tell whether code is neither ours nor installed with Python."""
     file = code.co_filename
-    is_library = any(folder in file for folder in LIBRARIES)  # of another environment, or a user's
-    return not is_library and not file.startswith((OURS, *INSTALLED, "<frozen", "<string>"))
+    if file.startswith(tuple(PROGRAM_PLACES)):
+        return True
+    return not is_library(file) and not file.startswith((OURS, *INSTALLED, "<frozen", "<string>"))
+
+
+def is_library(file: str) -> bool:
+    """Tell whether a file is installed, in this environment, another one or a user's own."""
+    is_installed = any(folder in file for folder in LIBRARIES)
+    return is_installed and not file.startswith(tuple(PROGRAM_PLACES))
+
+
+def note_program(source: str) -> None:
+    """Have the package of a program's file count as the program, wherever it lies.
+
+    ``launch`` calls it once, before the program starts: console scripts and ``python -m`` run
+    programs that are installed like libraries.
+    """
+    folder = next((folder for folder in LIBRARIES if folder in source), None)
+    if folder is not None:
+        root, _, below = source.partition(folder)
+        top, separator, _ = below.partition(os.sep)
+        PROGRAM_PLACES.append(f"{root}{folder}{top}{separator}")
 
 
 def callers() -> list[FrameType]:

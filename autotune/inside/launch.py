@@ -1,20 +1,24 @@
-"""Runs the user's program as Python itself would: script, function of a file or module, pickle."""
+"""Runs the user's program as Python itself would: a script, a module, a function, a pickle."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import importlib.util
 import inspect
 import os
 import pickle
+import runpy
 import sys
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, assert_never
 
 from autotune.config import Config, KnobValue
+from autotune.inside.frames import note_program
 from autotune.knobs import registry
 from autotune.program import Program, ProgramKind
 
@@ -63,11 +67,16 @@ def run(
         config: For a function that asks for it.
         see_keywords: Told what a function takes, and what of it is given.
     """
-    sys.argv = [program.target, *program.args]
-    sys.path.insert(0, program.import_root)
+    sys.argv = [program.path_typed or program.target, *program.args]
+    if program.import_root:
+        sys.path.insert(0, program.import_root)
+    note_program(program.source)
+    _filter_warnings(program.warning_filters)
     match program.kind:
         case ProgramKind.SCRIPT:
-            _run_script(Path(program.target))
+            _run_script(Path(program.cwd), sys.argv[0])
+        case ProgramKind.MODULE:
+            _run_module(program.target)
         case ProgramKind.FILE_FUNCTION:
             _call(_from_file(Path(program.target), program.function), program, config, see_keywords)
         case ProgramKind.MODULE_FUNCTION:
@@ -80,16 +89,44 @@ def run(
             assert_never(program.kind)
 
 
-def _run_script(path: Path) -> None:
+def _filter_warnings(filters: Sequence[str]) -> None:
+    """Do what ``python -W`` does; processes that the program spawns inherit it."""
+    sys.warnoptions.extend(filters)
+    warnings._processoptions(filters)  # type: ignore[attr-defined]  # noqa: SLF001 - as Python does
+
+
+def _run_script(cwd: Path, typed: str) -> None:
     """Execute a file as ``__main__``, as ``python FILE`` does.
 
-    The module stays in sys.modules: workers started by spawn import the script by its name.
+    Python makes the path absolute and leaves the rest of it as it was typed. The module stays in
+    sys.modules: workers started by spawn import the script by its name.
     """
-    main = ModuleType("__main__")
-    vars(main).update(__file__=str(path), __builtins__=__builtins__, __spec__=None)
-    sys.modules["__main__"] = main
-    code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+    path = os.path.join(cwd, typed)  # noqa: PTH118 - a Path would normalise it
+    main = _new_main()
+    vars(main).update(
+        __file__=path,
+        __cached__=None,
+        __loader__=importlib.machinery.SourceFileLoader("__main__", path),
+    )
+    code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
     exec(code, vars(main))  # noqa: S102 - the user's own program
+
+
+def _run_module(name: str) -> None:
+    """Execute a module as ``__main__``, as ``python -m`` does: by the function that it calls."""
+    _new_main()
+    sys.argv[0] = "-m"  # until the module's file is found
+    runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def _new_main() -> ModuleType:
+    """Put a fresh ``__main__`` in the place of ours, with what Python itself sets in one."""
+    main = ModuleType("__main__")
+    vars(main)["__builtins__"] = __builtins__
+    if "__annotations__" in vars(sys.modules["__main__"]):  # up to Python 3.13
+        vars(main)["__annotations__"] = {}
+    sys.modules["__main__"] = main
+    return main
 
 
 def _from_file(path: Path, function: str) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ from types import FrameType
 import torch
 
 import autotune
+from autotune.inside.frames import is_library
 
 TORCH = f"{Path(torch.__file__).parent}/"
 AUTOTUNE = f"{Path(autotune.__file__).parent}/"
@@ -19,7 +20,6 @@ TORCHS_WORK = tuple(
 )
 # These know what a step is, and do at a step what belongs there
 TRAINERS = {"lightning", "pytorch_lightning", "lightning_fabric", "transformers", "accelerate"}
-LIBRARIES = ("site-packages", "dist-packages")
 # These ask how long something is to show how far it is
 PROGRESS_BARS = {"tqdm", "rich", "fastprogress", "progressbar", "alive_progress"}
 
@@ -38,7 +38,7 @@ def place_of_program(frame: FrameType | None) -> str:
     """Return the file and line of a call by the program itself, empty if a library makes it."""
     for file, line in _calls(frame):
         if not file.startswith((TORCH, AUTOTUNE)):
-            return "" if set(LIBRARIES) & set(Path(file).parts) else _place(file, line)
+            return "" if is_library(file) else _place(file, line)
     return ""
 
 

@@ -18,8 +18,9 @@ from autotune.inside.group import ALONE, Group, is_rank, join, join_in_place
 from autotune.inside.run_children import RunChildren
 from autotune.inside.seams import Seams, loose_knobs
 from autotune.knobs import launched
+from autotune.line import read
 from autotune.lr import LrRule
-from autotune.program import LaunchPlan, parse_program
+from autotune.program import LaunchPlan
 from autotune.setting import Setting
 
 IN_RIG = "AUTOTUNE_RIG"
@@ -95,9 +96,9 @@ def _ranks_note(setting: Setting, group: Group) -> str:
     return note
 
 
-def main(best_path: str, program_text: str, *args: str) -> None:
-    """Run a program under a best.yaml, as ``python PROGRAM ARGS`` would run it."""
-    program = parse_program(program_text, args)
+def main(best_path: str, *words: str) -> None:
+    """Run a program under a best.yaml; *words* are its own, see ``Program.words``."""
+    program = read(words).program
     setting = bestfile.read(Path(best_path)).setting
     plan = launched(setting, LaunchPlan((), program.cwd, args=program.args))
     config = launch.RecordedConfig(setting.config)
@@ -105,7 +106,8 @@ def main(best_path: str, program_text: str, *args: str) -> None:
         group = join(os.environ)
         install(setting, group)
         if not group.is_launched:
-            command = ("-P", "-m", "autotune.inside.run", best_path, program_text)
+            started = replace(program, args=()).words
+            command = ("-P", "-m", "autotune.inside.run", best_path, *started)
             RunChildren(setting, command)
         launch.run(plan.of(program), config)
         return

@@ -1,0 +1,57 @@
+"""``nohup``, ``time``, ``nice`` …: commands before a program that change nothing of its training.
+
+They are taken off, and that is said. Those that do change what it trains on, such as ``taskset``,
+are in ``elsewhere``: they must start autotune, so that its own processes inherit what they set.
+"""
+
+from __future__ import annotations
+
+import re
+
+from autotune.line.base import Known, Shell
+from autotune.line.table import Table, named
+
+DURATION = re.compile(r"\d+(\.\d+)?[smhd]?")
+HARMLESS = {
+    "nohup": Table("nohup"),
+    "time": Table("time", valued=named("-f -o"), switches=named("-p -v -a")),
+    "nice": Table("nice", valued=named("-n --adjustment"), switches=frozenset()),
+    "ionice": Table("ionice", named("-c -n --class --classdata"), frozenset({"-t"})),
+    "setsid": Table("setsid", switches=named("-c -f -w --ctty --fork --wait")),
+    "stdbuf": Table("stdbuf", named("-i -o -e --input --output --error")),
+    "timeout": Table(
+        "timeout",
+        named("-k -s --kill-after --signal"),
+        named("-v -f -p --foreground --preserve-status --verbose"),
+    ),
+    "unbuffer": Table("unbuffer", switches=frozenset({"-p"})),
+    "caffeinate": Table("caffeinate", switches=named("-d -i -m -s -u")),
+    "exec": Table("exec", frozenset({"-a"}), named("-c -l")),
+    "command": Table("command", switches=frozenset({"-p"})),
+}
+
+
+def take_harmless(
+    words: tuple[str, ...], known: Known, shell: Shell
+) -> tuple[tuple[str, ...], Known]:
+    """Take one such command off, with its options."""
+    del shell
+    name = words[0].rpartition("/")[2]
+    after = words[1:]
+    if name == "nice" and after and re.fullmatch(r"-\d+", after[0]):  # nice -10
+        rest = after[1:]
+    else:
+        rest = HARMLESS[name].take(after).rest
+    if name == "timeout" and rest and DURATION.fullmatch(rest[0]):
+        rest = rest[1:]
+    return rest, known.with_note(_note(name))
+
+
+def _note(name: str) -> str:
+    match name:
+        case "nice" | "ionice":
+            return f"{name} is left out: trials have autotune's own priority ('{name} autotune …')."
+        case "timeout":
+            return "timeout is left out: --budget says how long a search takes."
+        case _:
+            return f"{name} is left out: it changes nothing of the training."

@@ -1,0 +1,84 @@
+"""``srun …`` on one node: taken off inside an allocation, asked for outside of one."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+from autotune.errors import UsageError
+from autotune.line.base import Known, Shell
+from autotune.line.table import Table, named
+
+# man srun, of SLURM 24; options that choose machines and their share are the allocation's affair
+SRUN = Table(
+    "srun",
+    valued=named(
+        "-A -b -c -C -d -D -e -G -i -J -L -m -M -n -N -o -p -q -r -S -t -T -w -W -x -B "
+        "--account --acctg-freq --bcast --begin --chdir --cluster-constraint --clusters --comment "
+        "--constraint --container --core-spec --cores-per-socket --cpu-bind --cpu-freq "
+        "--cpus-per-gpu --cpus-per-task --dependency --distribution --epilog --error --exclude "
+        "--export --export-file --gpu-bind --gpu-freq --gpus --gpus-per-node --gpus-per-socket "
+        "--gpus-per-task --gres --gres-flags --hint --input --job-name --jobid --kill-on-bad-exit "
+        "--label --licenses --mail-type --mail-user --mcs-label --mem --mem-bind --mem-per-cpu "
+        "--mem-per-gpu --mincpus --mpi --network --nodefile --nodelist --nodes --ntasks "
+        "--ntasks-per-core --ntasks-per-gpu --ntasks-per-node --ntasks-per-socket --open-mode "
+        "--output --partition --power --priority --profile --prolog --qos --relative --reservation "
+        "--signal --slurmd-debug --sockets-per-node --switches --task-epilog --task-prolog "
+        "--thread-spec --threads --threads-per-core --time --time-min --tmp --tres-bind "
+        "--tres-per-task --wait --wckey --het-group"
+    ),
+    switches=named(
+        "-E -H -I -K -l -O -Q -s -u -v -X -Z -h -V --contiguous --disable-status --exact "
+        "--exclusive --help --hold --immediate --interactive --kill-on-bad-exit --label "
+        "--multi-prog --no-allocate --no-kill --overcommit --overlap --oversubscribe "
+        "--preserve-env --pty --quiet --quit-on-interrupt --reboot --spread-job --unbuffered "
+        "--usage --use-min-nodes --verbose --version --whole"
+    ),
+)
+
+
+def take_srun(words: tuple[str, ...], known: Known, shell: Shell) -> tuple[tuple[str, ...], Known]:
+    """Read srun inside an allocation of one node; its tasks are ranks.
+
+    Raises:
+        UsageError: for several nodes, and outside of an allocation, where srun must start autotune.
+    """
+    taken = SRUN.take(words[1:])
+    nodes = taken.last("-N", "--nodes") or known.variable("SLURM_NNODES", shell) or "1"
+    if nodes not in {"1", "1-1"}:
+        raise UsageError(
+            f"srun trains on {nodes} nodes, and a search runs on one. Search with --nodes 1; train "
+            "on several by: srun --ntasks-per-node 1 autotune run best.yaml …"
+        )
+    per_node = taken.last("--ntasks-per-node")
+    tasks = int(taken.last("-n", "--ntasks") or per_node or 1)
+    if known.variable("SLURM_JOB_ID", shell) is None:
+        options = _with_one_task(taken.words)
+        ranks = f" --nproc-per-node {tasks}" if tasks > 1 else ""
+        command = f"srun {shlex.join(options)} {shell.command}{ranks}".replace("  ", " ")
+        raise UsageError(
+            "srun starts the program on another machine. Let it start autotune there:\n"
+            f"  {known.prefix(())}{command} -- {shlex.join(taken.rest)}"
+        )
+    variables = {"SLURM_NTASKS": str(tasks), "SLURM_STEP_NUM_TASKS": str(tasks)}
+    if tasks == 1:
+        known = known.with_env(variables | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"})
+    else:
+        known = replace(known.with_env(variables), ranks=tasks)
+    note = "srun is left out: trials run on this node, within its allocation."
+    return taken.rest, known.with_note(note)
+
+
+def _with_one_task(options: tuple[str, ...]) -> tuple[str, ...]:
+    """Drop the options that start several tasks: the ranks are autotune's to start."""
+    kept: list[str] = []
+    skips = False
+    for word in options:
+        name = word.partition("=")[0]
+        if skips:
+            skips = False
+        elif name in {"-n", "--ntasks", "--ntasks-per-node"}:
+            skips = "=" not in word
+        elif not (word.startswith("-n") and word[2:].isdecimal()):
+            kept.append(word)
+    return (*kept, "--ntasks", "1")
