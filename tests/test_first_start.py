@@ -80,6 +80,17 @@ class ScriptedRigs:
     def reports(self) -> Reports:
         return Reports(note=self.notes.append)
 
+    @property
+    def mode(self) -> RunMode:
+        return self.program.mode
+
+    def take_mode(self, mode: RunMode) -> None:
+        self.program = replace(self.program, mode=mode)
+
+    def learn(self, ending: Ending) -> bool:
+        assert ending.suspect is None, "tests/test_modes.py has those"
+        return False
+
     def new(self) -> ScriptedRig:
         self.terminals.append(self.program.mode.terminal)
         self.made.append(ScriptedRig(self.starts[len(self.made)], self.asked))

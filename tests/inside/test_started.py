@@ -95,8 +95,13 @@ def test_processes_are_told_of_with_how_many_start_together_and_workers_of_loade
     assert host.started == 3
 
 
-def test_a_script_that_starts_itself_as_a_rank_is_told_of_and_other_commands_are_not() -> None:
-    own = [sys.executable, str(Path(sys.argv[0]).resolve()), "--epochs", "3"]
+def test_a_script_that_starts_itself_as_a_rank_is_told_of_and_other_commands_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    own = [sys.executable, str(script), "--epochs", "3"]
     ranked = {**os.environ, "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
     with recording() as host:
         for command, env in (
