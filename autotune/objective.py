@@ -34,6 +34,10 @@ CEILING_WINDOW = WindowPlan(
 )
 BASELINE_SHARE = 0.5  # of the time left, for its first window
 BASELINE_WORTH_S = 15.0  # or so much, where there is no more: without a baseline nothing is said
+UNASKED = (
+    "the program ends too soon to show whether its loss sums over samples: the rate that fits "
+    "another batch is not known"
+)
 # Of a program for one config, which may end before that was measured, and show three modes.
 MOST_STARTS = 5
 MOST_TURNS = 2  # with the baseline in between, of a config that may be the best
@@ -58,6 +62,7 @@ class Objective:
         self._drift = Drift()
         self._drift_between_processes = Drift()
         self._reference_samples = math.nan  # of a step of the baseline
+        self._has_asked = False  # a baseline what its loss does with another batch
         self._unmoved = ""  # a part of the program that goes on by its own batch
 
     def __enter__(self) -> Self:
@@ -118,7 +123,7 @@ class Objective:
             incumbent: Best speedup so far, to stop early on a config that is clearly worse.
         """
         began = monotonic()
-        if refusal := self._refusal(config):
+        if refusal := self._refusal(config) or self._ask_of_batch(config, give_up):
             return self._record(config, why, refusal, began, ())
         for _ in range(MOST_STARTS):
             was_brief = self._live.mode.brief
@@ -275,6 +280,27 @@ class Objective:
         if result.effect is not None and result.effect.unmoved:
             self._unmoved = result.effect.unmoved
         return self._refusal(config) or result
+
+    def _ask_of_batch(self, config: Config, give_up: GiveUp) -> Ending | None:
+        """Have a live switch show what another batch does, where the config itself makes none.
+
+        A process that begins with another batch cannot tell whether its losses grew with it.
+        """
+        base, own = self._live.base, self._base_config.get("batch_size")
+        new = config.get("batch_size")
+        by_itself = "batch_size" in base.own_knobs or "batch_size" in base.flags
+        is_known = base.sums is not None or self._has_asked
+        if is_known or not own or not new or new == own or by_itself:
+            return None
+        if not self._live.is_apart(self._base_config, config):
+            return None
+        if ending := self._live.ready_for(self._base_config, give_up):
+            return ending
+        result = self._measure(self._base_config.replace(batch_size=new), CEILING_WINDOW, give_up)
+        if isinstance(result, Ending) and result.outcome is Outcome.RAN_OUT:
+            return Ending(Outcome.CONFLICT, UNASKED)
+        self._has_asked = isinstance(result, Measurement)
+        return result if isinstance(result, Ending) else None
 
     def _refusal(self, config: Config) -> Ending | None:
         """Why another batch would train something else, as far as a trial has seen it."""

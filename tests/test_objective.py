@@ -466,3 +466,45 @@ def test_what_gradients_do_with_the_batch_is_known_to_all_later_trials() -> None
     objective(OTHER, "a test", never, 1.0)
     assert [setting.sums for setting in rigs.settings[:1]] == [None]
     assert rigs.settings[-1].sums is True
+
+
+def asking(*answers: Answer, mode: RunMode, **changes: KnobValue) -> tuple[ScriptedRigs, Objective]:
+    """Return what has measured the baseline and knows nothing of its losses."""
+    config = SPACE.canonical(LARGER.replace(**changes))
+    rigs = ScriptedRigs(
+        {BASE: repeat(1000.0), LARGER: iter(answers), config: repeat(1000.0)}
+        if config != LARGER
+        else {BASE: repeat(1000.0), LARGER: iter([*answers, *[1000.0] * 9])}
+    )
+    objective = Objective(cast("Rigs", rigs))
+    objective.observe(never)
+    objective.set_up(SPACE, make_setting(BASE))
+    objective.baseline(never)
+    rigs.take_mode(mode)
+    rigs.asked.clear()
+    rigs.settings.clear()
+    return rigs, objective
+
+
+def test_a_batch_that_is_tried_in_fresh_processes_alone_is_first_asked_about_on_the_baselines() -> (
+    None
+):
+    sums = replace(make_measurement(1000.0), effect=BatchEffect(4.0, 4.0, 4.0))
+    for mode, changes in ((RunMode(), {"compile": "default"}), (RunMode(brief=True), {})):
+        config = SPACE.canonical(LARGER.replace(**changes))
+        rigs, objective = asking(sums, mode=mode, **changes)
+        assert objective(config, "a test", never, 1.0).outcome is Outcome.OK
+        assert rigs.configs[0] == LARGER
+        assert rigs.settings[0].sums is None
+        tried = [s.sums for s in rigs.settings[1:] if s.config == config]
+        assert tried
+        assert all(tried)
+
+
+def test_a_program_that_ends_before_its_loss_is_known_keeps_its_batch() -> None:
+    ended = Ending(Outcome.RAN_OUT, "the program ended after 20 steps")
+    _, objective = asking(ended, mode=RunMode(brief=True))
+    record = objective(LARGER, "a test", never, 1.0)
+    assert record.outcome is Outcome.CONFLICT
+    assert record.ending is not None
+    assert "sums over samples" in record.ending.reason
