@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +14,7 @@ from autotune.diagnosis import Family, diagnose
 from autotune.hardware import Hardware
 from autotune.lr import LrRule, batch_growth, lr_factor
 from autotune.measurement import Measurement, RankLoad
+from autotune.mode import RunMode
 from autotune.parallel import parallel_notes
 from autotune.profile import Profile
 from autotune.proposals import Proposals
@@ -202,8 +204,14 @@ def test_a_config_that_restarts_the_program_is_confirmed_in_pairs() -> None:
     base = make_setting(space.baseline, baseline=space.baseline)
     ranks = space.baseline.replace(strategy="ddp", world_size=2)
     batch = space.baseline.replace(batch_size=128)
-    assert Contest(_never, space, base, ranks, _never).is_apart  # type: ignore[arg-type]
-    assert not Contest(_never, space, base, batch, _never).is_apart  # type: ignore[arg-type]
+    for mode, winner, is_apart in (
+        (RunMode(), ranks, True),
+        (RunMode(), batch, False),
+        (RunMode(brief=True), batch, True),
+    ):
+        rigs = SimpleNamespace(mode=mode)
+        contest = Contest(rigs, space, base, winner, _never)  # type: ignore[arg-type]
+        assert contest.is_apart is is_apart
 
 
 def _never() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -258,7 +259,12 @@ def test_autotune_run_reaches_a_model_whose_weights_are_written_by_hand(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compiled: list[nn.Module] = []
-    monkeypatch.setattr(nn.Module, "compile", lambda module, **_: compiled.append(module))
+
+    def compile_later(call: Any, **_: object) -> Any:
+        compiled.append(call.__self__)
+        return call
+
+    monkeypatch.setattr(torch, "compile", compile_later)
     model = nn.Sequential(nn.Linear(4, 2))
     with running(precision="bf16", compile="default"):
         for x in torch.randn(6, 8, 4):
