@@ -30,8 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 AUTO = "auto"
-NOTHING = "nothing could be measured"  # the finding of a search; its module is imported late
-NOTHING_MEASURED = 3  # the exit status for it
+NOTHING_MEASURED = 3  # the exit status of a search that has measured the baseline alone
 PROGRAM_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 
 LINE = (
@@ -390,7 +389,7 @@ def knobs(
 
 def _exit_with(result: SearchResult) -> None:
     """Let scripts know where a search has found out nothing."""
-    if result.finding == NOTHING:
+    if result.has_measured_nothing:
         raise typer.Exit(NOTHING_MEASURED)
 
 

@@ -17,7 +17,7 @@ def explore(session: Session, space: ResolvedSpace, diagnosis: Diagnosis) -> Non
     proposals = iter(
         Proposals(study, space, diagnosis, study.head.options.seed, session.may_restart)
     )
-    session.best_apart_s = _best_apart_s(session, space)
+    _look_for_candidate(session, space)
     while not session.until_last_trial():
         proposal = next(proposals, None)
         if proposal is None:
@@ -33,16 +33,17 @@ def explore(session: Session, space: ResolvedSpace, diagnosis: Diagnosis) -> Non
         record = judged([*study.records, record], space.baseline)[-1]
         study.tell(proposal.trial, record)
         study.spent_s = session.budget.spent_s
-        session.best_apart_s = _best_apart_s(session, space)
+        _look_for_candidate(session, space)
         console.trial(len(study.records) - 1, record, space)
 
 
-def _best_apart_s(session: Session, space: ResolvedSpace) -> float | None:
-    """Return what the trial of the best so far took, if it is confirmed in processes of its own."""
+def _look_for_candidate(session: Session, space: ResolvedSpace) -> None:
+    """Tell the session what its confirmation will be about; it keeps time for it."""
     best = next(iter(promising(session.study, space)), None)
-    if best is None:
-        return None
-    return best.cost_s if session.confirms_apart(best.config, space) else None
+    session.has_candidate = best is not None
+    session.best_apart_s = None
+    if best is not None and session.confirms_apart(best.config, space):
+        session.best_apart_s = best.cost_s
 
 
 def _best_speedup(session: Session, space: ResolvedSpace) -> float | None:

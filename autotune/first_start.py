@@ -192,7 +192,7 @@ def _start_in_terminal(
 
     The rigs keep that mode where it trains, and where it fails otherwise than before.
     """
-    name, program = rigs.program.name, rigs.program
+    name, program = rigs.program.file_name, rigs.program
     if seconds_left(give_up) < first.took_s or _in_terminal(program) == program:
         return None
     rigs.reports.note(
@@ -255,7 +255,7 @@ def _having_piped(ending: Ending) -> Ending:
 def _refuse_pipe(rigs: Rigs, rig: Rig) -> None:
     if rig.asked is not None and is_piped():
         raise UsageError(
-            f"{rigs.program.name} reads its standard input. {PIPED}, and it would train on "
+            f"{rigs.program.file_name} reads its standard input. {PIPED}, and it would train on "
             f"something else: {FILES}, or start autotune with < /dev/null."
         )
 

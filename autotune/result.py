@@ -96,6 +96,13 @@ class SearchResult:
         return [dict(_row(number, record)) for number, record in enumerate(self.records)]
 
     @property
+    def has_measured_nothing(self) -> bool:
+        """The search wanted more than the baseline, and was kept from measuring it."""
+        is_open = self.finding is Finding.UNCONFIRMED and self.candidate is None
+        was_measured = any(record.measurement is not None for record in self.records[1:])
+        return self.finding is Finding.NOTHING or (is_open and not was_measured)
+
+    @property
     def changes(self) -> Mapping[str, KnobValue]:
         """The knobs in which ``best`` differs from the baseline."""
         return self.best.changes_from(self.baseline)

@@ -74,6 +74,7 @@ class Session:
         startup: What the program was seen to do before it was ready.
         best_apart_s: Where the best config so far is confirmed in processes of its own: what its
             trial in one took.
+        has_candidate: Some config may be confirmed.
         divided_s: What trials and confirmation share: the rest of the budget after the baseline.
 
     Each Until ends the work of a rig.
@@ -88,6 +89,7 @@ class Session:
     objective: Objective
     startup: StartUp = field(default_factory=StartUp)
     best_apart_s: float | None = None
+    has_candidate: bool = True
     divided_s: float = math.inf
 
     @property
@@ -98,7 +100,7 @@ class Session:
     @property
     def until_confirmation(self) -> Until:
         """Go on until only the time for the confirmation is left."""
-        reserve_s = self.reserve_s + self.rehearsal_s
+        reserve_s = self.kept_s
         what = "the rest of the budget is for the confirmation"
         return Until(
             self._stopped,
@@ -106,14 +108,23 @@ class Session:
             what if reserve_s else "the budget is used up",
         )
 
+    @property
+    def kept_s(self) -> float:
+        """What trials must leave of the budget: nothing where that would be left unused."""
+        kept_s = self.reserve_s + self.rehearsal_s
+        has_time = self.budget.left_s - kept_s >= self._least_trial_s
+        return kept_s if self.has_candidate or has_time else 0.0
+
+    @property
+    def _least_trial_s(self) -> float:
+        facts = self.study.facts
+        least_s = max(LEAST_TRIAL_S, LEAST_TRIAL_STEPS * facts.step_s if facts else 0.0)
+        return least_s + (facts.startup_s if facts and self.rigs.mode.brief else 0.0)
+
     def until_last_trial(self) -> Ending | None:
         """Return why no further trial is worth beginning, None where one is."""
         until = self.until_confirmation
-        facts = self.study.facts
-        least_s = max(LEAST_TRIAL_S, LEAST_TRIAL_STEPS * facts.step_s if facts else 0.0)
-        if facts and self.rigs.mode.brief:
-            least_s += facts.startup_s
-        if until.left_s() < least_s:
+        if until.left_s() < self._least_trial_s:
             return until() or Ending(Outcome.OUT_OF_TIME, until.reason)
         return until()
 
@@ -219,7 +230,7 @@ class Session:
             return True
         work_s = COMPILING_WORTH_S if knob == "compile" else RESTART_WORTH_S
         worth_s = max(work_s, RESTART_WORTH_STEPS * facts.step_s) + 2 * facts.startup_s
-        return self.budget.left_s - self.reserve_s - self.rehearsal_s > worth_s
+        return self.budget.left_s - self.kept_s > worth_s
 
     def _stopped(self) -> Ending | None:
         if self.stop.requests:

@@ -122,7 +122,7 @@ def test_a_program_that_trains_in_a_terminal_keeps_it_and_its_user_is_told() -> 
     assert rigs.made[0].is_closed
     assert rigs.terminals == [False, True]
     assert rigs.program.mode.terminal
-    assert rigs.notes[-1] == "train needs a terminal: its trials get one of 40 x 120."
+    assert rigs.notes[-1] == "train.py needs a terminal: its trials get one of 40 x 120."
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_program_that_reads_what_is_piped_into_autotune_is_refused_by_name(
     monkeypatch.setattr("autotune.first_start.is_piped", lambda: True)
     assert isinstance(ScriptedRigs([READY]).observed(), Started)
     rigs = ScriptedRigs([READY], asked)
-    with pytest.raises(UsageError, match=r"train reads its standard input\. What is piped"):
+    with pytest.raises(UsageError, match=r"train\.py reads its standard input\. What is piped"):
         rigs.observed()
     assert rigs.made[0].is_closed
     ending = ScriptedRigs([having_asked(FAILED, 0.1, "Where?")]).observed()
@@ -256,8 +256,8 @@ def test_a_pipe_and_a_file_are_piped_and_a_terminal_and_nothing_are_not(tmp_path
 def test_a_program_that_asks_for_its_terminal_gets_one(workplace: Path, programs: Path) -> None:
     done = run("knobs", str(programs / "first_contact.py"), "terminal")
     assert done.returncode == 0, done.stderr
-    assert "first_contact failed before it trained (ValueError: not enough values" in done.stderr
-    assert "first_contact needs a terminal: its trials get one of 40 x 120." in done.stderr
+    assert "first_contact.py failed before it trained (ValueError: not enough values" in done.stderr
+    assert "first_contact.py needs a terminal: its trials get one of 40 x 120." in done.stderr
     assert "batch_size" in done.stdout
 
 

@@ -271,6 +271,23 @@ def test_the_least_of_a_search_is_kept_for_trials(tmp_path: Path) -> None:
     assert made(tmp_path, 18.0 + least_s + 0.1, 18.0).session.reserve_s > 0
 
 
+def test_time_for_a_confirmation_is_not_kept_where_there_is_nothing_to_confirm(
+    tmp_path: Path,
+) -> None:
+    given = made(tmp_path, 180.0, 60.0)
+    session, kept_s = given.session, given.session.kept_s
+    assert kept_s == session.reserve_s + session.rehearsal_s > 0
+    for has_candidate, left_s, is_over in (
+        (True, kept_s + 30.0, False),
+        (True, kept_s + 0.5, True),
+        (False, kept_s + 0.5, False),
+        (False, 0.5, True),
+    ):
+        session.has_candidate = has_candidate
+        given.clock.now_s += session.budget.left_s - left_s
+        assert (session.until_last_trial() is not None) is is_over, (has_candidate, left_s)
+
+
 def test_one_ctrl_c_ends_the_search_but_not_what_a_claim_needs(tmp_path: Path) -> None:
     session = made(tmp_path, 180.0, 60.0).session
     for requests, further, needed in ((0, True, True), (1, False, True), (2, False, False)):
