@@ -149,7 +149,7 @@ def search(
 
     console = Console()
     words = _words(program, args, is_module=module)
-    with _errors(console, words):
+    with _errors(console):
         subject = _read(console, words, "search", nproc_per_node)
         from autotune import api, options, verdict  # slow: a line that is wrong is answered first
 
@@ -230,7 +230,7 @@ def run(
 
     console = Console()
     words = _words(program, args)
-    with _errors(console, words, "run"):
+    with _errors(console):
         file = bestfile.read(best)
         for line in file.use(best, options.names(",".join(allow_env or []))):
             console.warn(line)
@@ -286,7 +286,7 @@ def measure(
 
     console = Console()
     words = _words(program, args, is_module=module)
-    with _errors(console, words, "measure"):
+    with _errors(console):
         best = None if config is None else bestfile.read(config)
         if best is not None and config is not None:
             for line in best.use(config, options.names(",".join(allow_env or []))):
@@ -329,7 +329,7 @@ def doctor(
 
     console = Console()
     words = _words(program, args, is_module=module)
-    with _errors(console, words, "doctor"):
+    with _errors(console):
         if aa and program is None:
             raise UsageError("--aa needs a program: autotune doctor --aa train.py")
         if program is not None and not aa:
@@ -371,7 +371,7 @@ def knobs(
 
     console = Console()
     words = _words(program, args, is_module=module)
-    with _errors(console, words, "knobs"):
+    with _errors(console):
         subject = None if program is None else _read(console, words, "knobs")
         machine = hardware.detect(None if subject is None else subject.visible_devices)
         if subject is None:
@@ -447,16 +447,10 @@ class _errors:  # noqa: N801 - reads as a statement
 
     Args:
         console: Where the message goes.
-        program_args: What the program got, among which options of ours may have strayed.
-        command: The subcommand whose options these would be.
     """
 
-    def __init__(
-        self, console: Console, program_args: Sequence[str] = (), command: str = "search"
-    ) -> None:
+    def __init__(self, console: Console) -> None:
         self._console = console
-        self._program_args = program_args
-        self._command = command
 
     def __enter__(self) -> None:
         return None
@@ -465,7 +459,7 @@ class _errors:  # noqa: N801 - reads as a statement
         self._console.end()
         match error:
             case ProgramError():
-                self._console.error(str(error) + self._strayed(), error.program_traceback)
+                self._console.error(str(error), error.program_traceback)
                 raise typer.Exit(2)
             case AutotuneError():
                 self._console.error(str(error))
@@ -473,16 +467,6 @@ class _errors:  # noqa: N801 - reads as a statement
             case KeyboardInterrupt():
                 self._console.error("Interrupted. 'autotune resume' goes on from here.")
                 raise typer.Exit(130)
-
-    def _strayed(self) -> str:
-        known = _option_names(self._command)
-        strayed = [a for a in self._program_args if a.partition("=")[0] in known]
-        if not strayed:
-            return ""
-        return (
-            f"\n{' '.join(strayed)} stood after the program and went to it. If that was meant for "
-            "autotune: its options come before the program."
-        )
 
 
 def _option_names(command: str) -> set[str]:

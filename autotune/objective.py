@@ -197,7 +197,7 @@ class Objective:
         self, config: Config, give_up: GiveUp, incumbent: float | None
     ) -> Measurement | Ending:
         """Measure the baseline, then the config: a machine may change its pace every second."""
-        if not self._has_comparable_reference and (ending := self._renew_reference(give_up)):
+        if self._wants_reference_first and (ending := self._renew_reference(give_up)):
             return ending
         if ending := self._live.ready_for(config, give_up):
             return ending
@@ -221,9 +221,10 @@ class Objective:
         return self._refresh_reference(give_up)
 
     @property
-    def _has_comparable_reference(self) -> bool:
-        """The baseline was measured, with epochs that end as they do now."""
-        return self._reference is not None and self._reference_mode == self._live.mode
+    def _wants_reference_first(self) -> bool:
+        """No baseline was measured in the present mode; or processes of one config take turns."""
+        is_comparable = self._reference is not None and self._reference_mode == self._live.mode
+        return not is_comparable or (self._live.mode.brief and not self._reference_is_last)
 
     @property
     def _needs_reference(self) -> bool:

@@ -224,7 +224,7 @@ def test_a_program_that_ends_in_the_first_turn_is_started_once_more() -> None:
 
 def test_each_config_has_a_process_of_its_own_where_none_lives_through_two_windows() -> None:
     ending = Ending(Outcome.RAN_OUT, "the program came to its end")
-    rigs = ScriptedRigs({BASE: iter([ending, 1000.0]), OTHER: iter([800.0, 1200.0])})
+    rigs = ScriptedRigs({BASE: iter([ending, 1000.0, 500.0]), OTHER: iter([800.0, 600.0])})
     objective = Objective(cast("Rigs", rigs))
     objective.observe(never)
     objective.set_up(SPACE, make_setting(BASE))
@@ -234,7 +234,8 @@ def test_each_config_has_a_process_of_its_own_where_none_lives_through_two_windo
         record = objective(OTHER, "a test", never, 1.0)
         assert record.speedup is not None
         assert record.speedup.estimate == pytest.approx(worth)
-    assert [(n, c) for n, c, _ in rigs.asked] == [(1, BASE), (2, BASE), (3, OTHER), (4, OTHER)]
+    processes = [(1, BASE), (2, BASE), (3, OTHER), (4, BASE), (5, OTHER)]
+    assert [(n, c) for n, c, _ in rigs.asked] == processes, "the machine may drift between two"
 
 
 def test_a_program_that_ends_before_anything_was_measured_is_not_started_for_ever() -> None:
