@@ -102,6 +102,7 @@ class ShortEpochs(Listener):
 
     def before_batch(self, feed: Feed) -> None:
         """End the rehearsal where an epoch begins that was not planned."""
+        self.seams.by_hand.look()
         self._heard = perf_counter()
         if feed in self._passes:
             return
@@ -132,12 +133,17 @@ class ShortEpochs(Listener):
 
     def forward_called(self, root: Root, args: tuple[Any, ...]) -> None:  # noqa: ARG002
         """Notice an evaluation on samples that come from no loader."""
+        self.seams.by_hand.look()
         self._heard = perf_counter()
         is_between = self._lead is not None and self._lead.is_over
         if is_between and not torch.is_grad_enabled():
             self._evaluates()
 
     def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: ARG002
+        """Count a step of any optimizer."""
+        self.stepped_by_hand()
+
+    def stepped_by_hand(self) -> None:
         """Count a step, and the epoch that it is the first of."""
         self._heard = now = perf_counter()
         self.steps += 1

@@ -64,7 +64,7 @@ def run(program: str, role: str, plan: RehearsalPlan, setting: Setting) -> Rehea
             raise OverError
 
     listener = ShortEpochs(setting, plan, over, perf_counter())
-    argv, sys.argv = sys.argv, [program, role]
+    argv, sys.argv = sys.argv, [program, *role.split()]
     ending = None
     try:
         listener.seams.apply(setting)
@@ -131,6 +131,15 @@ def test_a_short_program_is_seen_to_its_own_end() -> None:
     found = run("rehearses.py", "three", RehearsalPlan(enough_s=60.0), setting_of())
     assert found.has_passed
     assert str(found.seen) == "3 short epochs, 3 evaluations, to the program's own end"
+
+
+def test_steps_by_hand_make_epochs_too(tmp_path: Path) -> None:
+    found = run(
+        "by_hand.py", f"{tmp_path / 'losses'} 3", RehearsalPlan(enough_s=60.0), setting_of()
+    )
+    assert found.seen is not None
+    assert (found.seen.epochs, found.seen.ended) == (3, "by itself")
+    assert found.seen.steps >= 3
 
 
 def test_a_training_loop_without_a_loader_is_left_after_a_while() -> None:

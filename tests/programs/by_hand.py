@@ -23,17 +23,17 @@ class SlowItems(Dataset):
 
 def main():
     torch.manual_seed(0)
-    losses = Path(sys.argv[1]).open("w")
     loader = DataLoader(SlowItems(), batch_size=16, shuffle=True)
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
-    for _ in range(int(sys.argv[2])):
-        for x, y in loader:
-            model.zero_grad()
-            loss = (model(x) - y).square().mean()
-            loss.backward()
-            for p in model.parameters():
-                p.data.add_(p.grad, alpha=-LR)
-            print(loss.item().hex(), file=losses, flush=True)
+    with Path(sys.argv[1]).open("w") as losses:
+        for _ in range(int(sys.argv[2])):
+            for x, y in loader:
+                model.zero_grad()
+                loss = (model(x) - y).square().mean()
+                loss.backward()
+                for p in model.parameters():
+                    p.data.add_(p.grad, alpha=-LR)
+                print(loss.item().hex(), file=losses, flush=True)
 
 
 if __name__ == "__main__":
