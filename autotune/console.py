@@ -6,7 +6,7 @@ lines appear as things happen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console as RichConsole
@@ -87,8 +87,8 @@ class Console:
             values = ", ".join(map(str, domain.values))
             now = space.baseline[knob]
             self._say(f"  [dim]{plain(f'{knob}: {values} (now {now})')}[/]")
-        for knob, reason in space.refused.items():
-            self._say(f"  [dim]{knob} is not searched: {plain(reason)}[/]")
+        for reason, knobs in _by_reason(space.refused).items():
+            self._say(f"  [dim]not searched: {', '.join(knobs)} ({plain(reason)})[/]")
 
     def trying(self, config: Config, why: str, space: ResolvedSpace) -> None:
         """Show the config that is measured now."""
@@ -188,3 +188,11 @@ def bounds(interval: Interval) -> str:
 def _changes(config: Config, space: ResolvedSpace) -> str:
     changes = config.changes_from(space.baseline)
     return " ".join(f"{knob}={value}" for knob, value in changes.items()) or "baseline"
+
+
+def _by_reason(refused: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the knobs that are refused for each reason, so that it is said once."""
+    found: dict[str, list[str]] = {}
+    for knob, reason in refused.items():
+        found.setdefault(reason, []).append(knob)
+    return found
