@@ -248,12 +248,9 @@ class Children:
 
     def _hand_down(self, child: Link) -> None:
         """Hand on what the parent wants; a thread of its own."""
-        with suppress(LinkClosed):  # the child has gone; how is said where the program ends
-            while not isinstance(command := self._commands.get(), Close):
+        while not isinstance(command := self._commands.get(), Close):
+            with suppress(LinkClosed):  # the child has gone; how is said where the program ends
                 child.send(command)
-            quit_process()
-        while not isinstance(self._commands.get(), Close):
-            pass
         quit_process()
 
     def _with_downloads(self, message: Message) -> Message:

@@ -170,7 +170,6 @@ def test_a_child_is_heard_from_its_first_step_on_and_hears_the_parent(
         assert isinstance(parent.receive(10), Measured)
         commands.put(Close())
         assert ended.wait(10), "the rig's first process ends, and with it all that it started"
-        commands.put(Close())  # which the thread waits for, as no process has ended here
 
 
 def test_a_child_that_trains_beside_the_first_process_goes_on_unmeasured(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def train(rank: int, world_size: int, way: str, port: int) -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    print(f"rank {rank} of {world_size}: {steps} steps of {len(x)}", flush=True)
+    print(f"rank {rank} of {world_size}: {steps} steps of {len(x)}\n", end="", flush=True)
     if way != "alone":
         distributed.destroy_process_group()
 

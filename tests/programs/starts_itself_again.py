@@ -48,5 +48,5 @@ for _ in range(3):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-print(f"rank {rank} of 2: {steps} steps of {len(x)}", flush=True)
+print(f"rank {rank} of 2: {steps} steps of {len(x)}\n", end="", flush=True)
 distributed.destroy_process_group()
