@@ -130,7 +130,10 @@ def examined(rigs: Rigs, ending: Ending, took_s: float, give_up: GiveUp) -> Endi
     rigs.program = _in_terminal(program)  # as its user starts it
     try:
         with rigs.new() as rig:
-            return _judged(ending, rig.run_bare(over), is_telling=patience_s > TELLING * took_s)
+            bare = rig.run_bare(over)
+            if ending.program_traceback:  # of sys.exit() it is what the program printed
+                bare = _with_words(bare, rig.log_tail())
+            return _judged(ending, bare, is_telling=patience_s > TELLING * took_s)
     finally:
         rigs.take_mode(program.mode)
 
@@ -199,7 +202,7 @@ def _start_in_terminal(
         f"{name} failed before it trained ({first.ending.reason}). Starting it once more, in a "
         "terminal."
     )
-    rigs.program = _in_terminal(program)
+    rigs.take_mode(_in_terminal(program).mode)
     second = _start(rigs, give_up, silence_s, setting)
     if isinstance(second, Started):
         rigs.reports.note(f"{name} needs a terminal: its trials get one of {ROWS} x {COLUMNS}.")

@@ -35,9 +35,10 @@ CEILING_WINDOW = WindowPlan(
 BASELINE_SHARE = 0.5  # of the time left, for its first window
 BASELINE_WORTH_S = 15.0  # or so much, where there is no more: without a baseline nothing is said
 UNASKED = (
-    "the program ends too soon to show whether its loss sums over samples: the rate that fits "
-    "another batch is not known"
+    "whether the loss sums over samples could not be seen, so the rate that fits another batch is "
+    "not known"
 )
+MOST_ASKED = 2  # processes of the baseline, of which the first may come to its end
 # Of a program for one config, which may end before that was measured, and show three modes.
 MOST_STARTS = 5
 MOST_TURNS = 2  # with the baseline in between, of a config that may be the best
@@ -257,7 +258,7 @@ class Objective:
         seen = measurement.throughput
         if self._reference is not None and self._has_its_reference:
             self._drift = self._drift.having_seen(self._reference, seen)
-        elif self._reference is not None:
+        elif self._reference is not None and self._reference_mode == self._live.mode:
             between = self._drift_between_processes
             self._drift_between_processes = between.having_seen(self._reference, seen)
         self._reference = seen
@@ -295,13 +296,20 @@ class Objective:
             return None
         if not self._live.is_apart(self._base_config, config):
             return None
-        if ending := self._live.ready_for(self._base_config, give_up):
-            return ending
-        result = self._measure(self._base_config.replace(batch_size=new), CEILING_WINDOW, give_up)
-        if isinstance(result, Ending) and result.outcome is Outcome.RAN_OUT:
-            return Ending(Outcome.CONFLICT, UNASKED)
-        self._has_asked = isinstance(result, Measurement)
-        return result if isinstance(result, Ending) else None
+        asked = self._base_config.replace(batch_size=new)
+        why = ""
+        for _ in range(MOST_ASKED):
+            failed = self._live.ready_for(self._base_config, give_up)
+            result = failed or self._measure(asked, CEILING_WINDOW, give_up)
+            if isinstance(result, Measurement):
+                self._has_asked = True
+                return None
+            if result.outcome in {*ENDED_BY_US, Outcome.CONFLICT}:
+                return result
+            why = f"{result.outcome}: {result.reason}"
+            if result.outcome is not Outcome.RAN_OUT and not self._rigs.learn(result):
+                break
+        return Ending(Outcome.CONFLICT, f"{UNASKED} ({why})")
 
     def _refusal(self, config: Config) -> Ending | None:
         """Why another batch would train something else, as far as a trial has seen it."""

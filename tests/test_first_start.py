@@ -75,6 +75,7 @@ class ScriptedRigs:
     notes: list[str] = field(default_factory=list)
     terminals: list[bool] = field(default_factory=list)
     made: list[ScriptedRig] = field(default_factory=list)
+    remembered: RunMode | None = None
 
     @property
     def reports(self) -> Reports:
@@ -85,6 +86,7 @@ class ScriptedRigs:
         return self.program.mode
 
     def take_mode(self, mode: RunMode) -> None:
+        self.remembered = mode
         self.program = replace(self.program, mode=mode)
 
     def learn(self, ending: Ending) -> bool:
@@ -121,7 +123,7 @@ def test_a_program_that_trains_in_a_terminal_keeps_it_and_its_user_is_told() -> 
     assert isinstance(rigs.observed(), Started)
     assert rigs.made[0].is_closed
     assert rigs.terminals == [False, True]
-    assert rigs.program.mode.terminal
+    assert rigs.remembered == rigs.program.mode == RunMode(terminal=True), "a resume knows it"
     assert rigs.notes[-1] == "train.py needs a terminal: its trials get one of 40 x 120."
 
 

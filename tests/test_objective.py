@@ -504,8 +504,11 @@ def test_a_batch_that_is_tried_in_fresh_processes_alone_is_first_asked_about_on_
 
 def test_a_program_that_ends_before_its_loss_is_known_keeps_its_batch() -> None:
     ended = Ending(Outcome.RAN_OUT, "the program ended after 20 steps")
-    _, objective = asking(ended, mode=RunMode(brief=True))
-    record = objective(LARGER, "a test", never, 1.0)
-    assert record.outcome is Outcome.CONFLICT
-    assert record.ending is not None
-    assert "sums over samples" in record.ending.reason
+    full = Ending(Outcome.OUT_OF_MEMORY, "the device ran out of memory")
+    for answers in ((ended, ended), (full,)):
+        _, objective = asking(*answers, mode=RunMode(brief=True))
+        record = objective(LARGER, "a test", never, 1.0)
+        assert record.outcome is Outcome.CONFLICT, "the config itself was not tried"
+        assert record.ending is not None
+        assert "sums over samples" in record.ending.reason
+        assert answers[0].reason in record.ending.reason

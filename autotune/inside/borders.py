@@ -334,7 +334,7 @@ class Borders(Listener):
 
     def _insist_on_one_group(self) -> None:
         """Ranks that do not know of each other would each train a model of their own."""
-        if self._group.world_size == 1 or self.seams.distribution.has_ranks:
+        if self.seams.distribution.has_ranks:
             return
         size = distributed.get_world_size() if distributed.is_initialized() else 1
         if size != self._group.world_size:
@@ -343,6 +343,12 @@ class Borders(Listener):
 
 def _no_group(size: int, group: Group) -> str:
     """Say that processes do not train together, and what to do."""
+    if group.world_size == 1:
+        return (
+            f"the program trains in a group of {size} processes, of which autotune has seen one "
+            "start. Let autotune start them: autotune search -- torchrun --nproc-per-node "
+            f"{size} train.py"
+        )
     trains = f"the program trains in groups of {size} where {group.world_size} ranks were started"
     if not group.started_by:
         return f"{trains}: it does not take its ranks from torchrun"

@@ -267,7 +267,7 @@ class Meter:
                 self.read.sync()
                 self._block_steps = self._run.steps
                 self._close_block(perf_counter())
-            return self.end_now(reason)
+            return self.is_done or self.end_now(reason)  # the last block may have settled it
         if self.phase == "window" and len(self.blocks) >= self._least_to_cut:
             self._stop_reason = self._stop_reason or reason
         return self.is_done

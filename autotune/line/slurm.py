@@ -51,7 +51,13 @@ def take_srun(words: tuple[str, ...], known: Known, shell: Shell) -> tuple[tuple
             "on several by: srun --ntasks-per-node 1 autotune run best.yaml …"
         )
     per_node = taken.last("--ntasks-per-node")
-    tasks = int(taken.last("-n", "--ntasks") or per_node or 1)
+    tasks = int(
+        taken.last("-n", "--ntasks")
+        or per_node
+        or known.variable("SLURM_NTASKS", shell)
+        or known.variable("SLURM_NTASKS_PER_NODE", shell)
+        or 1
+    )
     if known.variable("SLURM_JOB_ID", shell) is None:
         options = _with_one_task(taken.words)
         ranks = f" --nproc-per-node {tasks}" if tasks > 1 else ""

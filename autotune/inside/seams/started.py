@@ -168,7 +168,7 @@ class StartedSeam:
 
         def init(process: Any, args: Any, *more: Any, **rest: Any) -> None:
             starting = None
-            if os.getpid() == seam._pid and not isinstance(args, (str, bytes)):
+            if os.getpid() == seam._pid and isinstance(args, (list, tuple)):
                 starting = _rank_of_script(args, rest.get("env"))
             script = starting and seam._host.script_starts(starting, _arguments([*args]))
             if not starting or not script:
@@ -199,7 +199,10 @@ def _rank_of_script(args: Sequence[Any], env: Mapping[str, str] | None) -> Start
         return None
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     is_own = args[1] == "-m" and main is not None and args[2:3] == [main.name]
-    if not is_own and os.path.realpath(args[1]) != os.path.realpath(sys.argv[0]):
+    main_file = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+    # sys.argv may be relative to a folder that the program has left
+    own_files = {os.path.realpath(sys.argv[0]), os.path.realpath(main_file)}
+    if not is_own and os.path.realpath(args[1]) not in own_files:
         return None
     return Starting(int(rank), int(ranks), _launcher())
 
