@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -28,8 +29,14 @@ class Configured:
         """Apply the config, and do what the program wants."""
         from autotune.inside.run import install  # which imports this module
 
-        install(self._setting, is_late=True)
-        return self._act(*args, **kwargs)
+        seams = install(self._setting, is_late=True)
+        try:
+            return self._act(*args, **kwargs)
+        finally:
+            # A model that outlives its process group ends the process by SIGABRT (gloo's threads).
+            seams.remove()
+            seams.forward.roots.clear()
+            gc.collect()
 
 
 class RunChildren:

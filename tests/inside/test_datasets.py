@@ -918,6 +918,25 @@ def test_a_loader_that_never_ends_is_the_one_that_trains_and_its_batches_are_var
             assert seams.loader.found_target, kind
 
 
+class Replaced(Endless):
+    """Draws its batches by a sampler that it was not built with."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        other = BatchSampler(range(0, 636, 2), 8, drop_last=True)
+        object.__setattr__(self, "batch_sampler", Again(other))
+
+
+def test_batches_of_another_sampler_than_the_loader_was_built_with_are_left_alone() -> None:
+    with watched() as borders:
+        train(Replaced(Numbers(636), 8))
+        profile, feed = borders.profile, borders.feed
+        assert profile is not None
+        assert feed is not None
+        assert isinstance(registry()["batch_size"].domain(make_hardware(), profile), NotOffered)
+        assert all(int(x) % 2 == 0 for x in next(feed).flatten())
+
+
 def test_a_batch_sampler_of_a_kind_that_is_not_clear_is_refused_by_its_name() -> None:
     with watched() as borders:
         train(Unclear(Numbers(640), 8))

@@ -402,11 +402,13 @@ class LoaderSeam:
 
         A program may put its own sampler around that, to go through it again and again.
         """
-        if (plain := _plain_batches(loader)) is not None:
-            return plain
         own = self._own.get(loader)
-        was_plain = own is not None and type(own.batch_sampler) is BatchSampler
-        return inner_batches(loader.batch_sampler) if was_plain else None
+        found = _plain_batches(loader)
+        if found is None and own is not None and type(own.batch_sampler) is BatchSampler:
+            found = inner_batches(loader.batch_sampler)
+        # one that the program has put there since may draw from another sampler
+        is_foreign = own is not None and found is not own.batch_sampler
+        return None if is_foreign and loader not in self._written else found
 
     def _is_shared(self, loader: DataLoader[Any]) -> bool:
         return self._group.world_size > 1 and self.is_target(loader)
