@@ -918,7 +918,7 @@ def test_a_loader_that_never_ends_is_the_one_that_trains_and_its_batches_are_var
             assert seams.loader.found_target, kind
 
 
-class Replaced(Endless):
+class Replaced(Begun):
     """Draws its batches by a sampler that it was not built with."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
