@@ -352,7 +352,8 @@ def _round_in_mode(contest: Contest, first: Side) -> Round | Ending:
             result = process.measure(side)
             if isinstance(result, Ending) and result.outcome is Outcome.RAN_OUT:
                 result = process.measure(side)  # a short program ended: it is started once more
-            if isinstance(result, Ending) and contest.rigs.learn(result):
+            as_written = side is Side.BASELINE
+            if isinstance(result, Ending) and contest.rigs.learn(result, as_written=as_written):
                 return result
             if isinstance(result, Ending):
                 pairs = windows[: len(windows) // 2 * 2]

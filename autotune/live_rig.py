@@ -179,7 +179,7 @@ class LiveRig:
             if not isinstance(opened, Ending):
                 return opened
             self.close()
-            if not self._rigs.learn(opened):
+            if not self._rigs.learn(opened, as_written=setting.config == self.base.config):
                 break
         return opened
 

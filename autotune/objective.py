@@ -132,7 +132,7 @@ class Objective:
             if not isinstance(result, Ending):
                 break
             has_run_out = result.outcome is Outcome.RAN_OUT and not was_brief
-            if not has_run_out and not self._rigs.learn(result):
+            if not has_run_out and not self._rigs.learn(result, as_written=False):
                 result = self._with_evidence(result, give_up)
                 break
         return self._record(config, why, result, began, turns)
@@ -307,7 +307,9 @@ class Objective:
             if result.outcome in {*ENDED_BY_US, Outcome.CONFLICT}:
                 return result
             why = f"{result.outcome}: {result.reason}"
-            if result.outcome is not Outcome.RAN_OUT and not self._rigs.learn(result):
+            if result.outcome is not Outcome.RAN_OUT and not self._rigs.learn(
+                result, as_written=False
+            ):
                 break
         return Ending(Outcome.CONFLICT, f"{UNASKED} ({why})")
 

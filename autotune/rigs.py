@@ -60,11 +60,15 @@ class Rigs:
         self.program = replace(self.program, mode=mode)
         self.remember(mode)
 
-    def learn(self, ending: Ending) -> bool:
+    def learn(self, ending: Ending, *, as_written: bool = True) -> bool:
         """Take from a failure how the program's epochs must end.
 
-        What fails where epochs end otherwise in the same way was not due to them: they end as
-        before from then on.
+        What fails as it is written where epochs end otherwise, in the same way, was not due to
+        them: they end as before from then on. A config that fails so says nothing of the program.
+
+        Args:
+            ending: How a process failed.
+            as_written: It ran the program's own config.
 
         Returns:
             Whether what failed is to be tried again, in a new rig.
@@ -73,6 +77,8 @@ class Rigs:
         if ending.outcome is not Outcome.CRASHED:
             return False
         if self._causes.get(mode.epochs) == ending.way:
+            if not as_written:
+                return False
             before = Epochs.TRUE if mode.epochs is Epochs.WHOLE else Epochs.ENDLESS
             self.take_mode(replace(mode, epochs=before))
             self.reports.doubt(f"{ending.where}: it fails so there, too. Its epochs end as before.")

@@ -45,6 +45,10 @@ def test_what_a_failure_asks_for_is_tried_once_and_given_up_where_it_does_not_he
         assert rigs.program.mode.epochs is Epochs.TRUE
         cut = failed("ValueError: lengths", Epochs.WHOLE, line=30)
         assert rigs.learn(cut)
+        assert not rigs.learn(replace(cut, suspect=None), as_written=False)
+        assert rigs.mode.epochs is Epochs.WHOLE, (
+            "a config that fails so says nothing of the program"
+        )
         assert not rigs.learn(replace(cut, suspect=None)), "it fails with whole ones, too"
         assert not rigs.learn(cut)
         assert rigs.program.mode.epochs is Epochs.TRUE

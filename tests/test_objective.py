@@ -54,7 +54,7 @@ class ScriptedRigs:
     def take_mode(self, mode: RunMode) -> None:
         self.mode = mode
 
-    def learn(self, ending: Ending) -> bool:
+    def learn(self, ending: Ending, *, as_written: bool = True) -> bool:
         if ending.suspect is None or ending.suspect is self.mode.epochs:
             return False
         self.mode = replace(self.mode, epochs=ending.suspect)

@@ -83,7 +83,7 @@ class ScriptedRigs:
         self.opening_s = 6.0
         self.mode = RunMode()
 
-    def learn(self, ending: Ending) -> bool:
+    def learn(self, ending: Ending, *, as_written: bool = True) -> bool:
         return False
 
     def new(self) -> ScriptedRig:
