@@ -6,6 +6,7 @@ itself, leave their last word in a file of the rig's folder.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import queue
 import sys
@@ -125,6 +126,7 @@ def _ended(
     raised: BaseException | None = None
     try:
         act()
+        _wait_as_python_does()
     except SystemExit as end:
         raised = end
         exit_code = end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -150,6 +152,20 @@ def _ended(
             suspect=listener.suspect,
         )
     return ended, raised
+
+
+def _wait_as_python_does() -> None:
+    """Wait for the threads and processes that a program leaves to the end of the interpreter.
+
+    Many start their training as their last line. Daemons are not waited for, there as here.
+    """
+    own = {threading.main_thread(), threading.current_thread()}
+    for thread in set(threading.enumerate()) - own:
+        if not thread.daemon:
+            thread.join()
+    for process in multiprocessing.active_children():
+        if not process.daemon:
+            process.join()
 
 
 def end_with(starter: int) -> None:

@@ -219,3 +219,30 @@ def test_processes_that_train_each_for_itself_are_told_what_to_do() -> None:
     said = _no_group(1, Group(world_size=2, started_by="torch.multiprocessing.spawn"))
     assert "in groups of 1 where 2 ranks were started by torch.multiprocessing.spawn" in said
     assert "Search it with one such process" in said
+
+
+LEAVES = """
+import os, sys, threading, time
+from multiprocessing import get_context
+from autotune.inside.group import Group
+from autotune.inside.rank_process import quit_process, run
+
+def late():
+    time.sleep(0.5)
+    os.write(1, b"trained\\n")
+
+def act():
+    threading.Thread(target=late).start()
+    get_context("fork").Process(target=late).start()
+    get_context("fork").Process(target=time.sleep, args=(600,), daemon=True).start()
+
+assert run(None, act, Group()).exit_code == 0
+quit_process(0)
+"""
+
+
+def test_what_a_program_leaves_training_is_waited_for_and_daemons_are_not() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVES], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "trained\n" * 2
