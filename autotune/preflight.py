@@ -46,8 +46,9 @@ def _cpu_doubts(hardware: Hardware, look_s: float) -> Iterator[str]:
     named = [
         f"{_name(pid)} {used[pid]:.0%} of a core" for pid in busiest if used[pid] > NAMED_SHARE
     ]
+    cores = "core" if hardware.cpu_quota == 1 else f"{hardware.cpu_quota} cores"
     yield (
-        f"The machine is busy: other processes use {share:.0%} of its {hardware.cpu_quota} cores "
+        f"The machine is busy: other processes use {share:.0%} of its {cores} "
         f"({', '.join(named) or 'many small ones'}). Results will be less sure; end them if you "
         "can."
     )
