@@ -28,14 +28,18 @@ class Lived:
 
     def note(self, epochs: Epochs, steps: int) -> None:
         """Keep what a process has made while the baseline was measured on it."""
-        self._most[epochs] = max(steps, self._most.get(epochs, 0))
+        self._most[epochs] = max(steps, self.steps(epochs))
+
+    def steps(self, epochs: Epochs) -> int:
+        """Return how many steps the baseline has made in one process where epochs end so."""
+        return self._most.get(epochs, 0)
 
     def is_enough(self, epochs: Epochs, ending: Ending) -> bool:
         """Tell whether the baseline lives through what a config crashed in.
 
         A process that went well until its config changed, and failed at once, is evidence too.
         """
-        if ending.steps <= self._most.get(epochs, 0):
+        if ending.steps <= self.steps(epochs):
             return True
         return ending.steps_under_config < min(AT_ONCE + 1, ending.steps)
 

@@ -24,10 +24,10 @@ from autotune.setting import Setting
 from autotune.terminal import COLUMNS, ROWS, Asked
 from autotune.wire import Ready
 
-# Without seams a program is given so many times as long as it took to fail under them, within these
-# bounds: a loaded machine was seen to start a program in twice the time.
+# Without seams a program is given so many times as long as it took to fail under them, at least
+# this and at most so much more: a loaded machine was seen to start a program in twice the time.
 TIMES_AS_LONG = 3.0
-LEAST_BARE_S, MOST_BARE_S = 10.0, 60.0
+LEAST_BARE_S, MOST_MORE_S = 10.0, 60.0
 TELLING = 1.5  # one that lives so many times as long as the other did not fail by itself
 MOST_LINES = 20  # of what a program printed
 MANY_TIMES = 20  # a program that reads its input so often waits for an answer
@@ -113,7 +113,8 @@ def examined(rigs: Rigs, ending: Ending, took_s: float, give_up: GiveUp) -> Endi
     """
     if not _is_worth_another(rigs, ending) or failures.is_fenced_off(ending):
         return ending
-    patience_s = min(max(LEAST_BARE_S, TIMES_AS_LONG * took_s), MOST_BARE_S, seconds_left(give_up))
+    patience_s = max(LEAST_BARE_S, min(TIMES_AS_LONG * took_s, took_s + MOST_MORE_S))
+    patience_s = min(patience_s, seconds_left(give_up))
     if patience_s < took_s:
         return replace(
             ending, cause=Cause.UNCLEAR, evidence="there was no time to start it without autotune"

@@ -172,6 +172,10 @@ class LiveRig:
             self._rig.close()
         self._rig = self._on_rig = None
 
+    def _outlives(self, ending: Ending) -> bool:
+        """Tell whether the baseline goes on where a config's process came to its end."""
+        return self.lived.steps(self.mode.epochs) > ending.steps
+
     def _open(self, setting: Setting, give_up: GiveUp) -> Ready | Ending:
         for _ in range(MOST_STARTS):
             self._rig, self._answers = self._rigs.new(), 0
@@ -197,6 +201,8 @@ class LiveRig:
         if isinstance(result, Ending):
             is_short = result.outcome is Outcome.RAN_OUT and self._answers < LEAST_ANSWERS
             self.close()
+            if is_short and config != self.base.config and self._outlives(result):
+                return replace(result, reason=f"{result.reason}, where the baseline goes on")
             if is_short and not compiles and not self.mode.brief:
                 self._rigs.take_mode(replace(self.mode, brief=True))
             return result

@@ -48,6 +48,7 @@ from autotune.wire import (
 MARK = "AUTOTUNE_RIG"  # in the environment of all that a rig starts
 LAUNCHER_S = 5.0  # it looks after its ranks ten times a second, and ends the others of a failed one
 POLL_S = 0.1
+BETWEEN_EPOCHS_S = 900.0  # evaluating, saving, drawing: nothing of it makes a step
 OVERFLOW_EVERY_S = 0.5
 LOG_TAIL_BYTES = 4000
 
@@ -339,7 +340,7 @@ class Rig:
     ) -> Ready | Measured | Dissected | NotFinite | Rehearsed | Ending:
         """Wait for an answer, sampling probes; end on death, silence, or the caller's wish."""
         assert self._link is not None, "an answer needs an open rig"
-        heard = monotonic()
+        heard, patience_s = monotonic(), silence_s
         while True:
             try:
                 message = self._link.receive(POLL_S)
@@ -349,8 +350,10 @@ class Rig:
             if self._mounts is None and self._process is not None:
                 self._mounts = processes.OwnMounts.of(self._process.pid)
             match message:
-                case Progress():
+                case Progress(phase):
                     heard = now
+                    is_between = phase == "between epochs"
+                    patience_s = max(silence_s, BETWEEN_EPOCHS_S) if is_between else silence_s
                     self._reports.progress(message)
                 case Doubted(sentence):
                     self._reports.doubt(sentence)
@@ -365,8 +368,8 @@ class Rig:
                 case None:
                     if self._has_died():
                         return self._post_mortem()
-                    if now - heard > silence_s:
-                        return self._hung(silence_s)
+                    if now - heard > patience_s:
+                        return self._hung(patience_s)
                 case _:
                     raise RigError(f"unexpected message {message!r}")
             if self._watch is not None:

@@ -126,11 +126,15 @@ class Ready:
     kind: Literal["ready"] = "ready"
 
 
+Phase = Literal["start-up", "warm-up", "window", "between epochs"]
+
+
 @dataclass(frozen=True)
 class Progress:
     """A sign of life: after each block, and before Ready after each step and while there is none.
 
     Attributes:
+        phase: What the program is in; between true epochs it may be silent for long.
         samples_per_s: Of the last block, 0 without one.
         steps: Optimizer steps made before Ready.
         elapsed_s: Seconds from the rig's start to the last of these, to now where there is none.
@@ -138,7 +142,7 @@ class Progress:
         unseen: What was seen of training without any step, as a clause; empty for nothing.
     """
 
-    phase: Literal["start-up", "warm-up", "window"]
+    phase: Phase
     samples_per_s: float
     steps: int = 0
     elapsed_s: float = 0.0

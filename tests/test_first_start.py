@@ -197,7 +197,12 @@ def test_nobody_is_blamed_where_the_fence_is_in_the_way_or_time_is_up() -> None:
     assert "the fence around trials cannot let it write there" in str(
         program_error(PROGRAM, ending)
     )
-    unclear = examined(cast("Rigs", ScriptedRigs([])), FAILED, 100.0, lambda: None)
+    slow = ScriptedRigs([FAILED])
+    judged = examined(cast("Rigs", slow), FAILED, 300.0, lambda: None)
+    assert isinstance(judged, Ending)
+    assert judged.cause is Cause.PROGRAM, "a slow start is no reason not to look"
+    soon_over = Until(lambda: None, lambda: 50.0, "the budget is used up")
+    unclear = examined(cast("Rigs", ScriptedRigs([])), FAILED, 100.0, soon_over)
     assert unclear.cause is Cause.UNCLEAR
     for took_s, cause in {0.015: Cause.UNCLEAR, 0.001: Cause.AUTOTUNE}.items():
         rigs = ScriptedRigs([LIVES])

@@ -238,6 +238,18 @@ def test_each_config_has_a_process_of_its_own_where_none_lives_through_two_windo
     assert [(n, c) for n, c, _ in rigs.asked] == processes, "the machine may drift between two"
 
 
+def test_a_config_that_ends_a_program_early_tells_nothing_of_its_length() -> None:
+    steps = sum(block.steps for block in make_measurement(1000.0).blocks)
+    for made, is_brief in ((steps - 1, False), (steps, True)):
+        early = Ending(Outcome.RAN_OUT, f"the program ended after {made} steps", steps=made)
+        rigs, objective = scripted(base=repeat(1000.0), compiled=repeat(early), other=repeat(early))
+        record = objective(OTHER, "a test", never, 1.0)
+        assert rigs.mode.brief is is_brief
+        said = "" if is_brief else ", where the baseline goes on"
+        assert record.ending is not None
+        assert record.ending.reason == f"the program ended after {made} steps{said}"
+
+
 def test_a_program_that_ends_before_anything_was_measured_is_not_started_for_ever() -> None:
     ending = Ending(Outcome.RAN_OUT, "the program came to its end")
     rigs = ScriptedRigs({BASE: repeat(ending)})

@@ -6,6 +6,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import psutil
 import pytest
@@ -15,10 +16,13 @@ from autotune.measurement import Anatomy, Interval, Measurement
 from autotune.outcome import Ending, Outcome
 from autotune.program import parse_program
 from autotune.rig import Rig
-from autotune.wire import Dissected, Link, Measured, NotFinite, WindowPlan, encode
+from autotune.wire import Dissected, Link, Measured, NotFinite, Progress, WindowPlan, encode
 from tests.made import make_measurement
 from tests.pictures import picture
 from tests.rigging import PROGRAMS, SHORT, fence, never, open_rig, setting_with
+
+if TYPE_CHECKING:
+    from autotune.wire import Phase
 
 
 @pytest.mark.alone
@@ -255,6 +259,20 @@ def test_an_answer_to_an_earlier_question_is_dropped(tmp_path: Path) -> None:
     with ours, theirs:
         theirs.sendall(b"".join(encode(message) for message in (*stale, answer)))
         assert rig._await(never, 5.0) == answer
+
+
+def test_silence_between_epochs_is_no_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.rig.BETWEEN_EPOCHS_S", 1.0)
+    subject = parse_program(str(PROGRAMS / "no_loader.py"), (), tmp_path)
+    for phase, silent_s in (("between epochs", 1), ("warm-up", 0)):
+        rig = Rig(subject, tmp_path / phase, tmp_path / "cache", fence())
+        ours, theirs = socket.socketpair()
+        rig._link = Link(ours)
+        with ours, theirs:
+            theirs.sendall(encode(Progress(cast("Phase", phase), 0.0)))
+            ending = rig._await(never, 0.2)
+        assert isinstance(ending, Ending)
+        assert ending.reason == f"no step for {silent_s} s"
 
 
 def test_closing_a_rig_leaves_no_process(tmp_path: Path) -> None:

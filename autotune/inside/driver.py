@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter, time
-from typing import Literal
 
 import torch
 
@@ -41,6 +40,7 @@ from autotune.wire import (
     Measure,
     Measured,
     NotFinite,
+    Phase,
     Progress,
     Ready,
     Start,
@@ -54,6 +54,7 @@ RECORDED_S = 0.2  # of steps whose communication is recorded
 MOST_RECORDED_STEPS = 20
 FIRST_WORD_S = 1.0  # without a step; later words come ever more rarely
 LATER_WORDS = 1.5
+MOST_STEPS_AWAY = 200  # from the training loaders, or as many as the epoch had: it is another stage
 LAST_WORD_S = 300.0  # one that stands still for longer has been described; silence then counts
 FIRST_STEPS = 8  # each is told of, so that the parent knows how long a step takes
 
@@ -108,6 +109,7 @@ class Driver(Borders):
         self._number = 0  # of the parent's last question
         self._overtime = threading.Timer(0.0, lambda: None)
         self._is_ready = threading.Event()
+        self._left_at: int | None = None  # steps when the program left its training loader
         for work in (self._describe_start, self._watch_forks):
             threading.Thread(target=work, daemon=True).start()
 
@@ -122,7 +124,7 @@ class Driver(Borders):
         if task is not None:
             task.disturb()
         if self._is_ready.is_set() and perf_counter() - self._sent > SIGN_OF_LIFE_S:
-            self._progress("warm-up")  # what lies between epochs may take its time
+            self._progress("warm-up" if self._left_at is None else "between epochs")
 
     def paused(self) -> None:
         """Stop all clocks at the end of an epoch."""
@@ -130,6 +132,9 @@ class Driver(Borders):
             self._tally.pause()
             if self._meter is not None and not self._is_answered:
                 self._meter.pause()
+            self._left_at = self.steps
+            if self._is_ready.is_set():
+                self._progress("between epochs")
 
     def resumed(self, begin_s: float) -> None:
         """Let them go on with the next epoch, of which its beginning is a part."""
@@ -138,6 +143,8 @@ class Driver(Borders):
             task = self._meter or self._dissection
             if task is not None:
                 task.resume(begin_s)
+            if self._is_ready.is_set():
+                self._progress("warm-up")
 
     def program_ended(self, *, has_failed: bool = False) -> None:
         """Report what was measured so far, when the program ends in the middle of a window.
@@ -166,9 +173,18 @@ class Driver(Borders):
         """Tell the parent of the first steps: it cannot know how long they take."""
         super().step_made()
         if self._is_ready.is_set():
+            if self._left_at is not None:
+                self._end_at_another_stage(self.steps - self._left_at)
             return
         if self.steps <= FIRST_STEPS or perf_counter() - self._sent > PROGRESS_S:
             self._tell_start()
+
+    def _end_at_another_stage(self, steps_away: int) -> None:
+        """End a program that trains on for long with loaders that are not tuned."""
+        if steps_away > max(MOST_STEPS_AWAY, self._feed_steps):
+            self.program_ended()
+            self._link.send(Ended(self.steps, "", "", 0, at_s=time()))
+            self._quit()
 
     def observed(self) -> None:
         """Tell the parent what the first steps revealed."""
@@ -227,6 +243,7 @@ class Driver(Borders):
 
     def at_border(self, step: Step) -> None:
         """Go on with what the parent asked for."""
+        self._left_at = None
         self._tally.add(step)
         self._steps_left -= 1
         is_meeting = self._steps_left <= 0
@@ -324,7 +341,7 @@ class Driver(Borders):
         self._steps_left = order.steps
         self._tally = Tally()
 
-    def _progress(self, phase: Literal["warm-up", "window"], samples_per_s: float = 0.0) -> None:
+    def _progress(self, phase: Phase, samples_per_s: float = 0.0) -> None:
         with self._turn:
             self._link.send(Progress(phase, samples_per_s))
             self._sent = perf_counter()

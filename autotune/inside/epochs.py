@@ -134,15 +134,16 @@ class EpochEnds:
         """Return how epochs would have to end if these here are why the program fails now.
 
         What fails beyond its own epoch may do so for that. But where it had gone on beyond it and
-        failed as soon as the config changed, the config is the nearer cause. A pass that was cut
-        may be the cause until the next step is made.
+        failed as soon as the config changed, the config is the nearer cause; so it is where it
+        brought a short batch. A pass that was cut may be the cause until the next step is made.
 
         Args:
             steps: That the program has made.
             has_just_switched: The config changed a few steps ago, beyond the epoch.
         """
         if self.is_endless:
-            return Epochs.TRUE if self.is_beyond and not has_just_switched else None
+            is_configs = has_just_switched or any(feed.is_short for feed in self._training)
+            return Epochs.TRUE if self.is_beyond and not is_configs else None
         return Epochs.WHOLE if self._cut_at == steps else None
 
     @property

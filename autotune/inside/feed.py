@@ -30,6 +30,8 @@ class Feed:
         begin_s: Part of them that the beginning itself took: workers start.
         handed: Batches that the program got in this pass.
         is_mixed: What it got is not one pass over the data as they were when the pass began.
+        is_short: The last batch has fewer samples than the others, for another batch size than the
+            program's: by itself it may never meet such a one.
         wants_gradients: Gradients were enabled when the program began to iterate.
         thread: The thread that asked for the last batch.
     """
@@ -39,6 +41,7 @@ class Feed:
         self.starts = 0
         self.start_s = self.begin_s = 0.0
         self.handed = 0
+        self.is_short = False
         self._has_started_over = False
         self._seam = seam
         self._listener = listener
@@ -191,13 +194,17 @@ class Feed:
     def _count(self, batch: Any) -> int:
         """Samples in a batch: by the loader's own size where it has one, else by the tensors."""
         self._batch_number += 1
+        self.is_short = False
         if self._batch_size is None:
             tensor = first_tensor(batch)
             return int(tensor.shape[0]) if tensor is not None else 1
         if self._short_batch is None or self._batch_number % self._short_batch:
             return self._batch_size
-        dataset_len = self._seam.dataset_len(self.loader)
-        return ((dataset_len or self._batch_size) - 1) % self._batch_size + 1
+        dataset_len = self._seam.dataset_len(self.loader) or self._batch_size
+        samples = (dataset_len - 1) % self._batch_size + 1
+        is_own_size = self._batch_size == self._seam.batch_size(self.loader)
+        self.is_short = samples < self._batch_size and not is_own_size
+        return samples
 
     def _begin(self) -> None:
         self._begun = perf_counter()

@@ -14,7 +14,7 @@ import pytest
 from autotune.config import Config
 from autotune.fence import FenceKind
 from autotune.inside.borders import Step
-from autotune.inside.driver import Driver
+from autotune.inside.driver import MOST_STEPS_AWAY, Driver
 from autotune.inside.meter import Meter
 from autotune.lr import LrRule
 from autotune.setting import Setting
@@ -171,6 +171,46 @@ def test_a_loss_that_is_not_finite_is_answered_with_the_number_of_its_question(
     parent.driver._obey()
     parent.let_run(10)
     assert parent.heard() == [("not_finite", 7)]
+
+
+def test_between_epochs_the_parent_is_told_to_be_patient(parent: Parent) -> None:
+    driver = parent.driver
+    driver.paused()
+    driver._sent = -1e9  # an evaluation goes on for long
+    driver.disturbed()
+    driver.resumed(0.0)
+    driver.paused()
+    parent.ask(Measure(SETTING, LONG, 1))
+    driver._obey()
+    parent.let_run(1)
+    driver._sent = -1e9
+    driver.disturbed()
+    told = []
+    while (message := parent.theirs.receive(0.0)) is not None:
+        assert isinstance(message, Progress)
+        told.append(message.phase)
+    between, back = "between epochs", "warm-up"
+    assert told == [between, between, back, between, back]
+
+
+def test_a_program_that_goes_on_to_train_with_other_loaders_has_come_to_its_end(
+    parent: Parent,
+) -> None:
+    driver = parent.driver
+    for epoch_steps, away in ((0, MOST_STEPS_AWAY), (3 * MOST_STEPS_AWAY, 3 * MOST_STEPS_AWAY)):
+        driver.paused()
+        driver._feed_steps, before = epoch_steps, driver.steps
+        while driver.steps < before + away:
+            driver.step_made()
+        with pytest.raises(ProgramQuitError):
+            driver.step_made()
+    driver.paused()
+    parent.ask(Measure(SETTING, LONG, 1))
+    driver._obey()
+    for _ in range(10 * MOST_STEPS_AWAY):
+        driver.step_made()
+        parent.let_run(1)
+    assert parent.heard() == []
 
 
 def test_a_dissection_has_the_number_of_its_question(parent: Parent) -> None:

@@ -217,6 +217,21 @@ def test_a_failure_within_the_epoch_or_at_once_after_a_switch_is_no_matter_of_ep
             assert borders.suspect is suspect
 
 
+def test_a_short_batch_that_another_batch_size_brings_is_no_matter_of_epochs() -> None:
+    for batch, suspect in ((40, None), (8, Epochs.TRUE)):  # 96 samples: two of 40 and one of 16
+
+        def each(_number: int) -> None:
+            feed = borders.feed
+            if feed is not None and feed.handed > 2 * BATCHES and feed._batch_number % 3 == 0:
+                raise RuntimeError
+
+        with watched(Epochs.ENDLESS) as borders:
+            borders.at[9] = partial(borders.seams.loader.request, batch_size=batch)
+            with pytest.raises(RuntimeError):
+                train(loader_of(), 1, each)
+            assert borders.suspect is suspect
+
+
 def test_a_batch_that_changes_in_an_epoch_leaves_it_as_many_batches() -> None:
     for batch, points in ((4, (9, BATCHES)), (32, (BATCHES + 1,))):
         for at in points:
