@@ -99,6 +99,7 @@ class Borders(Listener):
         self._usual_calls = deque([0], maxlen=STEPS_ALIKE)
         self._stepped = False
         self._uncounted = 0
+        self._adopted: dict[int, int] = {}  # which adoption was a training loader's last, by place
         self.forks = ForkGuard(self._forked)
 
     @abstractmethod
@@ -288,16 +289,20 @@ class Borders(Listener):
         self.feed, self._feed_steps, self._feed_samples = feed, 0, 0
 
     def _adopt(self, feed: Feed) -> None:
-        """Know the training loader again that the program has built anew for an epoch."""
+        """Know the training loader again that the program has built anew for an epoch.
+
+        Of several alike it is in the place of the one that was built first.
+        """
         loaders = self.observer.loaders
         if self.is_endless or not loaders or not feed.wants_gradients:
             return
         facts = self.seams.loader.facts
         its = known_by(facts, feed)
-        if not any(feed.loader is own for own in loaders):
-            self.observer.loaders = tuple(
-                feed.loader if replace(facts(own), ordinal=0) == its else own for own in loaders
-            )
+        alike = [n for n, own in enumerate(loaders) if replace(facts(own), ordinal=0) == its]
+        if alike and not any(feed.loader is own for own in loaders):
+            place = min(alike, key=lambda n: self._adopted.get(n, 0))
+            self._adopted[place] = 1 + max(self._adopted.values(), default=0)
+            self.observer.loaders = (*loaders[:place], feed.loader, *loaders[place + 1 :])
 
     def _leads(self, feed: Feed) -> bool:
         loaders = self.observer.loaders

@@ -280,6 +280,21 @@ def test_a_loader_that_is_built_again_for_each_epoch_is_not_cut() -> None:
         assert borders.ended[-1].samples == 16
 
 
+def test_equal_loaders_that_are_built_again_for_each_epoch_stay_two() -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with watched() as borders:
+        for _ in range(4):
+            for (one, _y), (other, _z) in zip(loader_of(), loader_of(), strict=True):
+                optimizer.zero_grad()
+                (model(one) + model(other)).sum().backward()
+                optimizer.step()
+            loaders = borders.observer.loaders
+            assert loaders is not None
+            assert len({id(own) for own in loaders}) == 2
+        assert [step.samples for step in borders.ended[-BATCHES:]] == [8] * BATCHES
+
+
 def test_a_failure_after_a_loader_was_cut_asks_for_whole_ones() -> None:
     for cut, suspect in ((True, Epochs.WHOLE), (False, None)):
         with watched(Epochs.TRUE if cut else Epochs.WHOLE) as borders:
