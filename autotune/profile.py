@@ -188,6 +188,8 @@ class Profile:
         profiles: A profiler of torch's records what it does.
         copies_without_blocking: It asks for non-blocking copies to the device.
         zero_grad_to_none: What it passes to ``zero_grad``; None where it calls no such method.
+        clears_by_model: Where it calls ``zero_grad`` of a module, as in ``train.py:57``; empty if
+            only of optimizers.
         preloaded: The environment's LD_PRELOAD.
         cuda_alloc_conf: The environment's PYTORCH_CUDA_ALLOC_CONF.
         samples_per_step: Samples per optimizer step in the untouched steps.
@@ -273,6 +275,7 @@ class Profile:
     curved_loss: str = ""
     bounded_by_steps: str = ""
     foreign_loader: str = ""
+    clears_by_model: str = ""
 
     @property
     def training_loader(self) -> LoaderFacts | None:

@@ -134,6 +134,7 @@ class Observer(FirstSteps):
             profiles=profiles(),
             copies_without_blocking=self._seams.transfer.own_non_blocking,
             zero_grad_to_none=self._seams.clearing.own_to_none,
+            clears_by_model=self._seams.clearing.by_model,
             preloaded=os.environ.get("LD_PRELOAD", ""),
             cuda_alloc_conf=os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
             samples_per_step=self.samples_per_step,

@@ -6,23 +6,37 @@ from autotune.config import KnobValue
 from autotune.domain import Domain, NotOffered
 from autotune.hardware import Hardware
 from autotune.knobs.base import StrategyOption
-from autotune.profile import Profile
+from autotune.profile import HandKind, Profile
 from autotune.strategies import in_place_refusal
 
 
 class FsdpReshardAfterForward(StrategyOption):
-    """Weights dropped after forward and gathered again for backward: less memory, more traffic."""
+    """Weights dropped after forward and gathered again for backward: less memory, more traffic.
+
+    Between the two a model that keeps them shows its gathered parameters, which hold no gradients:
+    what is cleared through the model then stays.
+    """
 
     name = "fsdp_reshard_after_forward"
     strategies = frozenset({"fsdp"})
     value_type = bool
 
     def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
-        """Return both."""
+        """Return both, where gradients are cleared by optimizers alone."""
         if reason := in_place_refusal(hardware, profile):
             return NotOffered(reason)
+        if profile.clears_by_model:
+            return NotOffered(
+                f"the program clears gradients through its model ({profile.clears_by_model}) and "
+                "would not reach those of gathered weights"
+            )
+        if work := profile.hand_work(HandKind.GRADIENTS):
+            return NotOffered(
+                f"the program changes gradients ({work.evidence}), which gathered weights do not "
+                "hold"
+            )
         return Domain((True, False))
 
     def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
-        """Return torch's default for all but the outermost module."""
+        """Return that they are dropped, of the outermost module as well."""
         return True

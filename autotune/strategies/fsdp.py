@@ -6,6 +6,7 @@ by name, and what leaves the model or an optimizer as a state dict is whole, pla
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,9 @@ class Fsdp(Strategy):
     name = "fsdp"
     replaces_parameters = True
 
+    def __init__(self) -> None:
+        self._gathering: list[weakref.ref[Any]] = []  # FSDP's modules; they may stay gathered
+
     def refusal(self, hardware: Hardware, profile: Profile) -> str | None:
         """Return why the data cannot be shared out."""
         return ranks_refusal(hardware, profile)
@@ -39,7 +43,7 @@ class Fsdp(Strategy):
     def distribute(self, module: nn.Module, site: Site) -> nn.Module:
         """Shard the model block by block, and hand the new parameters to the optimizers."""
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.fsdp import FSDPModule, fully_shard
 
         before = dict(module.named_parameters())
         device = next(iter(before.values())).device.type
@@ -48,6 +52,8 @@ class Fsdp(Strategy):
             for block in site.blocks(module):
                 fully_shard(block, **options)
         fully_shard(module, **options)
+        parts = [part for part in module.modules() if isinstance(part, FSDPModule)]
+        self._gathering += map(weakref.ref, parts)
         after = dict(module.named_parameters())
         replaced = {before[name]: after[name] for name in before}
         for optimizer in site.optimizers:
@@ -63,7 +69,13 @@ class Fsdp(Strategy):
         _hand_over(optimizer, site.replaced)
         optimizer.register_state_dict_post_hook(_whole_state)
         optimizer.register_load_state_dict_post_hook(_shard_state)
+        optimizer.register_step_post_hook(lambda *_: self._let_go_of_old_weights())
         _shard_state(optimizer)
+
+    def _let_go_of_old_weights(self) -> None:
+        """After a step: what was called before it, and never backward, would go on with the old."""
+        for part in filter(None, (known() for known in self._gathering)):
+            part.reshard()
 
     def sync_gradients(self, called: Any, *, enabled: bool) -> None:
         """Keep gradients whole on each rank until they are averaged."""
@@ -85,9 +97,10 @@ def _options(site: Site) -> dict[str, Any]:
     import torch
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 
-    options: dict[str, Any] = {}
-    if (reshards := site.options.get("fsdp_reshard_after_forward")) is not None:
-        options["reshard_after_forward"] = bool(reshards)
+    # of the outermost module, too, which torch keeps gathered by default: model.zero_grad() between
+    # forward and backward would clear gradients of gathered parameters, which have none
+    reshards = site.options.get("fsdp_reshard_after_forward", True)
+    options: dict[str, Any] = {"reshard_after_forward": bool(reshards)}
     if site.options.get("fsdp_mixed_precision") == "bf16":
         options["mp_policy"] = MixedPrecisionPolicy(
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32

@@ -98,6 +98,37 @@ def test_fsdp_keeps_what_it_gathered_for_the_backward_pass_or_not(*, reshards: b
     assert isinstance(block.linear.weight, DTensor) is reshards
 
 
+def ends_with(*, shards: bool, clears_late: bool = False, reshards: bool = True) -> list[float]:
+    """Train for some steps, looking at the model between backward pass and step; return weights."""
+    torch.manual_seed(0)
+    model = nn.Sequential(Block(), Block(), nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    if shards:
+        site = Site(
+            0,
+            1,
+            {"fsdp_reshard_after_forward": reshards},
+            (optimizer,),
+            lambda module: blocks_of([module]),
+        )
+        STRATEGIES["fsdp"].distribute(model, site)
+        STRATEGIES["fsdp"].adopt(optimizer, site)
+    for x in torch.randn(4, 6, 8):
+        optimizer.zero_grad() if not clears_late else None
+        loss = model(x).square().mean()
+        model.zero_grad() if clears_late else None
+        loss.backward()
+        model(x)  # as for the accuracy of the batch
+        optimizer.step()
+    return [float(value.double().sum()) for value in model.state_dict().values()]
+
+
+def test_gradients_are_cleared_and_weights_are_new_wherever_a_program_does_so_under_fsdp() -> None:
+    for clears_late, reshards in ((False, True), (True, True), (False, False)):
+        own = ends_with(shards=False, clears_late=clears_late)
+        assert ends_with(shards=True, clears_late=clears_late, reshards=reshards) == own
+
+
 @pytest.mark.parametrize(
     ("precision", "dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)]
 )

@@ -9,6 +9,7 @@ Not covered: code of the program that reads gradients between ``zero_grad`` and 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from autotune.inside.own_code import place_of_program
 from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.base import Patches, outermost
 
@@ -30,6 +32,7 @@ class ClearingSeam:
     Attributes:
         own_to_none: What the program passes; False where it asks for zeros at least once, None
             where it calls no such method.
+        by_model: Where the program first called that of a module; empty where it did not.
     """
 
     def __init__(self, accumulation: AccumulationSeam) -> None:
@@ -40,6 +43,7 @@ class ClearingSeam:
         self._patches = Patches()
         self._hook: Any = None
         self.own_to_none: bool | None = None
+        self.by_model = ""
 
     def drop_zeros(self, *, enabled: bool) -> None:
         """Drop gradients where the program asks for zeros; what it drops is dropped in any case."""
@@ -67,6 +71,8 @@ class ClearingSeam:
         seam = self
 
         def zero_grad(target: Any, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002
+            if owner is nn.Module and not seam.by_model:
+                seam.by_model = place_of_program(sys._getframe(1)) or "a library"  # noqa: SLF001
             seam.own_to_none = set_to_none and seam.own_to_none is not False
             if not seam._accumulation.clears(target, to_none=set_to_none):
                 return
