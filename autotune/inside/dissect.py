@@ -25,6 +25,7 @@ LEAST_STEPS = 10
 MOST_STEPS = 200
 BLOCK_S = 0.1
 LEAST_BLOCKS = 5
+MOST_COUNTS = 3  # of the operations of a step
 
 
 class Dissection:
@@ -75,6 +76,8 @@ class Dissection:
         elif self.clock is not None:
             self._is_disturbed = False
             self.clock.start()
+        else:
+            self._is_disturbed = True  # what was computed meanwhile was counted
 
     def step(self, samples: int, wait_s: float) -> None:
         """Go on at the border after a step."""
@@ -122,15 +125,22 @@ class Dissection:
         self.anatomy = replace(self.anatomy, split=clock.split())
 
     def _count_flops(self) -> Iterator[None]:
-        """One step under torch's counter; a program that it cannot follow goes uncounted."""
-        counter = FlopCounterMode(display=False)
-        counter.__enter__()
-        try:
-            yield
-        finally:
-            counter.__exit__(None, None, None)
-        total = counter.get_total_flops()
-        self.anatomy = replace(self.anatomy, flops_per_step=float(total) or None)
+        """One step under torch's counter; a program that it cannot follow goes uncounted.
+
+        A step with an evaluation in it is not counted but the next one.
+        """
+        for _ in range(MOST_COUNTS):
+            self._is_disturbed = False
+            counter = FlopCounterMode(display=False)
+            counter.__enter__()
+            try:
+                yield
+            finally:
+                counter.__exit__(None, None, None)
+            if not self._is_disturbed:
+                total = counter.get_total_flops()
+                self.anatomy = replace(self.anatomy, flops_per_step=float(total) or None)
+                break
 
     def _without_data(self) -> Iterator[None]:
         self._loader_seam.replays = True

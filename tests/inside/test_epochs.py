@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from autotune.inside.borders import Borders, Step
+from autotune.inside.dissect import Dissection
 from autotune.inside.group import ALONE
 from autotune.inside.meter import Flow, Instruments, Meter
 from autotune.mode import Epochs
@@ -33,18 +34,25 @@ class Watched(Borders):
         self.pauses = 0
         self.disturbances = 0
         self.at: dict[int, Callable[[], None]] = {}
+        self.dissection: Dissection | None = None
 
     def observed(self) -> None:
         """Go on."""
 
     def at_border(self, step: Step) -> None:
         self.ended.append(step)
+        if self.dissection is not None and not self.dissection.is_done:
+            self.dissection.step(step.samples, step.wait_s)
         self.at.pop(self.steps, lambda: None)()
 
     def disturbed(self) -> None:
         self.disturbances += 1
+        if self.dissection is not None:
+            self.dissection.disturb()
 
     def resumed(self, begin_s: float) -> None:
+        if self.dissection is not None:
+            self.dissection.resume(begin_s)
         self.pauses += 1
         self.disturbances = 0
 
@@ -341,6 +349,26 @@ def test_steps_of_one_batch_epochs_all_count_and_what_lies_between_is_a_pause() 
     assert len(borders.ended) >= 12
     assert borders.pauses >= 12
     assert borders.disturbances <= 2, "the evaluation after the last epoch"
+
+
+def test_the_operations_of_a_step_are_counted_without_an_evaluation_between_epochs() -> None:
+    found = set()
+    read = Instruments(Flow, lambda: None, lambda: None)
+    for at in range(9, 9 + BATCHES):
+        with watched() as borders:
+
+            def begin(borders: Watched = borders) -> None:
+                plan = WindowPlan(0.0, 0.0, 0.0, 0.0)
+                borders.dissection = Dissection(
+                    plan, read, borders.seams, lambda: None, counts_flops=True
+                )
+
+            borders.at[at] = begin
+            train(loader_of())
+            assert borders.dissection is not None
+            found.add(borders.dissection.anatomy.flops_per_step)
+    forward = 2 * 8 * (4 * 8 + 8 * 2)
+    assert found == {3 * forward - 2 * 8 * 4 * 8}, "the first layer's input needs no gradient"
 
 
 # --- the meter ------------------------------------------------------------------------------------
