@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.config import Config, KnobValue
@@ -40,7 +40,6 @@ class Site:
         optimizers: All that the program has built.
         blocks: Tells the repeated blocks of a model.
         has_unused: Some parameters of the model got no gradient in the first step.
-        replaced: Parameters of an optimizer that others have come in the place of.
     """
 
     rank: int
@@ -49,7 +48,6 @@ class Site:
     optimizers: Sequence[Optimizer]
     blocks: Callable[[nn.Module], Sequence[nn.Module]]
     has_unused: bool = False
-    replaced: Mapping[Any, Any] = field(default_factory=dict)
 
 
 class Strategy(ABC):
@@ -82,6 +80,9 @@ class Strategy(ABC):
     @abstractmethod
     def distribute(self, module: nn.Module, site: Site) -> nn.Module:
         """Distribute a model that the program trains; return what is called in its place."""
+
+    def hand_over(self, optimizer: Optimizer, replaced: Mapping[Any, Any]) -> None:  # noqa: B027
+        """Have an optimizer train the parameters that have come in the place of others."""
 
     def adopt(self, optimizer: Optimizer, site: Site) -> None:  # noqa: B027
         """Act on an optimizer, before its first step."""

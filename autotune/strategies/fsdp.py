@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from autotune.config import Config
@@ -46,6 +47,7 @@ class Fsdp(Strategy):
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
         before = dict(module.named_parameters())
+        _insist_on_no_hooks(before)
         device = next(iter(before.values())).device.type
         options = {"mesh": init_device_mesh(device, (site.world_size,)), **_options(site)}
         if site.options.get("fsdp_shard", "blocks") == "blocks":
@@ -57,16 +59,29 @@ class Fsdp(Strategy):
         after = dict(module.named_parameters())
         replaced = {before[name]: after[name] for name in before}
         for optimizer in site.optimizers:
-            _hand_over(optimizer, replaced)
+            self.hand_over(optimizer, replaced)
+        for old, new in replaced.items():
+            _retire(old, new)
         for part in module.modules():
             part.register_state_dict_post_hook(_whole_weights)
             part.register_load_state_dict_pre_hook(_shard_weights)
         module.register_forward_hook(_let_go)
         return module
 
-    def adopt(self, optimizer: Optimizer, site: Site) -> None:
-        """Have it train the sharded parameters, and let its state be saved whole, and loaded so."""
-        _hand_over(optimizer, site.replaced)
+    def hand_over(self, optimizer: Optimizer, replaced: Mapping[Any, Any]) -> None:
+        """Give an optimizer the new parameters, with the state that was loaded for the old ones."""
+        for group in optimizer.param_groups:
+            kept = [p for p in group["params"] if p not in replaced]
+            if kept and len(kept) < len(group["params"]):  # lists of both kinds have no kernels
+                group.update({name: False for name in ("foreach", "fused") if name in group})
+            group["params"] = [replaced.get(p, p) for p in group["params"]]
+        for old in [p for p in optimizer.state if p in replaced]:
+            new = replaced[old]
+            state = optimizer.state.pop(old)
+            optimizer.state[new] = {key: _sharded_as(new, value) for key, value in state.items()}
+
+    def adopt(self, optimizer: Optimizer, site: Site) -> None:  # noqa: ARG002
+        """Let its state be saved whole, and loaded so."""
         optimizer.register_state_dict_post_hook(_whole_state)
         optimizer.register_load_state_dict_post_hook(_shard_state)
         optimizer.register_step_post_hook(lambda *_: self._let_go_of_old_weights())
@@ -93,6 +108,64 @@ def _let_go(module: nn.Module, *_: Any) -> None:
                 part.reshard()
 
 
+def _insist_on_no_hooks(parameters: Mapping[str, nn.Parameter]) -> None:
+    """Hooks on parameters would not be called any more: others get the gradients."""
+    for name, parameter in parameters.items():
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):  # noqa: SLF001
+            raise RuntimeError(
+                f"the program has a hook on the gradient of {name}, which fsdp replaces by a "
+                "sharded one. Leave fsdp out of the search, or set strategy to ddp in best.yaml."
+            )
+
+
+def _retire(old: nn.Parameter, new: Any) -> None:
+    """Have a parameter that is no longer trained say so where the program still uses it."""
+    from torch import nn
+
+    if type(old) is nn.Parameter and new is not old:
+        old.__class__ = _retired_class()
+
+
+@cache
+def _retired_class() -> type[nn.Parameter]:
+    import torch
+    from torch import nn
+
+    tensor = torch.Tensor
+    looks: tuple[Any, ...] = (tensor.is_leaf, tensor.requires_grad, tensor.retains_grad)
+    looks += (
+        tensor.shape,
+        tensor.ndim,
+        tensor.dtype,
+        tensor.device,
+        tensor.layout,
+        tensor.is_sparse,
+    )
+    harmless = {
+        *(look.__get__ for look in looks),
+        *(tensor.size, tensor.dim, tensor.numel, tensor.nelement),
+        *(tensor.is_complex, tensor.is_floating_point, tensor.element_size),
+    }
+
+    class Retired(nn.Parameter):
+        """A parameter in whose place a sharded one has come: what it holds is not trained."""
+
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func in harmless:
+                with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
+                    return func(*args, **(kwargs or {}))
+            raise RuntimeError(
+                "the program goes on with a parameter that it took from its model before the "
+                "first step, in whose place fsdp trains a sharded one. Take parameters from the "
+                "model each time, or leave fsdp out of the search."
+            )
+
+    return Retired
+
+
 def _options(site: Site) -> dict[str, Any]:
     import torch
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
@@ -108,19 +181,6 @@ def _options(site: Site) -> dict[str, Any]:
     if site.options.get("fsdp_cpu_offload"):
         options["offload_policy"] = CPUOffloadPolicy()
     return options
-
-
-def _hand_over(optimizer: Optimizer, replaced: Mapping[Any, Any]) -> None:
-    """Give an optimizer the new parameters, with the state that was loaded for the old ones."""
-    for group in optimizer.param_groups:
-        kept = [p for p in group["params"] if p not in replaced]
-        if kept and len(kept) < len(group["params"]):  # lists of both kinds have no kernels
-            group.update({name: False for name in ("foreach", "fused") if name in group})
-        group["params"] = [replaced.get(p, p) for p in group["params"]]
-    for old in [p for p in optimizer.state if p in replaced]:
-        new = replaced[old]
-        state = optimizer.state.pop(old)
-        optimizer.state[new] = {key: _sharded_as(new, value) for key, value in state.items()}
 
 
 def _sharded_as(parameter: Any, value: Any) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -127,6 +128,31 @@ def test_gradients_are_cleared_and_weights_are_new_wherever_a_program_does_so_un
     for clears_late, reshards in ((False, True), (True, True), (False, False)):
         own = ends_with(shards=False, clears_late=clears_late)
         assert ends_with(shards=True, clears_late=clears_late, reshards=reshards) == own
+
+
+def test_parameters_that_fsdp_replaces_are_neither_used_nor_hooked_in_silence() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.GRU(8, 4), nn.Linear(4, 1))
+    held = list(model.parameters())
+    distribute("fsdp", nn.Sequential(model[0]))
+    assert [p.shape for p in held[:2]] == [(8, 8), (8,)]
+    uses: list[Callable[[nn.Parameter], object]] = [
+        lambda p: p.square().sum(),  # a penalty
+        lambda p: p.grad,  # clipping by hand
+        lambda p: setattr(p, "grad", None),  # clearing by hand
+        lambda p: torch.zeros(8, 8).lerp_(p.detach(), 0.1),  # an average
+        lambda p: torch.save(p, io.BytesIO()),
+    ]
+    for use in uses:
+        with pytest.raises(RuntimeError, match="Take parameters from the model each time"):
+            use(held[0])
+    recurrent = model[1]
+    distribute("fsdp", recurrent)
+    output, _ = recurrent(torch.ones(2, 3, 8))
+    output.sum().backward()
+    assert all(p.grad is not None for p in recurrent.parameters())
+    held[-1].register_hook(lambda gradient: 0 * gradient)
+    with pytest.raises(RuntimeError, match=r"a hook on the gradient of 0.bias, .* strategy to ddp"):
+        distribute("fsdp", nn.Sequential(model[2]))
 
 
 @pytest.mark.parametrize(

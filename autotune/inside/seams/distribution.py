@@ -21,7 +21,6 @@ check. A model whose optimizer makes its first step after that goes on being ave
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from math import isclose, isnan
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -156,6 +155,10 @@ class DistributionSeam:
         self._untrained.clear()
         self._has_new = True
         if self.has_ranks and self._called:
+            for optimizer in self._optimizers():
+                if replaced := self._clipping.replacements(_parameters([optimizer])):
+                    assert self._strategy is not None, "it has replaced them"
+                    self._strategy.hand_over(optimizer, replaced)
             self._averaging.add(_parameters(self._optimizers()), self._owned())
 
     def route(self, module: nn.Module, inputs: tuple[Any, ...]) -> nn.Module:
@@ -328,8 +331,7 @@ class DistributionSeam:
         for optimizer in self._optimizers():
             if optimizer not in self._adopted:
                 self._adopted.add(optimizer)
-                replaced = self._clipping.replacements(_parameters([optimizer]))
-                strategy.adopt(optimizer, replace(self._site(), replaced=replaced))
+                strategy.adopt(optimizer, self._site())
 
     def _owned(self) -> list[nn.Parameter]:
         return [p for module in self._called for p in module.parameters()]
