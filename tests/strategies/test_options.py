@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from autotune.config import KnobValue
 from autotune.inside.seams.checkpoint import blocks_of
+from autotune.inside.seams.shard_writes import ShardWritesSeam
 from autotune.strategies import STRATEGIES, Site
 
 
@@ -153,6 +154,23 @@ def test_parameters_that_fsdp_replaces_are_neither_used_nor_hooked_in_silence() 
     held[-1].register_hook(lambda gradient: 0 * gradient)
     with pytest.raises(RuntimeError, match=r"a hook on the gradient of 0.bias, .* strategy to ddp"):
         distribute("fsdp", nn.Sequential(model[2]))
+
+
+def test_what_torch_would_not_write_into_a_shard_is_said_with_the_mend() -> None:
+    model = nn.Linear(8, 1)
+    distribute("fsdp", model)
+    weight: Any = model.weight
+    before, seam = weight.data.clone(), ShardWritesSeam()
+    seam.install()
+    try:
+        with pytest.raises(RuntimeError, match=r"Write \.data\.copy_\(\.\.\.\) instead"):
+            weight.data = before
+        weight.data.copy_(before + 1)
+        assert torch.equal(weight.full_tensor(), before.full_tensor() + 1)
+        model.to(torch.float64)
+    finally:
+        seam.remove()
+    assert "data" not in vars(DTensor)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ from autotune.inside.seams.base import Patches
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.clipping import ClippingSeam
 from autotune.inside.seams.randomness import RandomnessSeam
+from autotune.inside.seams.shard_writes import ShardWritesSeam
 from autotune.inside.seams.weighing import WeighingSeam
 from autotune.inside.sharded import is_sharded, whole
 from autotune.strategies import STRATEGIES, Site, Strategy
@@ -79,6 +80,7 @@ class DistributionSeam:
         self._untrained: WeakSet[nn.Module] = WeakSet()
         self._adopted: WeakSet[Optimizer] = WeakSet()
         self._clipping = ClippingSeam()
+        self._shard_writes = ShardWritesSeam()
         self._randomness = RandomnessSeam(group)
         self._seen: set[int] = set()
         self._has_stepped = False
@@ -130,6 +132,7 @@ class DistributionSeam:
         """Put PyTorch back as it was; models stay distributed."""
         self._patches.undo()
         self._stop_noting()
+        self._shard_writes.remove()
         self._clipping.remove()
         self._weighing.remove()
         self._averaging.remove()
@@ -320,6 +323,7 @@ class DistributionSeam:
             strategy.distribute(module, self._site())
             model.is_distributed = True
             self._clipping.replaced(before, dict(module.named_parameters()))
+            self._shard_writes.install()
         else:
             model.reached = self._averaging.watch(list(module.parameters()))
         self._adopt_optimizers(strategy)
