@@ -32,7 +32,9 @@ class Fsdp(Strategy):
         self._gathering: list[weakref.ref[Any]] = []  # FSDP's modules; they may stay gathered
 
     def refusal(self, hardware: Hardware, profile: Profile) -> str | None:
-        """Return why the data cannot be shared out."""
+        """Return why the data cannot be shared out, or the weights not be sharded."""
+        if profile.channels_last:
+            return "the program lays weights out as channels_last, which fsdp cannot shard"
         return ranks_refusal(hardware, profile)
 
     def conflict(self, config: Config) -> str | None:

@@ -51,6 +51,10 @@ def test_cores_are_offered_ranks_but_no_copies_by_threads() -> None:
     assert offered({}, make_hardware()) == {"single", "ddp", "fsdp", "zero1"}
 
 
+def test_weights_that_the_program_lays_out_by_channels_are_not_sharded() -> None:
+    assert offered({"channels_last": True}, make_hardware()) == {"single", "ddp", "zero1"}
+
+
 def test_a_program_that_distributes_itself_is_left_to_itself() -> None:
     assert offered({"device": "cuda", "distributes_itself": "Accelerate"}) == {"single", "own"}
 
