@@ -189,6 +189,8 @@ def test_the_factor_is_on_every_group_once() -> None:
         for _ in range(3):
             optimizer = SGD(groups, lr=0.5)
             assert train(optimizer, data) == pytest.approx([0.4] * 3)
+        named: list[dict[str, Any]] = [{"params": [weight()]}]  # torch writes the rate into it
+        assert [moved(SGD(named, lr=0.1)) for _ in range(3)] == pytest.approx([0.4] * 3)
         thawed, first = weight(), optimizer.param_groups[0]
         optimizer.add_param_group({"params": [thawed], "lr": first["lr"] / 10})
         train(optimizer, data)
