@@ -253,6 +253,9 @@ def test_a_loaded_state_keeps_its_rate_and_the_implementation_that_was_asked_for
         train(optimizer, data)
         optimizer.load_state_dict(SGD([weight()], lr=0.025).state_dict())
         assert train(optimizer, data) == pytest.approx([0.1] * 3)
+        resumed = SGD([weight()], lr=0.1)
+        resumed.load_state_dict(SGD([weight()], lr=0.1).state_dict())  # before its first step
+        assert train(resumed, data) == pytest.approx([0.4] * 3)
     with running(setting(optimizer_implementation="fused")):
         scaler, parameter = torch.amp.GradScaler("cpu"), nn.Parameter(torch.zeros(1))
         optimizer = SGD([parameter], lr=0.1, momentum=0.9)
