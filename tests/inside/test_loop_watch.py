@@ -50,6 +50,7 @@ class Loop:
     set_up: Callable[[Loop], Any] = nothing
     context: Callable[[], Any] = nullcontext
     to_none: bool = True
+    batch_size: int = 8
     losses: list[float] = field(default_factory=list)
     own: Any = None
 
@@ -61,7 +62,7 @@ class Loop:
             seams.watch()
         try:
             data = TensorDataset(torch.randn(8 * STEPS, 4), torch.randn(8 * STEPS, 1))
-            self.loader = DataLoader(data, batch_size=8, shuffle=True)
+            self.loader = DataLoader(data, batch_size=self.batch_size, shuffle=True)
             self.model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.1), nn.Linear(3, 1))
             self.optimizer = SGD(self.model.parameters(), lr=0.1)
             self.set_up(self)
@@ -168,6 +169,10 @@ def plans(loop: Loop) -> None:
 def plans_by_function(loop: Loop) -> None:
     steps = len(loop.loader)
     loop.own = lr_scheduler.LambdaLR(loop.optimizer, lambda step: 1 - step / (steps + 1))
+
+
+def plans_by_samples(loop: Loop) -> None:
+    loop.own = lr_scheduler.CosineAnnealingLR(loop.optimizer, STEPS)  # as its arguments say
 
 
 def schedules(loop: Loop) -> None:
@@ -297,6 +302,23 @@ def test_work_by_hand_refuses_accumulation_with_its_evidence() -> None:
         assert "train.py:57: mul_" in refusal.reason
     sound = registry()["accumulation_steps"].domain(make_hardware(), make_profile())
     assert isinstance(sound, Domain)
+
+
+def test_a_schedule_that_no_loader_plans_refuses_a_batch_under_which_it_would_not_end() -> None:
+    loop = Loop(set_up=plans_by_samples, stepped=schedules)
+    larger = replace(loop, batch_size=32, losses=[])
+    larger.run(watched=False)
+    assert larger.optimizer.param_groups[0]["lr"] > 0.06, "of 0.1, where its own is 0"
+    found = loop.run(watched=True)
+    assert loop.optimizer.param_groups[0]["lr"] == pytest.approx(0.0)
+    assert HandKind.COUNTED_SCHEDULE in {work.kind for work in found}
+    for knob in ("batch_size", "accumulation_steps"):
+        refusal = registry()[knob].domain(make_hardware(), make_profile(by_hand=found))
+        assert isinstance(refusal, NotOffered), knob
+        assert "CosineAnnealingLR" in refusal.reason
+    asks = Loop(set_up=plans_by_number, stepped=schedules).run(watched=True)
+    offered = registry()["batch_size"].domain(make_hardware(), make_profile(by_hand=asks))
+    assert isinstance(offered, Domain)
 
 
 class Observed(Borders):

@@ -189,6 +189,8 @@ def test_the_factor_is_on_every_group_once() -> None:
         for _ in range(3):
             optimizer = SGD(groups, lr=0.5)
             assert train(optimizer, data) == pytest.approx([0.4] * 3)
+        named: list[dict[str, Any]] = [{"params": [weight()]}]  # torch writes the rate into it
+        assert [moved(SGD(named, lr=0.1)) for _ in range(3)] == pytest.approx([0.4] * 3)
         thawed, first = weight(), optimizer.param_groups[0]
         optimizer.add_param_group({"params": [thawed], "lr": first["lr"] / 10})
         train(optimizer, data)
@@ -246,11 +248,15 @@ def test_a_checkpoint_holds_the_programs_own_rates_and_flags() -> None:
 def test_a_loaded_state_keeps_its_rate_and_the_implementation_that_was_asked_for() -> None:
     saved = SGD([weight()], lr=0.025, momentum=0.9)
     moved(saved)
+    plain = SGD([weight()], lr=0.025).state_dict()  # of a run without autotune
     with running(setting(batch_size=40)):
         data, optimizer = loader(), SGD([weight()], lr=0.1)
         train(optimizer, data)
-        optimizer.load_state_dict(SGD([weight()], lr=0.025).state_dict())
+        optimizer.load_state_dict(plain)
         assert train(optimizer, data) == pytest.approx([0.1] * 3)
+        resumed = SGD([weight()], lr=0.1)
+        resumed.load_state_dict(plain)  # before its first step
+        assert train(resumed, data) == pytest.approx([0.1] * 3)
     with running(setting(optimizer_implementation="fused")):
         scaler, parameter = torch.amp.GradScaler("cpu"), nn.Parameter(torch.zeros(1))
         optimizer = SGD([parameter], lr=0.1, momentum=0.9)
