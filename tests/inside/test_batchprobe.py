@@ -20,7 +20,7 @@ from tests.rigging import base_setting, open_rig
 def probed(reduction: str, before: int, after: int, clip: float = math.inf) -> BatchEffect:
     """Train before and after the batch changes; return what the probe says."""
     torch.manual_seed(0)
-    model, loss_of = nn.Linear(8, 1), nn.MSELoss(reduction=reduction)
+    model, loss_of = nn.Linear(8, 1), nn.MSELoss(reduction=reduction.split()[0])
     optimizer = SGD(model.parameters(), lr=1e-6)
     probe = BatchProbe(before, after, ForwardSeam(None, list))
 
@@ -29,6 +29,8 @@ def probed(reduction: str, before: int, after: int, clip: float = math.inf) -> B
             optimizer.zero_grad()
             x = torch.randn(size, 8)
             loss = loss_of(model(x), x.sum(1, keepdim=True) + torch.randn(size, 1))
+            if reduction == "mean times batch":
+                loss = loss * size
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
@@ -43,7 +45,7 @@ def probed(reduction: str, before: int, after: int, clip: float = math.inf) -> B
 
 @pytest.mark.parametrize(("before", "after"), [(32, 256), (64, 16), (128, 256)])
 def test_sums_and_means_are_told_apart(before: int, after: int) -> None:
-    for reduction, sums in {"sum": True, "mean": False}.items():
+    for reduction, sums in {"sum": True, "mean times batch": True, "mean": False}.items():
         assert probed(reduction, before, after).sums is sums, reduction
 
 
