@@ -20,7 +20,7 @@ from tests.rigging import base_setting, open_rig
 def probed(reduction: str, before: int, after: int, clip: float = math.inf) -> BatchEffect:
     """Train before and after the batch changes; return what the probe says."""
     torch.manual_seed(0)
-    model, loss_of = nn.Linear(8, 1), nn.MSELoss(reduction=reduction.split()[0])
+    model, loss_of = nn.Linear(8, 1), nn.MSELoss(reduction=reduction.split(maxsplit=1)[0])
     optimizer = SGD(model.parameters(), lr=1e-6)
     probe = BatchProbe(before, after, ForwardSeam(None, list))
 
