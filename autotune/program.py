@@ -102,8 +102,12 @@ class Program:
         if self.kind is ProgramKind.MODULE:
             return (*filters, *safe_path, "-m", self.target, *self.args)
         target = self.path_typed or self.target
+        # "tools/time" and "lr=1/train" look like something else; behind an option, here without
+        # effect, they are read as scripts
+        is_odd = "=" in target or not target.endswith(".py")
+        as_python = ["-q"] if is_odd and self.target == self.source else []
         name = f"{target}:{self.function}" if self.function else target
-        return (*filters, *safe_path, name, *self.args)
+        return (*filters, *safe_path, *as_python, name, *self.args)
 
     @property
     def visible_devices(self) -> str | None:

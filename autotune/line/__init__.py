@@ -10,6 +10,7 @@ Lines that autotune cannot start are answered with the line to type.
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from pathlib import Path
 from autotune.errors import UsageError
 from autotune.line import elsewhere, shell_script, torchrun
 from autotune.line.accelerate import MODULES as ACCELERATE_MODULES
-from autotune.line.accelerate import take_accelerate
+from autotune.line.accelerate import take_accelerate, take_accelerate_launch
 from autotune.line.base import Known, Reader, Shell
 from autotune.line.prefixes import HARMLESS, take_harmless
 from autotune.line.python import is_python, take_options, take_python
@@ -34,6 +35,7 @@ READERS: Mapping[str, Reader] = {
     "env": take_env,
     "torchrun": take_torchrun,
     "accelerate": take_accelerate,
+    "accelerate-launch": take_accelerate_launch,
     "srun": take_srun,
     **dict.fromkeys(HARMLESS, take_harmless),
 }
@@ -119,16 +121,26 @@ def _reader_of(words: tuple[str, ...], known: Known, shell: Shell) -> Reader | N
     word, name = words[0], Path(words[0]).name
     if known.is_python:
         return _reader_of_module(words, known, shell) if word == "-m" else None
-    if is_assignment(word):
-        return take_assignments
     if word.startswith("-"):
         return take_options
-    is_file_here = "/" not in word and (shell.cwd / word).is_file()
-    if is_file_here and not name.endswith(SCRIPT_ENDS):
-        return None  # a file of the user's that is called like a command
+    if _is_users_file(word, shell):
+        return None
+    if is_assignment(word):
+        return take_assignments
     if refuse := _refusal_of(name):
         raise refuse(words, known, shell)
     return take_python if is_python(word) else READERS.get(name)
+
+
+def _is_users_file(word: str, shell: Shell) -> bool:
+    """Tell whether a word that reads like a command, or like A=1, is a file that was written here.
+
+    A path that nobody may execute is no command.
+    """
+    path = shell.cwd / word
+    if word.endswith(SCRIPT_ENDS) or not path.is_file():
+        return False
+    return "/" not in word or is_assignment(word) or not os.access(path, os.X_OK)
 
 
 def _refusal_of(name: str) -> Refusal | None:
@@ -152,10 +164,13 @@ def _reader_of_module(words: tuple[str, ...], known: Known, shell: Shell) -> Rea
 
 
 def _as(name: str, reader: Reader, *more: str) -> Reader:
-    """Return a reader of ``-m MODULE …`` that reads it as a command of another name."""
+    """Return a reader of ``-m MODULE …`` that reads it as a command of another name.
+
+    A launcher starts interpreters of its own: the options of the one that runs it end there.
+    """
 
     def take(words: tuple[str, ...], known: Known, shell: Shell) -> tuple[tuple[str, ...], Known]:
-        return reader((name, *more, *words[2:]), replace(known, is_python=False), shell)
+        return reader((name, *more, *words[2:]), known.without_python(), shell)
 
     return take
 

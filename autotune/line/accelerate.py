@@ -41,6 +41,13 @@ def take_accelerate(
     return tuple(answer.words), known
 
 
+def take_accelerate_launch(
+    words: tuple[str, ...], known: Known, shell: Shell
+) -> tuple[tuple[str, ...], Known]:
+    """Read ``accelerate-launch``, a command of accelerate's that is ``accelerate launch``."""
+    return take_accelerate(("accelerate", "launch", *words[1:]), known, shell)
+
+
 def _asked(words: tuple[str, ...], known: Known, shell: Shell) -> Answer:
     """Have accelerate read its options in a process of its own: it imports torch."""
     try:

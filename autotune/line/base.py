@@ -48,6 +48,11 @@ class Shell:
         return replace(shell, command=shlex.join(["autotune", *before]))
 
     @property
+    def trains(self) -> bool:
+        """The program trains for good, as ``autotune run`` has it: not in trials."""
+        return shlex.split(self.command)[1:2] == ["run"]
+
+    @property
     def bin_dir(self) -> Path:
         """The folder of our own environment's commands."""
         return Path(self.prefix) / "bin"
@@ -85,6 +90,12 @@ class Known:
     def with_env(self, variables: Mapping[str, str]) -> Known:
         """Return a copy that sets further variables."""
         return replace(self, env={**self.env, **variables})
+
+    def without_python(self) -> Known:
+        """Return a copy for what another interpreter runs."""
+        return replace(
+            self, python_options=(), warning_filters=(), is_safe_path=False, is_python=False
+        )
 
     def with_note(self, sentence: str) -> Known:
         """Return a copy with one more sentence for the user."""

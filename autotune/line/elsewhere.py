@@ -63,7 +63,17 @@ LAUNCHERS = {
 WITH_NAMES = named("-n --name -p --prefix --cwd --with --python -e --env --env-file -v -w -C -H")
 
 # Words at which a program may begin, behind another command
-STARTERS = {"env", "torchrun", "accelerate", "srun", "bash", "sh", *HARMLESS, *LAUNCHERS}
+STARTERS = {
+    "env",
+    "torchrun",
+    "accelerate",
+    "accelerate-launch",
+    "srun",
+    "bash",
+    "sh",
+    *HARMLESS,
+    *LAUNCHERS,
+}
 
 
 def refuse_manager(words: tuple[str, ...], known: Known, shell: Shell) -> UsageError:

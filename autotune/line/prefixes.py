@@ -1,13 +1,15 @@
 """``nohup``, ``time``, ``nice`` …: commands before a program that change nothing of its training.
 
-They are taken off, and that is said. Those that do change what it trains on, such as ``taskset``,
-are in ``elsewhere``: they must start autotune, so that its own processes inherit what they set.
+A search takes them off, and says so; on a run they must act, so there they start autotune. Those
+that do change what it trains on, such as ``taskset``, are in ``elsewhere``: they start autotune
+always, so that its own processes inherit what they set.
 """
 
 from __future__ import annotations
 
 import re
 
+from autotune.errors import UsageError
 from autotune.line.base import Known, Shell
 from autotune.line.table import Table, named
 
@@ -29,13 +31,17 @@ HARMLESS = {
     "exec": Table("exec", frozenset({"-a"}), named("-c -l")),
     "command": Table("command", switches=frozenset({"-p"})),
 }
+WITHOUT_EFFECT = frozenset({"exec", "command"})  # they only say how a shell starts the next word
 
 
 def take_harmless(
     words: tuple[str, ...], known: Known, shell: Shell
 ) -> tuple[tuple[str, ...], Known]:
-    """Take one such command off, with its options."""
-    del shell
+    """Take one such command off, with its options.
+
+    Raises:
+        UsageError: in a run, where it must act; with the line to type.
+    """
     name = words[0].rpartition("/")[2]
     after = words[1:]
     if name == "nice" and after and re.fullmatch(r"-\d+", after[0]):  # nice -10
@@ -44,6 +50,12 @@ def take_harmless(
         rest = HARMLESS[name].take(after).rest
     if name == "timeout" and rest and DURATION.fullmatch(rest[0]):
         rest = rest[1:]
+    if shell.trains and rest and name not in WITHOUT_EFFECT:
+        before = words[: len(words) - len(rest)]
+        raise UsageError(
+            f"{name} would not act on a run, which autotune starts itself. Let it start autotune:\n"
+            f"{known.to_type(before, rest, shell)}"
+        )
     return rest, known.with_note(_note(name))
 
 

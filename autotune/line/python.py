@@ -28,7 +28,7 @@ ASK = (
     "import sys, importlib.util as u; print(sys.prefix, '%d.%d' % sys.version_info[:2], "
     "u.find_spec('autotune') is not None, sep='\\n')"
 )
-ASK_S = 1.0
+ASK_S = 10.0  # on a busy machine; most answer within a tenth of a second
 DISTRIBUTION = "autotune-torch"
 
 
@@ -104,10 +104,10 @@ def _check_options(taken: Taken) -> None:
 
 
 def check_environment(words: tuple[str, ...], known: Known, shell: Shell) -> None:
-    """Refuse an interpreter of another environment; answers within two seconds.
+    """Refuse an interpreter of another environment.
 
     Raises:
-        UsageError: with what to install where, and the line to type.
+        UsageError: with what to install where, and the line to type; or that it does not answer.
     """
     word = words[0]
     found = shell.which(word, known)
@@ -118,7 +118,15 @@ def check_environment(words: tuple[str, ...], known: Known, shell: Shell) -> Non
         )
     if is_ours(found, shell):
         return
-    prefix, version, has_autotune = _asked(found)
+    try:
+        prefix, version, has_autotune = _asked(found)
+    except subprocess.TimeoutExpired as error:
+        raise UsageError(
+            f"'{word}' is {found}, and it did not answer within {ASK_S:g} s, so that nobody knows "
+            f"whether it has autotune. See whether '{shlex.quote(found)} -V' answers, or name the "
+            f"interpreter that runs autotune:\n"
+            f"{known.to_type((), (shell.python, *words[1:]), shell)}"
+        ) from error
     own = (str(Path(shell.prefix).resolve()), "{}.{}".format(*sys.version_info))
     if (prefix, version) == own:
         return
@@ -141,7 +149,11 @@ def is_ours(python: str, shell: Shell) -> bool:
 
 
 def _asked(python: str) -> tuple[str, str, bool]:
-    """Ask an interpreter for its prefix and version, and whether it has autotune."""
+    """Ask an interpreter for its prefix and version, and whether it has autotune.
+
+    Raises:
+        TimeoutExpired: when it does not answer.
+    """
     try:
         answer = subprocess.run(
             [python, "-c", ASK],
@@ -153,6 +165,6 @@ def _asked(python: str) -> tuple[str, str, bool]:
             cwd="/",
         )
         prefix, version, has_autotune = answer.stdout.splitlines()[-3:]
-    except (OSError, subprocess.SubprocessError, ValueError):
+    except (OSError, subprocess.CalledProcessError, ValueError):
         return "", "", False
     return str(Path(prefix).resolve()), version, has_autotune == "True"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from autotune.errors import UsageError
 from autotune.line.base import Known, Shell
-from autotune.line.table import Table, named
+from autotune.line.table import Table, Taken, named
 
 # man srun, of SLURM 24; options that choose machines and their share are the allocation's affair
 SRUN = Table(
@@ -35,13 +35,17 @@ SRUN = Table(
         "--usage --use-min-nodes --verbose --version --whole"
     ),
 )
+# Inside an allocation srun is left out, and with it what these would do
+CHDIR = "Go there first: cd FOLDER"
+UNSEEN = {"-D": CHDIR, "--chdir": CHDIR, "--export-file": "Set these variables before autotune"}
 
 
 def take_srun(words: tuple[str, ...], known: Known, shell: Shell) -> tuple[tuple[str, ...], Known]:
     """Read srun inside an allocation of one node; its tasks are ranks.
 
     Raises:
-        UsageError: for several nodes, and outside of an allocation, where srun must start autotune.
+        UsageError: for several nodes, for options that only srun can heed, and outside of an
+            allocation, where srun must start autotune.
     """
     taken = SRUN.take(words[1:])
     nodes = taken.last("-N", "--nodes") or known.variable("SLURM_NNODES", shell) or "1"
@@ -66,6 +70,13 @@ def take_srun(words: tuple[str, ...], known: Known, shell: Shell) -> tuple[tuple
             "srun starts the program on another machine. Let it start autotune there:\n"
             f"  {known.prefix(())}{command} -- {shlex.join(taken.rest)}"
         )
+    known = known.with_env(_exported(taken))
+    for option, mend in UNSEEN.items():
+        if (value := taken.last(option)) is not None:
+            raise UsageError(
+                f"srun {option} {value} is not done without srun. {mend}, and leave it "
+                "out of srun's options."
+            )
     variables = {"SLURM_NTASKS": str(tasks), "SLURM_STEP_NUM_TASKS": str(tasks)}
     if tasks == 1:
         known = known.with_env(variables | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"})
@@ -73,6 +84,24 @@ def take_srun(words: tuple[str, ...], known: Known, shell: Shell) -> tuple[tuple
         known = replace(known.with_env(variables), ranks=tasks)
     note = "srun is left out: trials run on this node, within its allocation."
     return taken.rest, known.with_note(note)
+
+
+def _exported(taken: Taken) -> dict[str, str]:
+    """Return the variables that ``--export`` sets beside those that are there.
+
+    Raises:
+        UsageError: when it takes those away, as all of its forms without ALL do.
+    """
+    wanted = taken.last("--export") or "ALL"
+    names = wanted.split(",")
+    if "ALL" not in names:
+        raise UsageError(
+            f"srun --export={wanted} keeps the other variables from the program, which is not done "
+            f"without srun. Say --export=ALL,{wanted.removeprefix('NONE').removeprefix('NIL')} if "
+            "it trains with them, or take them away before autotune: env -u NAME autotune …"
+        )
+    pairs = (name.partition("=") for name in names if "=" in name)
+    return {name: value for name, _, value in pairs}
 
 
 def _with_one_task(options: tuple[str, ...]) -> tuple[str, ...]:

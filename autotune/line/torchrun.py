@@ -7,6 +7,7 @@ and with underscores too, and their PET_* variables. Not covered: several nodes,
 from __future__ import annotations
 
 import shlex
+import subprocess
 from dataclasses import replace
 
 from autotune.errors import UsageError
@@ -36,6 +37,12 @@ TORCHRUN = Table(
     ),
     abbreviates=True,
 )
+COUNTED = frozenset({"cpu", "gpu", "xpu", "auto"})
+COUNT = (
+    "import sys; from torch.distributed.run import determine_local_world_size as count; "
+    "print(count(sys.argv[1]))"
+)
+ANSWER_S = 120.0  # it imports torch, from a slow disk as well
 SAID = ("--max-restarts", "--log-dir", "--redirects", "-r", "--tee", "-t", "--local-ranks-filter")
 
 
@@ -50,8 +57,7 @@ def take_torchrun(
     taken = TORCHRUN.take(words[1:])
     _check(taken, known, shell)
     count = taken.last("--nproc-per-node") or known.variable("PET_NPROC_PER_NODE", shell) or "1"
-    visible = known.variable("CUDA_VISIBLE_DEVICES", shell)
-    known = replace(known, ranks=_number(count, visible))
+    known = replace(known, ranks=_number(count, known, shell))
     assert known.ranks is not None, "it was read just now"
     if known.ranks > 1 and known.variable("OMP_NUM_THREADS", shell) is None:
         known = known.with_env({"OMP_NUM_THREADS": "1"})  # as torchrun sets it
@@ -107,23 +113,28 @@ def _check(taken: Taken, known: Known, shell: Shell) -> None:
             raise UsageError(f"autotune does not start ranks with {option}. Leave it out.")
 
 
-def _number(text: str, visible: str | None) -> int:
-    """Return a number of ranks; torchrun's ``gpu``, ``cpu`` and ``auto`` count them here."""
+def _number(text: str, known: Known, shell: Shell) -> int:
+    """Return a number of ranks; ``cpu``, ``gpu``, ``auto`` … are counted by torch itself."""
     if text.isdecimal() and int(text) > 0:
         return int(text)
-    from autotune import hardware
-
-    gpus = len(hardware.detect(visible).gpus)
-    match text:
-        case "cpu":
-            return hardware.cpu_quota()
-        case "gpu" if gpus:
-            return gpus
-        case "auto":
-            return gpus or hardware.cpu_quota()
-        case "gpu":
-            raise UsageError("torchrun --nproc-per-node gpu: there is no GPU here. Give a number.")
-        case _:
-            raise UsageError(
-                f"torchrun --nproc-per-node {text}: give a number of ranks, or gpu, cpu or auto."
-            )
+    if text not in COUNTED:
+        raise UsageError(
+            f"torchrun --nproc-per-node {text}: give a number of ranks, or gpu, cpu or auto."
+        )
+    try:
+        done = subprocess.run(
+            [shell.python, "-P", "-c", COUNT, text],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_S,
+            check=True,
+            env={**shell.variables, **known.env},
+        )
+        return int(done.stdout.split()[-1])
+    except subprocess.TimeoutExpired as error:
+        why = f"torch did not count them within {ANSWER_S:.0f} s"
+        raise UsageError(f"torchrun --nproc-per-node {text}: {why}. Give a number.") from error
+    except subprocess.CalledProcessError as error:
+        why = (error.stderr.strip().splitlines() or ["torch did not count them"])[-1]
+        raise UsageError(f"torchrun --nproc-per-node {text}: {why} Give a number.") from error

@@ -13,6 +13,7 @@ import pytest
 from autotune.errors import UsageError
 from autotune.inside import frames
 from autotune.line import Line, Shell, read, words_of
+from autotune.line.ask_accelerate import Answer
 from autotune.line.shell_script import candidates
 from autotune.local_ranks import environment_of
 from autotune.program import Program, ProgramKind
@@ -25,7 +26,15 @@ SCRIPT, MODULE = ProgramKind.SCRIPT, ProgramKind.MODULE
 def place(tmp_path: Path) -> Path:
     """A project: a script, a package with and without __main__, a shell script."""
     home = (tmp_path / "project").resolve()
-    for name in ("train.py", "src/run.py", "pkg/__init__.py", "pkg/train.py", "pkg/__main__.py"):
+    odd = ("tools/time", "lr=1/train.py")
+    for name in (
+        *odd,
+        "train.py",
+        "src/run.py",
+        "pkg/__init__.py",
+        "pkg/train.py",
+        "pkg/__main__.py",
+    ):
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text(f"# {name}\n")
     (home / "bare").mkdir()
@@ -75,6 +84,9 @@ def test_lines_name_the_script_its_arguments_and_what_is_set_for_it(place: Path)
         "env A=1 env B= python train.py": {"env": {"A": "1", "B": ""}},
         "CUDA_VISIBLE_DEVICES=0 train.py": {"visible_devices": "0"},
         "nohup nice -n 5 time python train.py": {},
+        "tools/time x": {"path_typed": "tools/time", "args": ("x",)},
+        "python lr=1/train.py": {"path_typed": "lr=1/train.py"},
+        "lr=1/train.py": {"path_typed": "lr=1/train.py"},
         "timeout -k 5 90m stdbuf -oL python train.py x": {"args": ("x",)},
         f"torchrun {torchrun} train.py --lr 1": {
             "ranks": 3, "args": ("--lr", "1"), "python_options": ("-u",),
@@ -91,9 +103,11 @@ def test_lines_name_the_script_its_arguments_and_what_is_set_for_it(place: Path)
     }  # fmt: skip
     for text, wanted in cases.items():
         found = program(place, text)
-        assert (found.kind, found.source) == (SCRIPT, str(place / "train.py")), text
-        assert found.path_typed == "train.py", text
-        everything = {"args": (), "ranks": None, "import_root": str(place), **wanted}
+        path = str(wanted.get("path_typed", "train.py"))
+        assert (found.kind, found.source) == (SCRIPT, str(place / path)), text
+        assert found.path_typed == path, text
+        root = str((place / path).parent)
+        everything = {"args": (), "ranks": None, "import_root": root, **wanted}
         seen = {name: getattr(found, name) for name in everything}
         if "torch" in text and "ranks" not in wanted:
             everything["ranks"] = 2
@@ -127,6 +141,8 @@ def test_a_process_of_ours_reads_the_same_program_from_its_words(place: Path) ->
         "A=1 torchrun --nproc-per-node 2 -m pkg x",
         "src/run.py:fit",
         "pkg.train:fit x",
+        "python tools/time x",
+        "python lr=1/train.py x",
     ):
         found = program(place, text)
         again = read(found.words, shell_at(place)).program
@@ -218,7 +234,9 @@ def test_lines_that_another_command_must_start_are_answered_with_what_to_type(
 
 
 def test_lines_that_cannot_be_started_say_what_is_wrong_and_the_mend(place: Path) -> None:
-    (place / "sweep.py").write_text("import hydra\n")
+    (place / "sweep.py").write_text("import hydra\n@hydra.main()\n")
+    (place / "named.py").write_text("from hydra import (\n    compose,\n    main,\n)\n")
+    (place / "compose.py").write_text("from hydra import compose, initialize\n")
     cases = {
         "trian.py": "There is no program 'trian.py'. Did you mean 'train.py'?",
         "python trian.py": "Did you mean 'train.py'?",
@@ -248,13 +266,15 @@ def test_lines_that_cannot_be_started_say_what_is_wrong_and_the_mend(place: Path
         "python3.0 train.py": "There is no interpreter 'python3.0'",
         "sweep.py -m lr=1,2": "several times in one start",
         "python sweep.py lr=1 --multirun": "several times in one start",
+        "named.py -m": "several times in one start",
     }
     for text, said in cases.items():
         if text == "torchrun --standalon train.py":
             assert program(place, text).ranks == 1, "torchrun takes what is cut short"
             continue
         assert said in refusal(place, text), text
-    assert program(place, "train.py -m").args == ("-m",), "no Hydra, so its own flag"
+    for own in ("train.py", "compose.py"):
+        assert program(place, f"{own} -m").args == ("-m",), "not hydra.main, so its own flag"
     with pytest.raises(UsageError, match="Say it once"):
         read(["torchrun", "--nproc-per-node", "2", "train.py"], shell_at(place), ranks=3)
     assert read(["train.py"], shell_at(place), ranks=3).program.ranks == 3
@@ -269,6 +289,16 @@ def test_srun_is_left_out_inside_an_allocation_and_its_tasks_are_ranks(place: Pa
     one = program(place, "srun python train.py", **inside)
     assert (one.ranks, one.env["SLURM_PROCID"]) == (None, "0")
     assert "on 4 nodes" in refusal(place, "srun -N 4 python train.py", **inside)
+    exported = program(place, "srun --export=ALL,A=1,HOME python train.py", **inside)
+    assert exported.env.items() >= {"A": "1", **one.env}.items()
+    for option, mend in {
+        "-D sub": "srun -D sub is not done without srun. Go there first: cd FOLDER, and leave it",
+        "--chdir=sub": "srun --chdir sub is not done",
+        "--export=A=1,B": "Say --export=ALL,A=1,B if",
+        "--export=NONE": "take them away before autotune: env -u NAME autotune",
+        "--export-file=x": "Set these variables before autotune",
+    }.items():
+        assert mend in refusal(place, f"srun {option} python train.py", **inside), option
 
 
 def test_ranks_that_stand_for_tasks_of_srun_find_their_numbers(
@@ -282,8 +312,45 @@ def test_ranks_that_stand_for_tasks_of_srun_find_their_numbers(
     assert "SLURM_PROCID" not in environment_of(1, 4, 29500, "run", "key"), "ranks of our own"
 
 
-def test_an_interpreter_of_another_environment_is_told_within_seconds_what_to_install(
+def test_what_must_act_on_a_run_is_answered_with_the_line_in_which_it_does(place: Path) -> None:
+    shell = replace(shell_at(place), command="autotune run best.yaml")
+    for text in (
+        "timeout -k 5 1h python train.py x",
+        "A=1 nohup python train.py",
+        "nice -n 5 torchrun --nproc-per-node 2 train.py",
+        "/usr/bin/time -v -- python train.py",
+    ):
+        with pytest.raises(UsageError) as caught:
+            read(words_of(text), shell)
+        place_of_program = min(text.find(w) for w in ("python", "torchrun") if w in text)
+        before, after = text[:place_of_program], text[place_of_program:]
+        assert str(caught.value).endswith(f"\n  {before}autotune run best.yaml -- {after}"), text
+    assert read(words_of("exec python train.py"), shell).program.source.endswith("train.py")
+
+
+def test_ranks_do_not_get_the_options_of_the_interpreter_that_runs_their_launcher(
     place: Path,
+) -> None:
+    text = "python -O -P -W error -X dev -m torch.distributed.run --nproc-per-node 2"
+    found = program(place, f"{text} train.py")
+    assert (found.python_options, found.warning_filters) == (("-u",), ())
+    assert found.import_root == str(place)
+    bare = program(place, f"{text} --no-python python -B train.py")
+    assert bare.python_options == ("-B",)
+
+
+def test_ranks_that_a_line_does_not_number_are_counted_by_torch(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.hardware.cpu_quota", lambda: 77)
+    from torch.distributed.run import determine_local_world_size
+
+    found = program(place, "torchrun --nproc-per-node=cpu train.py")
+    assert found.ranks == determine_local_world_size("cpu")
+
+
+def test_an_interpreter_of_another_environment_is_told_within_seconds_what_to_install(
+    place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = place / "other" / "bin" / "python"
     other.parent.mkdir(parents=True)
@@ -296,6 +363,12 @@ def test_an_interpreter_of_another_environment_is_told_within_seconds_what_to_in
     other.write_text("#!/bin/sh\necho /other; echo 3.12; echo True\n")
     assert "install" not in refusal(place, f"{other} train.py")
     other.write_text("#!/bin/sh\nsleep 60\n")
+    monkeypatch.setattr("autotune.line.python.ASK_S", 0.1)
+    assert "it did not answer within 0.1 s" in (said := refusal(place, f"{other} train.py"))
+    assert f"\n  autotune search --budget 90s -- {sys.executable} train.py" in said
+    assert "another environment" not in said
+    monkeypatch.undo()
+    other.write_text("#!/bin/sh\nexit 1\n")
     assert "If autotune is not installed there" in refusal(place, f"{other} train.py")
     shim = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
     other.write_text(shim)
@@ -334,7 +407,9 @@ def test_lines_of_a_shell_script_that_start_nothing_are_left_alone(place: Path) 
 
 
 @pytest.mark.skipif(not shutil.which("accelerate", path=OUR_BIN), reason="accelerate is missing")
-def test_accelerate_says_its_ranks_and_variables_by_flags_and_config_file(place: Path) -> None:
+def test_accelerate_says_its_ranks_and_variables_by_flags_and_config_file(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (place / "config.yaml").write_text(
         "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nnum_processes: 2\n"
         "num_machines: 1\nmixed_precision: bf16\ngpu_ids: all\nuse_cpu: false\n"
@@ -344,6 +419,10 @@ def test_accelerate_says_its_ranks_and_variables_by_flags_and_config_file(place:
     assert (found.kind, found.target, found.args) == (MODULE, "pkg.train", ("--x", "1"))
     assert found.ranks == 2
     assert found.env["ACCELERATE_MIXED_PRECISION"] == "bf16"
+    answer = Answer(words=("-m", "pkg.train", "--x", "1"), ranks=2, env=dict(found.env))
+    monkeypatch.setattr("autotune.line.accelerate._asked", lambda *_: answer)
+    hyphened = program(place, "accelerate-launch --config_file config.yaml -m pkg.train --x 1")
+    assert replace(hyphened, command=found.command) == found
 
 
 def test_a_program_that_is_installed_counts_as_the_program_and_not_as_a_library(

@@ -1,0 +1,239 @@
+"""Processes that begin as copies of one that has imported torch: a start takes milliseconds.
+
+For tests of how processes *end*, which need many of them, and no start of an interpreter. In a
+process that called ``begin()``, whatever starts our own interpreter gets a copy of it instead,
+with the arguments, environment, descriptors, folder and session that were asked for. Before a copy
+runs what changes torch (``CHANGES``) it leaves an untouched one behind, its nursery, of which what
+it starts is copied: a child of its own all the same (CLONE_PARENT of clone(2)).
+"""
+
+from __future__ import annotations
+
+import _posixsubprocess
+import atexit
+import ctypes
+import fcntl
+import gc
+import importlib.machinery
+import json
+import os
+import platform
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+CHANGES = ("autotune.inside",)
+PRELOADED = (
+    "torch._dynamo",
+    "torch.distributed",
+    "torch.distributed.run",
+    "torch.multiprocessing",
+    "torch.utils.data",
+    "autotune.api",
+    "autotune.cli",
+    "autotune.local_ranks",
+    "autotune.inside.children",
+    "autotune.inside.driver",
+    "autotune.inside.follower",
+    "autotune.inside.run",
+    "autotune.rig",
+)
+CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine(), -1)  # of Linux
+CLONE_PARENT = 0x8000
+VALUED = ("-X", "-W")
+
+_fork_exec: Callable[..., int] = _posixsubprocess.fork_exec
+_path: list[str] = []
+
+
+def begin() -> None:
+    """Import what is slow, and take the place of the system's way to start processes."""
+    _path[:] = sys.path
+    for name in PRELOADED:
+        __import__(name)
+    gc.freeze()
+    _start_by(_copied)
+    os.execve = _replaced
+    os.execv = lambda path, argv: _replaced(path, argv, os.environ)
+
+
+def _start_by(fork_exec: Callable[..., int]) -> None:
+    """Have subprocess and multiprocessing start processes by this."""
+    for module in (_posixsubprocess, subprocess):
+        name = "fork_exec" if module is _posixsubprocess else "_fork_exec"
+        setattr(module, name, fork_exec)
+
+
+def _leave_nursery() -> None:
+    """Leave an untouched copy behind, of which all that starts from here on is copied."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if not os.fork():
+        ours.close()
+        _nurse(theirs)
+    theirs.close()
+
+    def copied(args: Sequence[Any], executables: Sequence[bytes], *more: Any) -> int:
+        if not _is_ours(executables[0]):
+            return _fork_exec(args, executables, *more)
+        (_, pass_fds, cwd, env, stdin, _, _, stdout, _, stderr, _, failed, _, session) = more[:14]
+        stdio = (own if own >= 0 else n for n, own in enumerate((stdin, stdout, stderr)))
+        fds = dict(zip((0, 1, 2), stdio, strict=True)) | {n: n for n in {*pass_fds} - {failed}}
+        variables = os.environb if env is None else dict(v.split(b"=", 1) for v in env)
+        wanted = {
+            "argv": [os.fsdecode(arg) for arg in args],
+            "env": {os.fsdecode(k): os.fsdecode(v) for k, v in variables.items()},
+            "cwd": os.fsdecode(cwd or Path.cwd()),
+            "session": bool(session),
+            "fds": list(fds),
+        }
+        socket.send_fds(ours, [json.dumps(wanted).encode()], list(fds.values()))
+        return int(ours.recv(64))
+
+    _start_by(copied)
+
+
+def _nurse(requests: socket.socket) -> NoReturn:
+    """Start copies for the process that this one was left behind by, until that has gone."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    while True:
+        text, fds, _, _ = socket.recv_fds(requests, 1 << 20, 64)
+        if not text:
+            os._exit(0)
+        pid = ctypes.CDLL(None).syscall(CLONE, CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
+        if pid == 0:
+            ctypes.pythonapi.PyOS_AfterFork_Child()
+            _be_born(json.loads(text), fds)
+        requests.send(str(pid).encode())
+        for number in fds:
+            os.close(number)
+
+
+def _be_born(wanted: dict[str, Any], fds: list[int]) -> NoReturn:
+    """Become what was asked of a nursery."""
+    try:
+        high = [fcntl.fcntl(number, fcntl.F_DUPFD, 500) for number in fds]
+        for own, number in zip(high, wanted["fds"], strict=True):
+            os.dup2(own, number)
+        _close_but(set(wanted["fds"]))
+        os.chdir(wanted["cwd"])
+        if wanted["session"]:
+            os.setsid()
+        _interpret(wanted["argv"], wanted["env"])
+    finally:
+        os._exit(255)
+
+
+def _close_but(kept: set[int]) -> None:
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers
+        if int(name) not in kept:
+            with suppress(OSError):
+                os.close(int(name))
+
+
+def _copied(args: Sequence[Any], executables: Sequence[bytes], *more: Any) -> int:
+    """Do what ``_posixsubprocess.fork_exec`` does, in a copy of this process if it is Python."""
+    if not _is_ours(executables[0]):
+        return _fork_exec(args, executables, *more)
+    (_, pass_fds, cwd, env, stdin, _, _, stdout, _, stderr, _, failed, _, session) = more[:14]
+    before_exec = next((one for one in more[14:] if callable(one)), None)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if pid := os.fork():
+        return pid
+    try:
+        for number, wanted in enumerate((stdin, stdout, stderr)):
+            if wanted >= 0:
+                os.dup2(wanted, number)
+        _close_but({0, 1, 2, *pass_fds} - {failed})  # whose end tells that it was started
+        if cwd is not None:
+            os.chdir(cwd)
+        if session:
+            os.setsid()
+        if before_exec is not None:
+            before_exec()
+        variables = os.environ if env is None else dict(v.split(b"=", 1) for v in env)
+        _interpret([os.fsdecode(arg) for arg in args], variables)
+    finally:
+        os._exit(255)
+
+
+def _replaced(path: Any, argv: Any, env: Any) -> NoReturn:
+    """Do what ``os.execve`` does, in this very process."""
+    if not _is_ours(path):
+        _execve(path, argv, env)
+    _interpret([os.fsdecode(word) for word in argv], dict(env))
+
+
+_execve = os.execve
+
+
+def _is_ours(path: Any) -> bool:
+    return os.fsdecode(path) == sys.executable
+
+
+def _interpret(argv: Sequence[str], variables: Any) -> NoReturn:
+    """Do what the interpreter does with a command line, and end."""
+    variables = {os.fsdecode(k): os.fsdecode(v) for k, v in variables.items()}
+    _start_by(_copied)
+    os.environ.clear()
+    os.environ.update(variables)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    words, has_safe_path = list(argv[1:]), False
+    while words[0].startswith("-") and words[0] not in {"-m", "-c"}:
+        has_safe_path |= words[0] == "-P"
+        del words[: 1 + (words[0] in VALUED)]
+    sys.path[:] = _path
+    code = 0
+    try:
+        _execute(words, has_safe_path=has_safe_path)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            sys.stderr.write(f"{end.code}\n")
+    except BaseException:  # noqa: BLE001 - as the interpreter does
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code & 0xFF)
+
+
+def _execute(words: list[str], *, has_safe_path: bool) -> None:
+    """Run ``-m MODULE``, ``-c CODE`` or a script as ``__main__``."""
+    if words[0] == "-m":
+        if words[1].startswith(CHANGES):
+            _leave_nursery()
+        if not has_safe_path:
+            sys.path.insert(0, str(Path.cwd()))
+        sys.argv[:] = words[1:]
+        sys.modules.pop(words[1], None)  # runpy wants to import it
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        vars(main)["__builtins__"] = __builtins__
+        runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]
+        return
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    vars(main)["__builtins__"] = __builtins__
+    if words[0] == "-c":
+        sys.argv[:] = ["-c", *words[2:]]
+        sys.path.insert(0, "")
+        exec(words[1], vars(main))
+        return
+    sys.argv[:] = words
+    if not has_safe_path:
+        sys.path.insert(0, str(Path(words[0]).resolve().parent))
+    loader = importlib.machinery.SourceFileLoader("__main__", str(Path.cwd() / words[0]))
+    vars(main).update(__file__=words[0], __loader__=loader)
+    exec(compile(Path(words[0]).read_bytes(), words[0], "exec"), vars(main))
