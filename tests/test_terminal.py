@@ -45,12 +45,13 @@ open(sys.argv[1], "w").write(json.dumps(found))
 """
 # Holds a terminal, with a child in it that would live for ever, and says the child's number.
 HOLDS = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from autotune import processes
 from autotune.program import LaunchPlan
 from autotune.terminal import Terminal
 log = Path(sys.argv[1])
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and children inherit that
 child = "from autotune import terminal; import time; terminal.take(); print(1); time.sleep(600)"
 held = Terminal(log)
 process = processes.start(LaunchPlan((sys.executable, "-c", child), "."), log, held)
