@@ -23,7 +23,7 @@ from autotune.inside.group import ALONE, Group
 from autotune.inside.seams import Seams
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.optimizer import implementation_of, implementations_of
-from autotune.inside.seams.process import profiles, sdpa_backend
+from autotune.inside.seams.process import matmul_precision, profiles, sdpa_backend
 from autotune.profile import DatasetFacts, OptimizerFacts, Profile
 from autotune.strategies.base import ACCELERATE, DDP, FABRIC, LIGHTNING, TRANSFORMERS
 
@@ -123,7 +123,7 @@ class Observer(FirstSteps):
             num_threads=torch.get_num_threads(),
             interop_threads=torch.get_num_interop_threads(),
             cudnn_benchmark=cudnn.benchmark,
-            matmul_precision=torch.get_float32_matmul_precision(),
+            matmul_precision=matmul_precision(),
             flush_denormal=_flushes_denormals(),
             deterministic_algorithms=(
                 torch.are_deterministic_algorithms_enabled() or cudnn.deterministic

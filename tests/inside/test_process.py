@@ -9,7 +9,7 @@ import torch
 from torch.backends import cuda, cudnn
 from torch.nn import functional
 
-from autotune.inside.seams.process import ProcessSeam
+from autotune.inside.seams.process import ProcessSeam, matmul_precision
 
 
 @pytest.fixture
@@ -89,3 +89,16 @@ def test_kernels_of_attention_agree(seam: ProcessSeam) -> None:
     assert results["math"][0] != results["flash"][0]
     torch.testing.assert_close(results["math"][1], results["flash"][1])
     torch.testing.assert_close(results["math"][2], results["flash"][2])
+
+
+def test_the_precision_of_products_is_known_where_torch_does_not_say(seam: ProcessSeam) -> None:
+    own = torch.get_float32_matmul_precision()
+    try:
+        for before in ("highest", "high", "medium"):
+            torch.set_float32_matmul_precision(before)
+            seam.switch("tf32", "bf16")
+            cuda.matmul.allow_tf32 = True  # as scripts set it when they start
+            assert matmul_precision() == ("medium" if before == "medium" else "high")
+            seam.settle()
+    finally:
+        torch.set_float32_matmul_precision(own)

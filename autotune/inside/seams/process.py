@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch.autograd import profiler
-from torch.backends import cuda, cudnn
+from torch.backends import cuda, cudnn, mkldnn
 
 from autotune.config import KnobValue
 from autotune.inside.seams.base import Patches
@@ -103,11 +103,25 @@ class _Deterministic(_Remembering):
         return bool(value) and algorithms, warn_only, bool(value) and convolutions
 
 
+def matmul_precision() -> str:
+    """Return how coarsely products of fp32 may be computed: highest, high or medium.
+
+    torch itself does not say once a program has used both its older and its newer names for it, as
+    ``set_float32_matmul_precision("medium")`` and then ``cuda.matmul.allow_tf32 = True``.
+    """
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        by_cuda = torch.cuda.is_available()
+        name = (cuda if by_cuda else mkldnn).matmul.fp32_precision
+        return {"bf16": "medium", "tf32": "high"}.get(name, "highest")
+
+
 class _Tf32(_Remembering):
     """TF32 products on CUDA, or what the program set itself; the CPU has a knob of its own."""
 
     def read(self) -> tuple[Any, ...]:
-        return torch.get_float32_matmul_precision(), bool(cudnn.allow_tf32)
+        return matmul_precision(), bool(cudnn.allow_tf32)
 
     def write(self, *values: Any) -> None:
         if torch.cuda.is_available():
