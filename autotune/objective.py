@@ -204,6 +204,8 @@ class Objective:
             return ending
         if self._needs_reference and (ending := self._renew_reference(give_up)):
             return ending
+        if ending := self._live.ready_for(config, give_up):  # that process may have ended meanwhile
+            return ending
         assert self._reference is not None, "a reference was measured above"
         floor = None
         if incumbent:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import repeat
+from itertools import chain, repeat
 from typing import cast
 
 import pytest
@@ -220,6 +220,18 @@ def test_a_program_that_ends_in_the_first_turn_is_started_once_more() -> None:
     assert [number for number, _, _ in rigs.asked] == [1, 1, 2, 2], "a new rig is anchored anew"
     assert rigs.configs == [BASE, OTHER, BASE, OTHER]
     assert not rigs.mode.brief
+
+
+def test_a_process_that_ends_while_the_baseline_is_measured_before_a_config_is_replaced() -> None:
+    ending = Ending(Outcome.RAN_OUT, "the program came to its end")
+    base: Iterator[Answer] = chain([1000.0, 1000.0, ending], repeat(1000.0))
+    rigs, objective = scripted(base=base, other=iter([800.0, ending, 800.0]))
+    for _ in range(2):
+        record = objective(OTHER, "a test", never, 1.0)
+        assert record.outcome is Outcome.OK
+    assert rigs.mode.brief
+    processes = [(1, BASE), (1, OTHER), (2, BASE), (3, BASE), (4, OTHER)]
+    assert [(n, c) for n, c, _ in rigs.asked][-5:] == processes
 
 
 def test_each_config_has_a_process_of_its_own_where_none_lives_through_two_windows() -> None:
