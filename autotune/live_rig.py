@@ -29,6 +29,7 @@ SILENCE_STEPS = 30
 # before is too short for that.
 LEAST_ANSWERS = 2
 MOST_WINDOWS_MORE = 4  # to let the baseline make some more steps
+SAMPLES_OF_A_STEP = {"batch_size", "accumulation_steps", "strategy", "world_size"}
 MOST_STARTS = 3  # of a program that asks for one mode after the other
 
 
@@ -172,9 +173,14 @@ class LiveRig:
             self._rig.close()
         self._rig = self._on_rig = None
 
-    def _outlives(self, ending: Ending) -> bool:
-        """Tell whether the baseline goes on where a config's process came to its end."""
-        return self.lived.steps(self.mode.epochs) > ending.steps
+    def _is_shorter_than_baseline(self, config: Config, ending: Ending) -> bool:
+        """Tell whether the baseline goes on where a config's process came to its end.
+
+        Where each step has more samples, there may rightly be fewer of them.
+        """
+        has_other_steps = not SAMPLES_OF_A_STEP.isdisjoint(config.changes_from(self.base.config))
+        goes_on = self.lived.steps(self.mode.epochs) > ending.steps
+        return config != self.base.config and goes_on and not has_other_steps
 
     def _open(self, setting: Setting, give_up: GiveUp) -> Ready | Ending:
         for _ in range(MOST_STARTS):
@@ -201,7 +207,7 @@ class LiveRig:
         if isinstance(result, Ending):
             is_short = result.outcome is Outcome.RAN_OUT and self._answers < LEAST_ANSWERS
             self.close()
-            if is_short and config != self.base.config and self._outlives(result):
+            if is_short and self._is_shorter_than_baseline(config, result):
                 return replace(result, reason=f"{result.reason}, where the baseline goes on")
             if is_short and not compiles and not self.mode.brief:
                 self._rigs.take_mode(replace(self.mode, brief=True))

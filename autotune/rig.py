@@ -38,6 +38,7 @@ from autotune.wire import (
     Measure,
     Measured,
     NotFinite,
+    Phase,
     Progress,
     Ready,
     Rehearsed,
@@ -112,6 +113,7 @@ class Rig:
         self._terminal: Terminal | None = None
         self._asked: Asked | None = None
         self._number = 0  # of the last question; answers to earlier ones are dropped
+        self._phase: Phase = "start-up"  # as it last said, maybe while nobody was asking
         self.steps = 0  # of the program in all, as it last answered
         self.log = directory / "log.txt"
 
@@ -340,7 +342,7 @@ class Rig:
     ) -> Ready | Measured | Dissected | NotFinite | Rehearsed | Ending:
         """Wait for an answer, sampling probes; end on death, silence, or the caller's wish."""
         assert self._link is not None, "an answer needs an open rig"
-        heard, patience_s = monotonic(), silence_s
+        heard = monotonic()
         while True:
             try:
                 message = self._link.receive(POLL_S)
@@ -352,8 +354,7 @@ class Rig:
             match message:
                 case Progress(phase):
                     heard = now
-                    is_between = phase == "between epochs"
-                    patience_s = max(silence_s, BETWEEN_EPOCHS_S) if is_between else silence_s
+                    self._phase = phase
                     self._reports.progress(message)
                 case Doubted(sentence):
                     self._reports.doubt(sentence)
@@ -368,6 +369,8 @@ class Rig:
                 case None:
                     if self._has_died():
                         return self._post_mortem()
+                    is_between = self._phase == "between epochs"
+                    patience_s = max(silence_s, BETWEEN_EPOCHS_S) if is_between else silence_s
                     if now - heard > patience_s:
                         return self._hung(patience_s)
                 case _:

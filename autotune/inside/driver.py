@@ -54,7 +54,8 @@ RECORDED_S = 0.2  # of steps whose communication is recorded
 MOST_RECORDED_STEPS = 20
 FIRST_WORD_S = 1.0  # without a step; later words come ever more rarely
 LATER_WORDS = 1.5
-MOST_STEPS_AWAY = 200  # from the training loaders, or as many as the epoch had: it is another stage
+# From the training loaders; beyond both, and as many steps as the epoch had, it is another stage.
+MOST_STEPS_AWAY, LONGEST_AWAY_S = 200, 30.0
 LAST_WORD_S = 300.0  # one that stands still for longer has been described; silence then counts
 FIRST_STEPS = 8  # each is told of, so that the parent knows how long a step takes
 
@@ -110,6 +111,7 @@ class Driver(Borders):
         self._overtime = threading.Timer(0.0, lambda: None)
         self._is_ready = threading.Event()
         self._left_at: int | None = None  # steps when the program left its training loader
+        self._left_s = started
         for work in (self._describe_start, self._watch_forks):
             threading.Thread(target=work, daemon=True).start()
 
@@ -128,21 +130,26 @@ class Driver(Borders):
 
     def paused(self) -> None:
         """Stop all clocks at the end of an epoch."""
+        if self.forks.is_child:
+            return
         with self._turn:
             self._tally.pause()
             if self._meter is not None and not self._is_answered:
                 self._meter.pause()
-            self._left_at = self.steps
+            self._left_at, self._left_s = self.steps, perf_counter()
             if self._is_ready.is_set():
                 self._progress("between epochs")
 
     def resumed(self, begin_s: float) -> None:
         """Let them go on with the next epoch, of which its beginning is a part."""
+        if self.forks.is_child:
+            return
         with self._turn:
             self._tally.go_on()
             task = self._meter or self._dissection
             if task is not None:
                 task.resume(begin_s)
+            self._left_at = None
             if self._is_ready.is_set():
                 self._progress("warm-up")
 
@@ -181,7 +188,8 @@ class Driver(Borders):
 
     def _end_at_another_stage(self, steps_away: int) -> None:
         """End a program that trains on for long with loaders that are not tuned."""
-        if steps_away > max(MOST_STEPS_AWAY, self._feed_steps):
+        is_long = perf_counter() - self._left_s > LONGEST_AWAY_S
+        if is_long and steps_away > max(MOST_STEPS_AWAY, self._feed_steps):
             self.program_ended()
             self._link.send(Ended(self.steps, "", "", 0, at_s=time()))
             self._quit()

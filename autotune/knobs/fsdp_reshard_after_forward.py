@@ -30,11 +30,12 @@ class FsdpReshardAfterForward(StrategyOption):
                 f"the program clears gradients through its model ({profile.clears_by_model}) and "
                 "would not reach those of gathered weights"
             )
-        if work := profile.hand_work(HandKind.GRADIENTS):
-            return NotOffered(
-                f"the program changes gradients ({work.evidence}), which gathered weights do not "
-                "hold"
-            )
+        for kind in (HandKind.GRADIENTS, HandKind.PARAMETERS):
+            if work := profile.hand_work(kind):
+                return NotOffered(
+                    f"the program {kind.value} ({work.evidence}), and would reach gathered weights "
+                    "in place of those that are trained"
+                )
         return Domain((True, False))
 
     def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002

@@ -8,6 +8,7 @@ always, so that its own processes inherit what they set.
 from __future__ import annotations
 
 import re
+import shlex
 
 from autotune.errors import UsageError
 from autotune.line.base import Known, Shell
@@ -52,6 +53,11 @@ def take_harmless(
         rest = rest[1:]
     if shell.trains and rest and name not in WITHOUT_EFFECT:
         before = words[: len(words) - len(rest)]
+        if known.ranks is not None or "SLURM_NTASKS" in known.env:  # a launcher stands before it
+            raise UsageError(
+                f"{name} would not act on a run, which autotune starts itself. Leave it out, or "
+                f"write '{shlex.join(before)}' before autotune."
+            )
         raise UsageError(
             f"{name} would not act on a run, which autotune starts itself. Let it start autotune:\n"
             f"{known.to_type(before, rest, shell)}"

@@ -72,7 +72,7 @@ def take_srun(words: tuple[str, ...], known: Known, shell: Shell) -> tuple[tuple
         )
     known = known.with_env(_exported(taken))
     for option, mend in UNSEEN.items():
-        if (value := taken.last(option)) is not None:
+        if (value := taken.last(option)) is not None and not _is_here(option, value, shell):
             raise UsageError(
                 f"srun {option} {value} is not done without srun. {mend}, and leave it "
                 "out of srun's options."
@@ -86,6 +86,11 @@ def take_srun(words: tuple[str, ...], known: Known, shell: Shell) -> tuple[tuple
     return taken.rest, known.with_note(note)
 
 
+def _is_here(option: str, value: str, shell: Shell) -> bool:
+    """Tell whether an option asks for the folder in which the program starts in any case."""
+    return option in {"-D", "--chdir"} and (shell.cwd / value).resolve() == shell.cwd.resolve()
+
+
 def _exported(taken: Taken) -> dict[str, str]:
     """Return the variables that ``--export`` sets beside those that are there.
 
@@ -94,11 +99,17 @@ def _exported(taken: Taken) -> dict[str, str]:
     """
     wanted = taken.last("--export") or "ALL"
     names = wanted.split(",")
+    if "'" in wanted or '"' in wanted:
+        raise UsageError(
+            f"srun --export={wanted}: autotune does not read quotes there. Set these variables "
+            "before autotune, and leave them out of srun's options."
+        )
     if "ALL" not in names:
+        kept = [name for name in names if name not in {"NONE", "NIL"}]
         raise UsageError(
             f"srun --export={wanted} keeps the other variables from the program, which is not done "
-            f"without srun. Say --export=ALL,{wanted.removeprefix('NONE').removeprefix('NIL')} if "
-            "it trains with them, or take them away before autotune: env -u NAME autotune …"
+            f"without srun. Say --export={','.join(['ALL', *kept])} if it trains with them, or "
+            "take them away before autotune: env -u NAME autotune …"
         )
     pairs = (name.partition("=") for name in names if "=" in name)
     return {name: value for name, _, value in pairs}

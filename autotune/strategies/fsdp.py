@@ -7,8 +7,8 @@ by name, and what leaves the model or an optimizer as a state dict is whole, pla
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from autotune.config import Config
@@ -67,7 +67,7 @@ class Fsdp(Strategy):
         for part in module.modules():
             part.register_state_dict_post_hook(_whole_weights)
             part.register_load_state_dict_pre_hook(_shard_weights)
-        module.register_forward_hook(_let_go)
+        module.register_forward_hook(partial(_let_go, list(after.values())))
         return module
 
     def hand_over(self, optimizer: Optimizer, replaced: Mapping[Any, Any]) -> None:
@@ -99,12 +99,15 @@ class Fsdp(Strategy):
         called.set_requires_gradient_sync(enabled)
 
 
-def _let_go(module: nn.Module, *_: Any) -> None:
-    """After an evaluation the model's parameters are the sharded ones again, which are trained."""
+def _let_go(trained: Sequence[nn.Parameter], module: nn.Module, *_: Any) -> None:
+    """After an evaluation the model's parameters are the sharded ones again, which are trained.
+
+    So they are after a call between the backward pass and the step: gradients are theirs.
+    """
     import torch
     from torch.distributed.fsdp import FSDPModule
 
-    if not torch.is_grad_enabled():
+    if not torch.is_grad_enabled() or any(p.grad is not None for p in trained):
         for part in module.modules():
             if isinstance(part, FSDPModule):
                 part.reshard()
@@ -142,11 +145,15 @@ def _retired_class() -> type[nn.Parameter]:
         tensor.device,
         tensor.layout,
         tensor.is_sparse,
+        tensor.is_cuda,
+        tensor.nbytes,
+        tensor.itemsize,
     )
     harmless = {
         *(look.__get__ for look in looks),
         *(tensor.size, tensor.dim, tensor.numel, tensor.nelement),
-        *(tensor.is_complex, tensor.is_floating_point, tensor.element_size),
+        *(tensor.is_complex, tensor.is_floating_point, tensor.element_size, tensor.stride),
+        *(torch.is_complex, torch.is_floating_point, torch.numel, tensor.__repr__),
     }
 
     class Retired(nn.Parameter):

@@ -179,6 +179,8 @@ def test_between_epochs_the_parent_is_told_to_be_patient(parent: Parent) -> None
     driver._sent = -1e9  # an evaluation goes on for long
     driver.disturbed()
     driver.resumed(0.0)
+    driver._sent = -1e9
+    driver.disturbed()
     driver.paused()
     parent.ask(Measure(SETTING, LONG, 1))
     driver._obey()
@@ -190,7 +192,7 @@ def test_between_epochs_the_parent_is_told_to_be_patient(parent: Parent) -> None
         assert isinstance(message, Progress)
         told.append(message.phase)
     between, back = "between epochs", "warm-up"
-    assert told == [between, between, back, between, back]
+    assert told == [between, between, back, back, between, back]
 
 
 def test_a_program_that_goes_on_to_train_with_other_loaders_has_come_to_its_end(
@@ -200,6 +202,7 @@ def test_a_program_that_goes_on_to_train_with_other_loaders_has_come_to_its_end(
     for epoch_steps, away in ((0, MOST_STEPS_AWAY), (3 * MOST_STEPS_AWAY, 3 * MOST_STEPS_AWAY)):
         driver.paused()
         driver._feed_steps, before = epoch_steps, driver.steps
+        driver._left_s = -1e9
         while driver.steps < before + away:
             driver.step_made()
         with pytest.raises(ProgramQuitError):

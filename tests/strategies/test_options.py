@@ -121,6 +121,7 @@ def ends_with(*, shards: bool, clears_late: bool = False, reshards: bool = True)
         model.zero_grad() if clears_late else None
         loss.backward()
         model(x)  # as for the accuracy of the batch
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
         optimizer.step()
     return [float(value.double().sum()) for value in model.state_dict().values()]
 
@@ -166,7 +167,11 @@ def test_what_torch_would_not_write_into_a_shard_is_said_with_the_mend() -> None
         with pytest.raises(RuntimeError, match=r"Write \.data\.copy_\(\.\.\.\) instead"):
             weight.data = before
         weight.data.copy_(before + 1)
-        assert torch.equal(weight.full_tensor(), before.full_tensor() + 1)
+        weight.data += 1  # in place, and then the same is assigned
+        assert torch.equal(weight.full_tensor(), before.full_tensor() + 2)
+        with pytest.raises(RuntimeError, match="would never be called"):
+            weight.register_hook(lambda gradient: 0 * gradient)
+        model(torch.ones(2, 8)).register_hook(lambda gradient: gradient)
         model.to(torch.float64)
     finally:
         seam.remove()
