@@ -325,6 +325,10 @@ def test_what_must_act_on_a_run_is_answered_with_the_line_in_which_it_does(place
         place_of_program = min(text.find(w) for w in ("python", "torchrun") if w in text)
         before, after = text[:place_of_program], text[place_of_program:]
         assert str(caught.value).endswith(f"\n  {before}autotune run best.yaml -- {after}"), text
+    shell = replace(shell, variables={**shell.variables, "SLURM_JOB_ID": "7", "SLURM_NNODES": "1"})
+    for text in ("srun -n 2 nohup python train.py", "srun nohup python train.py"):
+        with pytest.raises(UsageError, match="Leave it out, or write 'nohup' before autotune"):
+            read(words_of(text), shell)
     assert read(words_of("exec python train.py"), shell).program.source.endswith("train.py")
 
 
