@@ -89,12 +89,12 @@ def main(folder: Path) -> None:
                 if name in left_out(kind, way):
                     continue
                 done = subprocess.run(
-                    command, cwd=folder, capture_output=True, text=True, timeout=60, check=False
+                    command, cwd=folder, capture_output=True, text=True, timeout=300, check=False
                 )
                 told[name] = (done.returncode, done.stderr)
             program = read(line, Shell.here(cwd=folder)).program
             with Rig(program, folder / f"{kind} {way}", folder / "cache", fenced) as rig:
-                ending = rig.open(bestfile.read(ours).setting if is_ours else None, never, 60.0)
+                ending = rig.open(bestfile.read(ours).setting if is_ours else None, never, 300.0)
             assert isinstance(ending, Ending), ending
             said = str(program_error(program, ending))
             told["search"] = (ending.outcome, ending.reason, said)
