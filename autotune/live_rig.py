@@ -10,6 +10,7 @@ from autotune import first_start
 from autotune.blame import MOST_MORE_STEPS, Lived
 from autotune.budget import seconds_left
 from autotune.config import Config
+from autotune.lr import PARTS
 from autotune.measurement import Anatomy, Measurement
 from autotune.mode import RunMode
 from autotune.outcome import ENDED_BY_US, Ending, Outcome
@@ -29,7 +30,6 @@ SILENCE_STEPS = 30
 # before is too short for that.
 LEAST_ANSWERS = 2
 MOST_WINDOWS_MORE = 4  # to let the baseline make some more steps
-SAMPLES_OF_A_STEP = {"batch_size", "accumulation_steps", "strategy", "world_size"}
 MOST_STARTS = 3  # of a program that asks for one mode after the other
 
 
@@ -178,7 +178,7 @@ class LiveRig:
 
         Where each step has more samples, there may rightly be fewer of them.
         """
-        has_other_steps = not SAMPLES_OF_A_STEP.isdisjoint(config.changes_from(self.base.config))
+        has_other_steps = not set(PARTS).isdisjoint(config.changes_from(self.base.config))
         goes_on = self.lived.steps(self.mode.epochs) > ending.steps
         return config != self.base.config and goes_on and not has_other_steps
 

@@ -9,10 +9,11 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from time import perf_counter, time
+from time import perf_counter, sleep, time
 
 import torch
 
+from autotune.inside.absence import Absence
 from autotune.inside.batchprobe import BatchProbe
 from autotune.inside.borders import Borders, Step
 from autotune.inside.communication import LEAST_STEPS, CommunicationClock
@@ -54,8 +55,6 @@ RECORDED_S = 0.2  # of steps whose communication is recorded
 MOST_RECORDED_STEPS = 20
 FIRST_WORD_S = 1.0  # without a step; later words come ever more rarely
 LATER_WORDS = 1.5
-# From the training loaders; beyond both, and as many steps as the epoch had, it is another stage.
-MOST_STEPS_AWAY, LONGEST_AWAY_S = 200, 30.0
 LAST_WORD_S = 300.0  # one that stands still for longer has been described; silence then counts
 FIRST_STEPS = 8  # each is told of, so that the parent knows how long a step takes
 
@@ -110,9 +109,8 @@ class Driver(Borders):
         self._number = 0  # of the parent's last question
         self._overtime = threading.Timer(0.0, lambda: None)
         self._is_ready = threading.Event()
-        self._left_at: int | None = None  # steps when the program left its training loader
-        self._left_s = started
-        for work in (self._describe_start, self._watch_forks):
+        self._absence = Absence()
+        for work in (self._describe_start, self._watch_forks, self._tell_of_absences):
             threading.Thread(target=work, daemon=True).start()
 
     @property
@@ -126,7 +124,7 @@ class Driver(Borders):
         if task is not None:
             task.disturb()
         if self._is_ready.is_set() and perf_counter() - self._sent > SIGN_OF_LIFE_S:
-            self._progress("warm-up" if self._left_at is None else "between epochs")
+            self._progress(self._absence.phase)
 
     def paused(self) -> None:
         """Stop all clocks at the end of an epoch."""
@@ -136,9 +134,7 @@ class Driver(Borders):
             self._tally.pause()
             if self._meter is not None and not self._is_answered:
                 self._meter.pause()
-            self._left_at, self._left_s = self.steps, perf_counter()
-            if self._is_ready.is_set():
-                self._progress("between epochs")
+            self._absence.begin(self.steps)
 
     def resumed(self, begin_s: float) -> None:
         """Let them go on with the next epoch, of which its beginning is a part."""
@@ -149,9 +145,7 @@ class Driver(Borders):
             task = self._meter or self._dissection
             if task is not None:
                 task.resume(begin_s)
-            self._left_at = None
-            if self._is_ready.is_set():
-                self._progress("warm-up")
+            self._absence.end()
 
     def program_ended(self, *, has_failed: bool = False) -> None:
         """Report what was measured so far, when the program ends in the middle of a window.
@@ -180,19 +174,17 @@ class Driver(Borders):
         """Tell the parent of the first steps: it cannot know how long they take."""
         super().step_made()
         if self._is_ready.is_set():
-            if self._left_at is not None:
-                self._end_at_another_stage(self.steps - self._left_at)
+            if self._absence.is_another_stage(self.steps, self._feed_steps):
+                self._come_to_an_end()
             return
         if self.steps <= FIRST_STEPS or perf_counter() - self._sent > PROGRESS_S:
             self._tell_start()
 
-    def _end_at_another_stage(self, steps_away: int) -> None:
-        """End a program that trains on for long with loaders that are not tuned."""
-        is_long = perf_counter() - self._left_s > LONGEST_AWAY_S
-        if is_long and steps_away > max(MOST_STEPS_AWAY, self._feed_steps):
-            self.program_ended()
-            self._link.send(Ended(self.steps, "", "", 0, at_s=time()))
-            self._quit()
+    def _come_to_an_end(self) -> None:
+        """End a program as if it had come to its end: what it trains now is not tuned."""
+        self.program_ended()
+        self._link.send(Ended(self.steps, "", "", 0, at_s=time()))
+        self._quit()
 
     def observed(self) -> None:
         """Tell the parent what the first steps revealed."""
@@ -237,6 +229,14 @@ class Driver(Borders):
                     self._tell_start(doing(), self.seams.by_hand.unseen())
                 wait_s *= LATER_WORDS
 
+    def _tell_of_absences(self) -> None:
+        """Tell the parent when long absences begin and end; a thread of its own."""
+        self._is_ready.wait()
+        with suppress(LinkClosed):
+            while True:
+                sleep(SIGN_OF_LIFE_S)
+                self._absence.tell(self._progress)
+
     def _watch_forks(self) -> None:
         """End a program that trains in processes it forks; a thread of its own."""
         trainer = self.forks.wait_for_trainer(lambda: self.steps > 0, waits_for_processes)
@@ -251,7 +251,7 @@ class Driver(Borders):
 
     def at_border(self, step: Step) -> None:
         """Go on with what the parent asked for."""
-        self._left_at = None
+        self._absence.end()
         self._tally.add(step)
         self._steps_left -= 1
         is_meeting = self._steps_left <= 0
@@ -350,6 +350,8 @@ class Driver(Borders):
         self._tally = Tally()
 
     def _progress(self, phase: Phase, samples_per_s: float = 0.0) -> None:
+        if self.forks.is_child:
+            return  # the lock may be another thread's that is not here, and the wire is closed
         with self._turn:
             self._link.send(Progress(phase, samples_per_s))
             self._sent = perf_counter()

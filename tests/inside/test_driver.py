@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -13,8 +13,10 @@ import pytest
 
 from autotune.config import Config
 from autotune.fence import FenceKind
+from autotune.inside import absence
+from autotune.inside.absence import MOST_STEPS
 from autotune.inside.borders import Step
-from autotune.inside.driver import MOST_STEPS_AWAY, Driver
+from autotune.inside.driver import Driver
 from autotune.inside.meter import Meter
 from autotune.lr import LrRule
 from autotune.setting import Setting
@@ -94,7 +96,11 @@ class Parent:
 
 @pytest.fixture
 def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Parent]:
-    for thread in ("_describe_start", "_watch_forks"):  # there is no program to look after
+    for thread in (
+        "_describe_start",
+        "_watch_forks",
+        "_tell_of_absences",
+    ):  # there is no program to look after
         monkeypatch.setattr(Driver, thread, lambda _: None)
     commands: queue.SimpleQueue[ToRig] = queue.SimpleQueue()
     ours, theirs = socket.socketpair()
@@ -173,47 +179,57 @@ def test_a_loss_that_is_not_finite_is_answered_with_the_number_of_its_question(
     assert parent.heard() == [("not_finite", 7)]
 
 
-def test_between_epochs_the_parent_is_told_to_be_patient(parent: Parent) -> None:
-    driver = parent.driver
+def test_of_a_long_absence_the_parent_is_told_and_of_a_short_one_not(parent: Parent) -> None:
+    driver, told = parent.driver, driver_phases(parent)
+    for _ in range(100):  # epochs of a few steps
+        driver.paused()
+        driver.resumed(0.0)
+    driver._absence.tell(driver._progress)
+    assert told() == []
     driver.paused()
+    driver._absence.tell(driver._progress)
     driver._sent = -1e9  # an evaluation goes on for long
     driver.disturbed()
+    assert told() == ["between epochs", "between epochs"]
     driver.resumed(0.0)
-    driver._sent = -1e9
-    driver.disturbed()
+    for _ in range(2):
+        driver._absence.tell(driver._progress)
+    assert told() == ["warm-up"]
+    driver.forks.is_child = True
     driver.paused()
-    parent.ask(Measure(SETTING, LONG, 1))
-    driver._obey()
-    parent.let_run(1)
     driver._sent = -1e9
     driver.disturbed()
-    told = []
-    while (message := parent.theirs.receive(0.0)) is not None:
-        assert isinstance(message, Progress)
-        told.append(message.phase)
-    between, back = "between epochs", "warm-up"
-    assert told == [between, between, back, back, between, back]
+    assert told() == [], "a forked process has no wire"
+
+
+def driver_phases(parent: Parent) -> Callable[[], list[str]]:
+    def told() -> list[str]:
+        messages = iter(lambda: parent.theirs.receive(0.0), None)
+        return [message.phase for message in messages if isinstance(message, Progress)]
+
+    return told
 
 
 def test_a_program_that_goes_on_to_train_with_other_loaders_has_come_to_its_end(
-    parent: Parent,
+    parent: Parent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = parent.driver
-    for epoch_steps, away in ((0, MOST_STEPS_AWAY), (3 * MOST_STEPS_AWAY, 3 * MOST_STEPS_AWAY)):
+    monkeypatch.setattr(absence, "LONGEST_S", 0.0)
+    for epoch_steps, away in ((0, MOST_STEPS), (3 * MOST_STEPS, 3 * MOST_STEPS)):
         driver.paused()
         driver._feed_steps, before = epoch_steps, driver.steps
-        driver._left_s = -1e9
         while driver.steps < before + away:
             driver.step_made()
         with pytest.raises(ProgramQuitError):
             driver.step_made()
-    driver.paused()
-    parent.ask(Measure(SETTING, LONG, 1))
-    driver._obey()
-    for _ in range(10 * MOST_STEPS_AWAY):
-        driver.step_made()
-        parent.let_run(1)
-    assert parent.heard() == []
+    for longest_s, comes_back in ((0.0, True), (600.0, False)):
+        monkeypatch.setattr(absence, "LONGEST_S", longest_s)
+        driver.paused()
+        driver._feed_steps = 0
+        for _ in range(10 * MOST_STEPS):
+            driver.step_made()
+            if comes_back:
+                driver.resumed(0.0)
 
 
 def test_a_dissection_has_the_number_of_its_question(parent: Parent) -> None:
