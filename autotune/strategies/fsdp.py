@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autotune.config import Config
@@ -49,7 +49,6 @@ class Fsdp(Strategy):
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
         before = dict(module.named_parameters())
-        _insist_on_no_hooks(before)
         device = next(iter(before.values())).device.type
         options = {"mesh": init_device_mesh(device, (site.world_size,)), **_options(site)}
         if site.options.get("fsdp_shard", "blocks") == "blocks":
@@ -62,8 +61,6 @@ class Fsdp(Strategy):
         replaced = {before[name]: after[name] for name in before}
         for optimizer in site.optimizers:
             self.hand_over(optimizer, replaced)
-        for old, new in replaced.items():
-            _retire(old, new)
         for part in module.modules():
             part.register_state_dict_post_hook(_whole_weights)
             part.register_load_state_dict_pre_hook(_shard_weights)
@@ -111,68 +108,6 @@ def _let_go(trained: Sequence[nn.Parameter], module: nn.Module, *_: Any) -> None
         for part in module.modules():
             if isinstance(part, FSDPModule):
                 part.reshard()
-
-
-def _insist_on_no_hooks(parameters: Mapping[str, nn.Parameter]) -> None:
-    """Hooks on parameters would not be called any more: others get the gradients."""
-    for name, parameter in parameters.items():
-        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):  # noqa: SLF001
-            raise RuntimeError(
-                f"the program has a hook on the gradient of {name}, which fsdp replaces by a "
-                "sharded one. Leave fsdp out of the search, or set strategy to ddp in best.yaml."
-            )
-
-
-def _retire(old: nn.Parameter, new: Any) -> None:
-    """Have a parameter that is no longer trained say so where the program still uses it."""
-    from torch import nn
-
-    if type(old) is nn.Parameter and new is not old:
-        old.__class__ = _retired_class()
-
-
-@cache
-def _retired_class() -> type[nn.Parameter]:
-    import torch
-    from torch import nn
-
-    tensor = torch.Tensor
-    looks: tuple[Any, ...] = (tensor.is_leaf, tensor.requires_grad, tensor.retains_grad)
-    looks += (
-        tensor.shape,
-        tensor.ndim,
-        tensor.dtype,
-        tensor.device,
-        tensor.layout,
-        tensor.is_sparse,
-        tensor.is_cuda,
-        tensor.nbytes,
-        tensor.itemsize,
-    )
-    harmless = {
-        *(look.__get__ for look in looks),
-        *(tensor.size, tensor.dim, tensor.numel, tensor.nelement),
-        *(tensor.is_complex, tensor.is_floating_point, tensor.element_size, tensor.stride),
-        *(torch.is_complex, torch.is_floating_point, torch.numel, tensor.__repr__),
-    }
-
-    class Retired(nn.Parameter):
-        """A parameter in whose place a sharded one has come: what it holds is not trained."""
-
-        @classmethod
-        def __torch_function__(
-            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            if func in harmless:
-                with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
-                    return func(*args, **(kwargs or {}))
-            raise RuntimeError(
-                "the program goes on with a parameter that it took from its model before the "
-                "first step, in whose place fsdp trains a sharded one. Take parameters from the "
-                "model each time, or leave fsdp out of the search."
-            )
-
-    return Retired
 
 
 def _options(site: Site) -> dict[str, Any]:

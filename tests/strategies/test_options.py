@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from autotune.config import KnobValue
 from autotune.inside.seams.checkpoint import blocks_of
-from autotune.inside.seams.shard_writes import ShardWritesSeam
+from autotune.inside.seams.shard_guard import ShardGuardSeam
 from autotune.strategies import STRATEGIES, Site
 
 
@@ -132,11 +132,30 @@ def test_gradients_are_cleared_and_weights_are_new_wherever_a_program_does_so_un
         assert ends_with(shards=True, clears_late=clears_late, reshards=reshards) == own
 
 
-def test_parameters_that_fsdp_replaces_are_neither_used_nor_hooked_in_silence() -> None:
-    model = nn.Sequential(nn.Linear(8, 8), nn.GRU(8, 4), nn.Linear(4, 1))
+@pytest.fixture
+def guard() -> Iterator[ShardGuardSeam]:
+    seam = ShardGuardSeam()
+    yield seam
+    seam.remove()
+    assert "data" not in vars(DTensor)
+
+
+def sharded(model: nn.Module, guard: ShardGuardSeam) -> None:
+    """Shard a model as the seam of distribution does."""
+    before = dict(model.named_parameters())
+    guard.check(before)
+    distribute("fsdp", model)
+    guard.guard(before, dict(model.named_parameters()))
+
+
+def test_parameters_of_before_are_neither_used_nor_hooked_in_silence(
+    guard: ShardGuardSeam,
+) -> None:
+    model = nn.Linear(8, 8)
     held = list(model.parameters())
-    distribute("fsdp", nn.Sequential(model[0]))
-    assert [p.shape for p in held[:2]] == [(8, 8), (8,)]
+    sharded(model, guard)
+    assert [p.shape for p in held] == [(8, 8), (8,)]
+    assert str(held[1]).startswith("Parameter containing")
     uses: list[Callable[[nn.Parameter], object]] = [
         lambda p: p.square().sum(),  # a penalty
         lambda p: p.grad,  # clipping by hand
@@ -147,35 +166,31 @@ def test_parameters_that_fsdp_replaces_are_neither_used_nor_hooked_in_silence() 
     for use in uses:
         with pytest.raises(RuntimeError, match="Take parameters from the model each time"):
             use(held[0])
-    recurrent = model[1]
-    distribute("fsdp", recurrent)
+    recurrent = nn.GRU(8, 4)
+    sharded(recurrent, guard)
     output, _ = recurrent(torch.ones(2, 3, 8))
     output.sum().backward()
     assert all(p.grad is not None for p in recurrent.parameters())
-    held[-1].register_hook(lambda gradient: 0 * gradient)
-    with pytest.raises(RuntimeError, match=r"a hook on the gradient of 0.bias, .* strategy to ddp"):
-        distribute("fsdp", nn.Sequential(model[2]))
+    hooked = nn.Linear(4, 1)
+    hooked.bias.register_hook(lambda gradient: 0 * gradient)
+    with pytest.raises(RuntimeError, match=r"a hook on the gradient of bias, .* strategy to ddp"):
+        sharded(hooked, guard)
 
 
-def test_what_torch_would_not_write_into_a_shard_is_said_with_the_mend() -> None:
+def test_what_torch_would_not_do_to_a_shard_is_said_with_the_mend(guard: ShardGuardSeam) -> None:
     model = nn.Linear(8, 1)
-    distribute("fsdp", model)
+    sharded(model, guard)
     weight: Any = model.weight
-    before, seam = weight.data.clone(), ShardWritesSeam()
-    seam.install()
-    try:
-        with pytest.raises(RuntimeError, match=r"Write \.data\.copy_\(\.\.\.\) instead"):
-            weight.data = before
-        weight.data.copy_(before + 1)
-        weight.data += 1  # in place, and then the same is assigned
-        assert torch.equal(weight.full_tensor(), before.full_tensor() + 2)
-        with pytest.raises(RuntimeError, match="would never be called"):
-            weight.register_hook(lambda gradient: 0 * gradient)
-        model(torch.ones(2, 8)).register_hook(lambda gradient: gradient)
-        model.to(torch.float64)
-    finally:
-        seam.remove()
-    assert "data" not in vars(DTensor)
+    before = weight.data.clone()
+    with pytest.raises(RuntimeError, match=r"Write \.data\.copy_\(\.\.\.\) instead"):
+        weight.data = before
+    weight.data.copy_(before + 1)
+    weight.data += 1  # in place, and then the same is assigned
+    assert torch.equal(weight.full_tensor(), before.full_tensor() + 2)
+    with pytest.raises(RuntimeError, match="would never be called"):
+        weight.register_hook(lambda gradient: 0 * gradient)
+    model(torch.ones(2, 8)).register_hook(lambda gradient: gradient)
+    model.to(torch.float64)
 
 
 @pytest.mark.parametrize(

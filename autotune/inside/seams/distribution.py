@@ -42,7 +42,7 @@ from autotune.inside.seams.base import Patches
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.clipping import ClippingSeam
 from autotune.inside.seams.randomness import RandomnessSeam
-from autotune.inside.seams.shard_writes import ShardWritesSeam
+from autotune.inside.seams.shard_guard import ShardGuardSeam
 from autotune.inside.seams.weighing import WeighingSeam
 from autotune.inside.sharded import is_sharded, whole
 from autotune.strategies import STRATEGIES, Site, Strategy
@@ -80,7 +80,7 @@ class DistributionSeam:
         self._untrained: WeakSet[nn.Module] = WeakSet()
         self._adopted: WeakSet[Optimizer] = WeakSet()
         self._clipping = ClippingSeam()
-        self._shard_writes = ShardWritesSeam()
+        self._shard_guard = ShardGuardSeam()
         self._randomness = RandomnessSeam(group)
         self._seen: set[int] = set()
         self._has_stepped = False
@@ -132,7 +132,7 @@ class DistributionSeam:
         """Put PyTorch back as it was; models stay distributed."""
         self._patches.undo()
         self._stop_noting()
-        self._shard_writes.remove()
+        self._shard_guard.remove()
         self._clipping.remove()
         self._weighing.remove()
         self._averaging.remove()
@@ -320,10 +320,12 @@ class DistributionSeam:
         if strategy.replaces_parameters:
             before = dict(module.named_parameters())
             self._averaging.drop(before.values())
+            self._shard_guard.check(before)
             strategy.distribute(module, self._site())
+            after = dict(module.named_parameters())
             model.is_distributed = True
-            self._clipping.replaced(before, dict(module.named_parameters()))
-            self._shard_writes.install()
+            self._clipping.replaced(before, after)
+            self._shard_guard.guard(before, after)
         else:
             model.reached = self._averaging.watch(list(module.parameters()))
         self._adopt_optimizers(strategy)
