@@ -8,7 +8,7 @@ from time import perf_counter
 from autotune.wire import Phase
 
 # Beyond both, and as many steps as the epoch had, other loaders are those of another stage.
-MOST_STEPS, LONGEST_S = 200, 30.0
+MOST_STEPS, LONGEST_S = 200, 10.0
 
 
 class Absence:

@@ -6,6 +6,7 @@ from statistics import median
 from threading import get_ident
 from time import perf_counter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim import Optimizer
@@ -16,6 +17,10 @@ from autotune.wire import SLOW_STEP_S
 
 OBSERVED_STEPS = 4
 OBSERVED_SLOW_STEPS = 1  # after the three that tell which loaders train
+# Steps of another optimizer without one of the first: the program has gone on to train with that
+# one. While it is being observed this shows sooner: a trial step at the start, of a model's own.
+MOST_STEPS_OF_ANOTHER = 50
+MOST_FIRST_STEPS_OF_ANOTHER = 3
 
 
 class FirstSteps:
@@ -23,6 +28,8 @@ class FirstSteps:
 
     Steps are those of the first optimizer, or those that the program makes by hand. An optimizer
     that steps later begins the observation anew: what was made by hand before was a preparation.
+    So does one that goes on alone while the first one has stopped: that was a trial, or another
+    stage.
 
     The loaders that train are those that handed out a batch, with gradients enabled, between the
     first and the second step and again before the third: what the program iterates to look at a
@@ -45,6 +52,7 @@ class FirstSteps:
     def _begin(self, lead: Optimizer | None) -> None:
         self.lead = lead
         self._steps = 0
+        self._steps_of_another: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
         self._before: list[DataLoader[Any]] = []
         self._samples: list[int] = []
         self._batches_per_step: list[int] = []
@@ -95,16 +103,25 @@ class FirstSteps:
         self._feed = feed
 
     def optimizer_stepped(self, optimizer: Optimizer) -> bool:
-        """Note a step; return whether it belongs to the optimizer that stepped first of all."""
-        if self.lead is None:
+        """Note a step; return whether it belongs to the optimizer whose steps count."""
+        if self.lead is None or self._has_taken_over(optimizer):
             if self.is_complete:  # too late to observe it, not to count it
                 self.lead = optimizer
             else:
                 self._begin(optimizer)
         if optimizer is not self.lead:
             return False
+        self._steps_of_another.clear()
         self._step_made()
         return True
+
+    def _has_taken_over(self, optimizer: Optimizer) -> bool:
+        """Count a step; tell whether the program trains with this optimizer from now on."""
+        if optimizer is self.lead:
+            return False
+        steps = self._steps_of_another.get(optimizer, 0) + 1
+        self._steps_of_another[optimizer] = steps
+        return steps > (MOST_STEPS_OF_ANOTHER if self.is_complete else MOST_FIRST_STEPS_OF_ANOTHER)
 
     def stepped_by_hand(self) -> None:
         """Note a step that no optimizer made."""
