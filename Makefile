@@ -5,9 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEMO := examples/digits_cnn/train.py
 # on two cores: starts of processes wait for the disk; threads that wait must not spin
-THREE_AT_A_TIME := OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest --numprocesses 3 --dist worksteal
-# a machine that others share may be slowed down for seconds: speeds are judged up to three times
-AGAIN := --reruns 2 --only-rerun AssertionError -raR
+TESTS := OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest --numprocesses 3 --dist worksteal
 
 .PHONY: demo test quick lint libraries clean
 
@@ -16,11 +14,10 @@ demo: .venv/examples
 	$(BIN)/autotune run best.yaml $(DEMO) --epochs 10 --out .autotune/digits_cnn.pt
 
 test: .venv/dev
-	$(THREE_AT_A_TIME) -m "not alone"
-	$(BIN)/python -m pytest -m alone $(AGAIN)
+	$(TESTS)
 
 quick: .venv/dev
-	$(THREE_AT_A_TIME) -m "not slow"
+	$(TESTS) -m "not slow"
 
 lint: .venv/dev
 	$(BIN)/ruff check .

@@ -6,11 +6,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.config import Config
+from autotune.program.config import Config
 
 if TYPE_CHECKING:
     from autotune.api import search
-    from autotune.result import SearchResult
+    from autotune.results.result import SearchResult
 
 __all__ = ["Config", "SearchResult", "apply", "search"]
 __version__ = "0.1.0"
@@ -31,7 +31,7 @@ def apply(path: str | Path, *, allow_env: Collection[str] = ()) -> None:
         FileFormatError: when the file is unreadable or wrong, with the lines.
         UsageError: when it sets variables that load code and are not allowed.
     """
-    from autotune.inside.run import apply as apply_inside
+    from autotune.inside.train import apply as apply_inside
 
     apply_inside(Path(path), [allow_env] if isinstance(allow_env, str) else allow_env)
 
@@ -43,7 +43,7 @@ def __getattr__(name: str) -> object:
 
         return search
     if name == "SearchResult":
-        from autotune.result import SearchResult
+        from autotune.results.result import SearchResult
 
         return SearchResult
     raise AttributeError(f"module 'autotune' has no attribute {name!r}")

@@ -11,20 +11,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune import hardware, rundir, spacefile
-from autotune.budget import parse_duration
-from autotune.console import Console
 from autotune.errors import FenceError, UsageError
-from autotune.fence import STRONGEST, FenceOptions
-from autotune.flags import KEYWORD
-from autotune.line import read as read_line
-from autotune.line import words_of
-from autotune.lr import LrRule
-from autotune.program import Program, program_of
-from autotune.record import Head, SearchOptions
-from autotune.result import SearchResult
-from autotune.space import SearchSpace
-from autotune.workflow import search as run_search
+from autotune.knobs.space import spacefile
+from autotune.knobs.space.space import SearchSpace
+from autotune.machine import hardware
+from autotune.program.fence_options import STRONGEST, FenceOptions
+from autotune.program.flags import KEYWORD
+from autotune.program.line import read as read_line
+from autotune.program.line import words_of
+from autotune.program.lr import LrRule
+from autotune.program.program import Program, program_of
+from autotune.results.record import SearchInfo, SearchOptions
+from autotune.results.result import SearchResult
+from autotune.tuning import search_dir
+from autotune.tuning.budget import parse_duration
+from autotune.tuning.events import Events
+from autotune.tuning.workflow import search as run_search
 
 
 def search(
@@ -48,7 +50,7 @@ def search(
     output: str | os.PathLike[str] | None = None,
     seed: int = 0,
     fence: FenceOptions = STRONGEST,
-    console: Console | None = None,
+    events: Events | None = None,
 ) -> SearchResult:
     """Search the fastest config of a training program on this machine.
 
@@ -76,7 +78,7 @@ def search(
         output: Where to write best.yaml besides the run directory; None writes it nowhere else.
         seed: Seeds the sampler.
         fence: What keeps trials from changing files; by default the strongest that works here.
-        console: Where to show progress; None shows nothing.
+        events: Told what happens, as the command line's console is; None tells nobody.
 
     Returns:
         The result. Its ``best`` is the baseline where no gain was confirmed.
@@ -97,9 +99,9 @@ def search(
     if output is not None and not os.access(Path(output).resolve().parent, os.W_OK):
         raise UsageError(f"'{output}' cannot be written: name another --output.")
     options = SearchOptions(budget_s, _lr_rule(lr_rule), seed, fence)
-    console = console or Console(quiet=True)
-    run, subject = _begin(_subject(program, command), args, name, ranks, console)
-    head = Head(
+    events = events or Events()
+    run, subject = _begin(_subject(program, command), args, name, ranks, events)
+    head = SearchInfo(
         program=subject,
         space=searched,
         options=options,
@@ -109,7 +111,7 @@ def search(
     study = run.create_study(head)
     study.take_lease()
     try:
-        result = run_search(run, study, budget_s, console)
+        result = run_search(run, study, budget_s, events)
     except FenceError:  # nothing was started
         shutil.rmtree(run.path)
         raise
@@ -122,7 +124,7 @@ def resume(
     budget: str | float | None = None,
     output: str | os.PathLike[str] | None = None,
     force: bool = False,
-    console: Console | None = None,
+    events: Events | None = None,
 ) -> SearchResult:
     """Go on with a search that was stopped or killed; finished trials count.
 
@@ -131,22 +133,22 @@ def resume(
         budget: New total budget; None keeps the one that the search was started with.
         output: Where to write best.yaml besides the run directory.
         force: Take over a run from a process on another machine or container that has gone.
-        console: Where to show progress; None shows nothing.
+        events: Told what happens, as the command line's console is; None tells nobody.
 
     Raises:
         RunDirectoryError: when there is no such run, another process works on it, or program or
             machine have changed.
     """
-    run = rundir.find(run_name)
+    run = search_dir.find(run_name)
     study = run.load_study()
     machine = hardware.detect(study.head.program.visible_devices)
-    rundir.check_unchanged(study.head, machine)
+    search_dir.check_unchanged(study.head, machine)
     if budget is None:
         budget_s = study.head.options.budget_s
     else:
         budget_s = parse_duration(budget) if isinstance(budget, str) else float(budget)
     study.take_lease(force=force)
-    return _finish(run_search(run, study, budget_s, console or Console(quiet=True)), output)
+    return _finish(run_search(run, study, budget_s, events or Events()), output)
 
 
 def _subject(
@@ -167,23 +169,23 @@ def _begin(
     args: Sequence[str],
     name: str | None,
     ranks: int | None,
-    console: Console,
-) -> tuple[rundir.RunDir, Program]:
+    events: Events,
+) -> tuple[search_dir.SearchDir, Program]:
     """Find the program first: a mistyped path leaves no run directory behind."""
     if callable(program):
         if not inspect.isfunction(program):
             raise UsageError(
                 f"{program!r} is no plain function. Wrap it: def train(): ... and pass that."
             )
-        run = rundir.new(name, program.__name__)
+        run = search_dir.new(name, program.__name__)
         return run, replace(program_of(program, args, run.path), ranks=ranks)
     if isinstance(program, Program):
-        return rundir.new(name, program.name), program
+        return search_dir.new(name, program.name), program
     line = read_line([*program, *args], ranks=ranks)
     subject = line.program
     for note in line.notes:
-        console.warn(note)
-    return rundir.new(name, subject.name), subject
+        events.warn(note)
+    return search_dir.new(name, subject.name), subject
 
 
 def _finish(result: SearchResult, output: str | os.PathLike[str] | None) -> SearchResult:

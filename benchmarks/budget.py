@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic
 
-from autotune.budget import OVERDRAFT
+from autotune.tuning.budget import OVERDRAFT
 from benchmarks.record import save
 
 PROGRAM = Path(__file__).parent / "programs" / "unruly.py"

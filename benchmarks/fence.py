@@ -16,8 +16,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from autotune.fence import STRONGEST, Fence, raise_fence
-from autotune.program import LaunchPlan
+from autotune.program.fence_options import STRONGEST
+from autotune.program.program import LaunchPlan
+from autotune.rig.fence import Fence, raise_fence
 from benchmarks.record import as_figures, median_ratio, save
 
 FILES, PER_FOLDER = 100_000, 1_000

@@ -11,7 +11,7 @@ from typing import Self
 
 from pydantic import TypeAdapter
 
-from autotune.lr import LrRule, lr_factor
+from autotune.program.lr import LrRule, lr_factor
 
 TOLERANCE = 1e-3  # of a loss, in its first step; as many times as much in a later one
 MOVED_TOLERANCE = 0.05  # of the way that parameters have gone: Adam makes steps of rounding

@@ -16,16 +16,16 @@ from pathlib import Path
 from statistics import geometric_mean, median
 from time import monotonic
 
-from autotune import hardware
-from autotune.config import Config, KnobValue
-from autotune.live_rig import START_SILENCE_S
-from autotune.measurement import Measurement
-from autotune.objective import FRESH_WINDOW, Objective
-from autotune.outcome import Ending
-from autotune.program import parse_program
-from autotune.rigs import Rigs
-from autotune.setting import Setting
-from autotune.spacefile import load
+from autotune.knobs.space.spacefile import load
+from autotune.machine import hardware
+from autotune.measurement.measurement import Measurement
+from autotune.measurement.outcome import Ending
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config, KnobValue
+from autotune.program.program import parse_program
+from autotune.rig.rig_factory import RigFactory
+from autotune.tuning.live_rig import START_SILENCE_S
+from autotune.tuning.trial_runner import FRESH_WINDOW, TrialRunner
 from benchmarks.record import save
 
 PROGRAM = Path(__file__).parents[1] / "examples" / "digits_cnn" / "train.py"
@@ -52,18 +52,21 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     options = parser.parse_args()
     program, machine = parse_program(options.program, []), hardware.detect()
-    with tempfile.TemporaryDirectory() as folder, Rigs(program, Path(folder), machine) as rigs:
-        with Objective(rigs) as objective:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        RigFactory(program, Path(folder), machine) as rigs,
+    ):
+        with TrialRunner(rigs) as trial_runner:
             began = monotonic()
-            ready = objective.observe(_never)
+            ready = trial_runner.observe(_never)
             if isinstance(ready, Ending):
                 raise SystemExit(f"the program failed: {ready.reason}")
             space = load("default").resolve(machine, ready.profile)
-            base = Setting.as_written(space.baseline, ready.profile)
-            objective.set_up(space, base)
-            objective.baseline(_never)
+            base = AppliedConfig.as_written(space.baseline, ready.profile)
+            trial_runner.set_up(space, base)
+            trial_runner.baseline(_never)
             configs = [space.canonical(base.config.replace(**c)) for c in CHANGES]
-            live = [_live(objective, config) for config in configs]
+            live = [_live(trial_runner, config) for config in configs]
             live_s = monotonic() - began
         began = monotonic()
         fresh = _fresh(rigs, base, configs, options.repeats)
@@ -98,14 +101,16 @@ def spearman(one: Sequence[float], other: Sequence[float]) -> float:
     return 1 - 6 * squares / (count * (count**2 - 1))
 
 
-def _live(objective: Objective, config: Config) -> float:
-    record = objective(config, "benchmark", _never, None)
+def _live(trial_runner: TrialRunner, config: Config) -> float:
+    record = trial_runner(config, "benchmark", _never, None)
     if record.speedup is None:
         raise SystemExit(f"{config} was not measured: {record.ending}")
     return record.speedup.estimate
 
 
-def _fresh(rigs: Rigs, base: Setting, configs: Sequence[Config], repeats: int) -> list[float]:
+def _fresh(
+    rigs: RigFactory, base: AppliedConfig, configs: Sequence[Config], repeats: int
+) -> list[float]:
     """The speedup of each config: processes of config and baseline in turn, geometric mean."""
     ratios: list[list[float]] = [[] for _ in configs]
     for _ in range(repeats):
@@ -115,7 +120,7 @@ def _fresh(rigs: Rigs, base: Setting, configs: Sequence[Config], repeats: int) -
     return [geometric_mean(found) for found in ratios]
 
 
-def _process(rigs: Rigs, setting: Setting) -> float:
+def _process(rigs: RigFactory, setting: AppliedConfig) -> float:
     with rigs.new() as rig:
         opened = rig.open(setting, _never, START_SILENCE_S)
         if isinstance(opened, Ending):

@@ -18,14 +18,15 @@ from collections.abc import Callable
 from statistics import median
 from time import perf_counter
 
-from autotune.config import Config
-from autotune.fence import FenceKind
-from autotune.inside.driver import Driver
-from autotune.inside.seams import Seams
-from autotune.lr import LrRule
-from autotune.program import parse_program
-from autotune.setting import Setting
-from autotune.wire import Link, Measure, Start, ToRig, WindowPlan
+from autotune.inside.lead_rank import LeadRank
+from autotune.inside.seams import SeamSet
+from autotune.inside.steering import Steering
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config
+from autotune.program.fence_options import FenceKind
+from autotune.program.lr import LrRule
+from autotune.program.program import parse_program
+from autotune.rig.wire import Link, Measure, Start, ToRig, WindowPlan
 from benchmarks.programs.loops import Train, make_cnn, make_gpt, make_mlp
 from benchmarks.record import as_figures, median_ratio, save
 
@@ -53,7 +54,7 @@ def main() -> None:
 
 
 def _compare(
-    train: Train, steps: int, pairs: int, seams: Seams, *, by_hand_amp: bool
+    train: Train, steps: int, pairs: int, seams: SeamSet, *, by_hand_amp: bool
 ) -> dict[str, object]:
     """Time stretches without and with the seams in turn."""
 
@@ -90,23 +91,23 @@ def _compare(
     }
 
 
-def _rig_inside() -> Seams:
+def _rig_inside() -> SeamSet:
     """The inside of a rig whose parent asks for one window after another."""
     ours, theirs = socket.socketpair()
     threading.Thread(target=_drain, args=(theirs,), daemon=True).start()
     commands: queue.SimpleQueue[ToRig] = queue.SimpleQueue()
-    setting = Setting(CONFIG, CONFIG, None, LrRule.NONE, (), "cpu")
+    setting = AppliedConfig(CONFIG, CONFIG, None, LrRule.NONE, (), "cpu")
     for _ in range(10_000):
         commands.put(Measure(setting, WINDOW))
     start = Start(parse_program(__file__, []), None, "", FenceKind.OVERLAY)
-    return Driver(Link(ours), commands, start, perf_counter(), lambda: None).seams
+    return LeadRank(Link(ours), commands, start, perf_counter(), lambda: None).seams
 
 
-def _run_seams() -> Seams:
+def _run_seams() -> SeamSet:
     """What `autotune run` installs for bf16 autocast."""
-    seams = Seams(None, None)
+    seams = SeamSet(None, None)
     bf16 = CONFIG.replace(precision="bf16")
-    seams.apply(Setting(bf16, CONFIG, None, LrRule.NONE, (), "cpu"))
+    Steering(seams).apply(AppliedConfig(bf16, CONFIG, None, LrRule.NONE, (), "cpu"))
     return seams
 
 

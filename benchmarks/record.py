@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from autotune import hardware
-from autotune.measurement import Interval
+from autotune.machine import hardware
+from autotune.measurement.measurement import Interval
 
 RESULTS = Path(__file__).parent / "results"
 

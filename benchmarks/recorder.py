@@ -2,8 +2,8 @@
 
     python -P recorder.py RECORDING STEPS MORE SEED [-m MODULE] PROGRAM ARGS
 
-Starts a module (``autotune.inside.run`` and its arguments) where one is named, else the program as
-Python itself would. The parameters after STEPS optimizer steps are kept; the process ends after
+Starts a module (``autotune.inside.train`` and its arguments) where one is named, else the program
+as Python itself would. The parameters after STEPS optimizer steps are kept; the process ends after
 MORE of them, or earlier where that takes long. Of several ranks, the first one writes. A program
 without an optimizer object makes a step after each backward pass.
 """

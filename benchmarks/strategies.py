@@ -16,16 +16,16 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from autotune import hardware
-from autotune.config import Config
-from autotune.live_rig import START_SILENCE_S
-from autotune.measurement import Measurement
-from autotune.objective import FRESH_WINDOW
-from autotune.outcome import Ending
-from autotune.program import parse_program
-from autotune.rigs import Rigs
-from autotune.setting import Setting
-from autotune.strategies import devices_of
+from autotune.knobs.strategies import devices_of
+from autotune.machine import hardware
+from autotune.measurement.measurement import Measurement
+from autotune.measurement.outcome import Ending
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config
+from autotune.program.program import parse_program
+from autotune.rig.rig_factory import RigFactory
+from autotune.tuning.live_rig import START_SILENCE_S
+from autotune.tuning.trial_runner import FRESH_WINDOW
 from benchmarks.record import as_figures, median_ratio, save
 
 PROGRAM = Path(__file__).parents[1] / "examples" / "digits_cnn" / "train.py"
@@ -39,13 +39,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     options = parser.parse_args()
     program, machine = parse_program(options.program, []), hardware.detect()
-    with tempfile.TemporaryDirectory() as folder, Rigs(program, Path(folder), machine) as rigs:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        RigFactory(program, Path(folder), machine) as rigs,
+    ):
         with rigs.new() as rig:
             ready = rig.open(None, _never, START_SILENCE_S)
         if isinstance(ready, Ending):
             raise SystemExit(f"the program failed: {ready.reason}")
         baseline = Config({"strategy": "single", "world_size": 1})
-        base = Setting.as_written(baseline, ready.profile)
+        base = AppliedConfig.as_written(baseline, ready.profile)
         devices = devices_of(machine, ready.profile)
         configs = [
             baseline.replace(strategy=strategy, world_size=ranks)
@@ -76,7 +79,7 @@ def main() -> None:
     print(f"kept in {save('strategies', {'program': program.name, **figures})}")
 
 
-def _measure(rigs: Rigs, setting: Setting) -> Measurement:
+def _measure(rigs: RigFactory, setting: AppliedConfig) -> Measurement:
     with rigs.new() as rig:
         opened = rig.open(setting, _never, START_SILENCE_S)
         if isinstance(opened, Ending):

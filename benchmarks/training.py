@@ -23,20 +23,24 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import monotonic
 
-from autotune import bestfile, hardware, processes
-from autotune.config import Config, KnobValue
-from autotune.fence import Fence, FenceOptions, raise_fence
+from autotune.cli.train import run_plan
 from autotune.knobs import registry
-from autotune.launcher import run_plan, with_ranks
-from autotune.live_rig import START_SILENCE_S
-from autotune.lr import PARTS, LrRule, rule_for
-from autotune.measurement import Memory
-from autotune.outcome import Ending
-from autotune.program import LaunchPlan, Program, parse_program
-from autotune.rigs import Rigs
-from autotune.setting import Setting
-from autotune.space import ResolvedSpace
-from autotune.spacefile import load
+from autotune.knobs.space.space import ResolvedSpace
+from autotune.knobs.space.spacefile import load
+from autotune.machine import hardware
+from autotune.measurement.measurement import Memory
+from autotune.measurement.outcome import Ending
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config, KnobValue
+from autotune.program.fence_options import FenceOptions
+from autotune.program.lr import PARTS, LrRule, rule_for
+from autotune.program.program import LaunchPlan, Program, parse_program
+from autotune.results import bestfile
+from autotune.rig import processes
+from autotune.rig.fence import Fence, raise_fence
+from autotune.rig.rig_factory import RigFactory
+from autotune.rig.torchrun_plan import with_ranks
+from autotune.tuning.live_rig import START_SILENCE_S
 from benchmarks.likeness import Alone, Judgement, Recording, Verdict, judge
 from benchmarks.record import save
 
@@ -44,7 +48,7 @@ COARSER = ("precision", "matmul_precision", "fsdp_mixed_precision")
 RECORDER = Path(__file__).parent / "recorder.py"
 BY_DESIGN = {*PARTS, *COARSER, "sync_batchnorm", "in_order"}
 MARK = "AUTOTUNE_TRAINING"  # in the environment of all that a run starts
-MOST_GROWTH = 8  # steps of the program alone for each of the largest batch
+MAX_GROWTH = 8  # steps of the program alone for each of the largest batch
 LONGEST_S = 300.0
 POLL_S = 0.05
 SEEDS = (0, 0, 1)
@@ -86,11 +90,11 @@ class Bench:
 
     def alone(self) -> Alone:
         """Run the program without autotune."""
-        more = (MOST_GROWTH, 1, 1)
+        more = (MAX_GROWTH, 1, 1)
         runs = [self._alone(seed, factor) for seed, factor in zip(SEEDS, more, strict=True)]
         return Alone(*runs)
 
-    def under(self, setting: Setting) -> Recording:
+    def under(self, setting: AppliedConfig) -> Recording:
         """Run it as ``autotune run`` does."""
         path = self._folder / "best.yaml"
         best = best_file(setting, self._program, self._machine)
@@ -138,7 +142,9 @@ def _wait_for(process: subprocess.Popen[bytes], target: Path) -> None:
             return
 
 
-def best_file(setting: Setting, program: Program, machine: hardware.Hardware) -> bestfile.BestFile:
+def best_file(
+    setting: AppliedConfig, program: Program, machine: hardware.Hardware
+) -> bestfile.BestFile:
     """Return a best.yaml with a setting, as a search would write it."""
     facts = {n: getattr(setting, n, None) for n in bestfile.ProgramSection.model_fields}
     one = {"estimate": 1.0, "low": 1.0, "high": 1.0}
@@ -206,15 +212,15 @@ def by_design(config: Config, baseline: Config) -> bool:
     return bool(BY_DESIGN & config.changes_from(baseline).keys())
 
 
-def observe(program: Program, folder: Path) -> tuple[ResolvedSpace, Setting] | Ending:
+def observe(program: Program, folder: Path) -> tuple[ResolvedSpace, AppliedConfig] | Ending:
     """Open a rig once; return what a search of everything would have, and the baseline."""
     machine = hardware.detect()
-    with Rigs(program, folder, machine) as rigs, rigs.new() as rig:
+    with RigFactory(program, folder, machine) as rigs, rigs.new() as rig:
         ready = rig.open(None, lambda: None, START_SILENCE_S)
     if isinstance(ready, Ending):
         return ready
     space = load("full").resolve(machine, ready.profile)
-    return space, Setting.as_written(space.baseline, ready.profile, flags=space.flags)
+    return space, AppliedConfig.as_written(space.baseline, ready.profile, flags=space.flags)
 
 
 class Table:

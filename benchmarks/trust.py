@@ -24,17 +24,17 @@ from pathlib import Path
 from statistics import median
 from time import monotonic
 
-from autotune import hardware
-from autotune.confirm import Contest, confirm
-from autotune.live_rig import START_SILENCE_S
-from autotune.measurement import Interval, Measurement
-from autotune.objective import Objective
-from autotune.outcome import Ending
-from autotune.program import Program, parse_program
-from autotune.rigs import Rigs
-from autotune.setting import Setting
-from autotune.space import ResolvedSpace
-from autotune.spacefile import load
+from autotune.knobs.space.space import ResolvedSpace
+from autotune.knobs.space.spacefile import load
+from autotune.machine import hardware
+from autotune.measurement.measurement import Interval, Measurement
+from autotune.measurement.outcome import Ending
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.program import Program, parse_program
+from autotune.rig.rig_factory import RigFactory
+from autotune.tuning.confirm import ConfirmationPlan, confirm
+from autotune.tuning.live_rig import START_SILENCE_S
+from autotune.tuning.trial_runner import TrialRunner
 from benchmarks.record import save
 
 Claims = Callable[[float, int], "list[Claim]"]
@@ -134,16 +134,16 @@ def live_claims(extra_pct: float, count: int) -> list[Claim]:
     slower = base.config.replace(num_threads=1)
     with (
         tempfile.TemporaryDirectory() as folder,
-        Rigs(_program(extra_pct), Path(folder), MACHINE) as rigs,
-        Objective(rigs) as objective,
+        RigFactory(_program(extra_pct), Path(folder), MACHINE) as rigs,
+        TrialRunner(rigs) as trial_runner,
     ):
-        ready = objective.observe(_never)
+        ready = trial_runner.observe(_never)
         if isinstance(ready, Ending):
             raise SystemExit(f"the program failed: {ready.reason}")
-        objective.set_up(space, base)
-        objective.baseline(_never)
+        trial_runner.set_up(space, base)
+        trial_runner.baseline(_never)
         for _ in range(count):
-            record = objective(slower, "benchmark", _never, None)
+            record = trial_runner(slower, "benchmark", _never, None)
             if record.measurement is None or record.speedup is None:
                 raise SystemExit(f"the program failed: {record.ending}")
             turns, windows = len(record.turns), [record.measurement]
@@ -161,9 +161,12 @@ def confirmed_claim(extra_pct: float) -> Claim:
     program = _program(extra_pct)
     space, base = _observed(extra_pct)
     began = monotonic()
-    with tempfile.TemporaryDirectory() as folder, Rigs(program, Path(folder), MACHINE) as rigs:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        RigFactory(program, Path(folder), MACHINE) as rigs,
+    ):
         slower = base.config.replace(num_threads=1)
-        contest = Contest(rigs, space, base, slower, _never)
+        contest = ConfirmationPlan(rigs, space, base, slower, _never)
         started = monotonic()
 
         def has_time_for(seconds: float, *, is_needed: bool) -> bool:  # noqa: ARG001
@@ -181,19 +184,19 @@ def _program(extra_pct: float) -> Program:
 
 
 @cache
-def _observed(extra_pct: float) -> tuple[ResolvedSpace, Setting]:
+def _observed(extra_pct: float) -> tuple[ResolvedSpace, AppliedConfig]:
     """What a first process reveals; every claim starts its own, so once is enough."""
     program = _program(extra_pct)
     with (
         tempfile.TemporaryDirectory() as folder,
-        Rigs(program, Path(folder), MACHINE) as rigs,
+        RigFactory(program, Path(folder), MACHINE) as rigs,
         rigs.new() as rig,
     ):
         ready = rig.open(None, _never, START_SILENCE_S)
     if isinstance(ready, Ending):
         raise SystemExit(f"the program failed: {ready.reason}")
     space = load("default").resolve(MACHINE, ready.profile)
-    return space, Setting.as_written(space.baseline, ready.profile)
+    return space, AppliedConfig.as_written(space.baseline, ready.profile)
 
 
 @contextmanager

@@ -7,18 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.config import Config, KnobValue
-from autotune.hardware import Gpu, Hardware
-from autotune.knobsheet import ordinary_program
-from autotune.lr import LrRule
-from autotune.measurement import Block, Interval, Measurement, Turn
-from autotune.outcome import Ending
-from autotune.profile import LoaderFacts, OptimizerFacts, Profile
-from autotune.program import Program, ProgramKind
-from autotune.record import Head, SearchOptions, TrialRecord
-from autotune.setting import Setting
-from autotune.space import SearchSpace
-from autotune.study import Study
+from autotune.cli.knob_sheet import ordinary_program
+from autotune.knobs.space.space import SearchSpace
+from autotune.machine.hardware import Gpu, Hardware
+from autotune.measurement.measurement import Block, Interval, Measurement, Turn
+from autotune.measurement.outcome import Ending
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config, KnobValue
+from autotune.program.lr import LrRule
+from autotune.program.profile import LoaderFacts, OptimizerFacts, Profile
+from autotune.program.program import Program, ProgramKind
+from autotune.results.record import SearchInfo, SearchOptions, TrialRecord
+from autotune.tuning.study import Study
 
 GIB = 1 << 30
 V100 = Gpu("Tesla V100-SXM2-16GB", "GPU-00000000-0000-0000-0000-000000000070", 16 * GIB, (7, 0))
@@ -140,20 +140,20 @@ def make_space(
     return replace(SearchSpace("test", values), **changes)
 
 
-def make_head(space: SearchSpace, **changes: Any) -> Head:
+def make_head(space: SearchSpace, **changes: Any) -> SearchInfo:
     """Return the head of a three-minute search on the two-core machine, with changes."""
-    head = Head(PROGRAM, space, SearchOptions(180.0), HARDWARE, "2025-01-01T12:00:00+00:00")
+    head = SearchInfo(PROGRAM, space, SearchOptions(180.0), HARDWARE, "2025-01-01T12:00:00+00:00")
     return replace(head, **changes)
 
 
-def make_setting(config: Mapping[str, KnobValue], **changes: Any) -> Setting:
+def make_setting(config: Mapping[str, KnobValue], **changes: Any) -> AppliedConfig:
     """Return a setting of a config over a baseline of batch size 64, with changes."""
-    setting = Setting(
+    setting = AppliedConfig(
         config=Config(config),
         baseline=Config({"batch_size": 64}),
         loader=LOADER,
         lr_rule=LrRule.LINEAR,
-        own_knobs=(),
+        program_knobs=(),
         device="cpu",
     )
     return replace(setting, **changes)

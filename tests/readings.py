@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import pynvml
 
-from autotune.hardware import Gpu
+from autotune.machine.hardware import Gpu
 
 T = TypeVar("T")
 NO_INSTANCE = 0xFFFFFFFF  # of a GPU that is not split by MIG

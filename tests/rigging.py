@@ -9,18 +9,20 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from autotune import bestfile, hardware
-from autotune.config import Config, KnobValue
-from autotune.fence import Fence, FenceKind, FenceOptions, raise_fence
-from autotune.lr import LrRule
-from autotune.measurement import Anatomy, Measurement, Memory
-from autotune.outcome import Ending
-from autotune.profile import LoaderFacts, Profile
-from autotune.program import parse_program
-from autotune.rig import Rig
-from autotune.setting import Setting
-from autotune.spacefile import load
-from autotune.wire import Ready, WindowPlan
+from autotune.knobs.space.spacefile import load
+from autotune.machine import hardware
+from autotune.measurement.measurement import Measurement, Memory, StepBreakdown
+from autotune.measurement.outcome import Ending
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config, KnobValue
+from autotune.program.fence_options import FenceKind, FenceOptions
+from autotune.program.lr import LrRule
+from autotune.program.profile import LoaderFacts, Profile
+from autotune.program.program import parse_program
+from autotune.results import bestfile
+from autotune.rig.fence import Fence, raise_fence
+from autotune.rig.rig import Rig
+from autotune.rig.wire import Ready, WindowPlan
 
 PROGRAMS = Path(__file__).parent / "programs"
 SHORT = WindowPlan(warmup_min_s=0.0, warmup_max_s=1.0, window_min_s=0.0, window_max_s=0.5)
@@ -43,7 +45,7 @@ class OpenRig:
 
     rig: Rig
     profile: Profile
-    base: Setting
+    base: AppliedConfig
 
     def measure(
         self, plan: WindowPlan = SHORT, silence_s: float = 60.0, **changes: KnobValue
@@ -64,11 +66,11 @@ class OpenRig:
             return Path(f"/proc/{self.rig.pid}/root{path}")
         return Path(f"{self.rig._view.shadow_dir}{path}")  # type: ignore[union-attr]
 
-    def dissect(self, plan: WindowPlan = SHORT) -> Anatomy:
+    def dissect(self, plan: WindowPlan = SHORT) -> StepBreakdown:
         """Take apart what was measured last."""
-        anatomy = self.rig.dissect(plan, never, 60.0)
-        assert isinstance(anatomy, Anatomy), anatomy
-        return anatomy
+        breakdown = self.rig.dissect(plan, never, 60.0)
+        assert isinstance(breakdown, StepBreakdown), breakdown
+        return breakdown
 
 
 @contextmanager
@@ -76,7 +78,7 @@ def open_rig(
     directory: Path,
     program: str,
     *args: str,
-    setting: Setting | None = None,
+    setting: AppliedConfig | None = None,
     space: str = "default",
     cwd: Path | None = None,
 ) -> Iterator[OpenRig]:
@@ -89,13 +91,15 @@ def open_rig(
         yield OpenRig(rig, ready.profile, base_setting(ready.profile, space=space))
 
 
-def base_setting(profile: Profile, rule: LrRule = LrRule.LINEAR, space: str = "default") -> Setting:
+def base_setting(
+    profile: Profile, rule: LrRule = LrRule.LINEAR, space: str = "default"
+) -> AppliedConfig:
     """Return the baseline's setting for a program with this profile, as the search makes it."""
     baseline = load(space).resolve(hardware.detect(), profile).baseline
-    return Setting.as_written(baseline, profile, rule)
+    return AppliedConfig.as_written(baseline, profile, rule)
 
 
-def setting_with(base: Setting, **changes: KnobValue) -> Setting:
+def setting_with(base: AppliedConfig, **changes: KnobValue) -> AppliedConfig:
     """Return a setting with some knobs changed."""
     return replace(base, config=Config({**base.baseline, **changes}))
 
@@ -104,7 +108,7 @@ def write_best(
     path: Path,
     baseline: dict[str, KnobValue],
     loader: LoaderFacts | None = None,
-    own_knobs: tuple[str, ...] = (),
+    program_knobs: tuple[str, ...] = (),
     trainer: str = "",
     **changes: KnobValue,
 ) -> None:
@@ -116,7 +120,7 @@ def write_best(
             fingerprint="",
             device="cpu",
             loader=loader,
-            own_knobs=own_knobs,
+            program_knobs=program_knobs,
             trainer=trainer,
         ),
         config={**baseline, **changes},

@@ -11,28 +11,54 @@ from pathlib import Path
 import pytest
 
 import autotune
+from tests import house
 
 PACKAGE = Path(autotune.__file__).parent
-FAMILIES = ("knobs", "probes", "strategies")
-VALUES = (
-    "config",
-    "domain",
-    "flags",
-    "outcome",
-    "profile",
-    "measurement",
-    "lr",
-    "setting",
-    "record",
-    "interference",
-    "mode",
-)
-# What a record may hold besides values
-LEAVES = ("errors", "fence", "hardware", "program", "space")
+FAMILIES = ("knobs", "knobs/strategies", "machine/probes")
+# Which rooms, or single files of them, each room may import: HOUSE.md's laws as one table
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "measurement": {"errors"},
+    "program": {"measurement", "errors"},
+    "machine": {"measurement", "errors"},
+    "knobs": {"machine", "program", "measurement", "errors"},
+    "results": {"knobs", "machine", "program", "measurement", "errors"},
+    "rig": {"knobs", "machine", "program", "measurement", "errors"},
+    "inside": {
+        "rig.wire",  # what the two processes say to each other
+        "rig.local_ranks",  # what our launcher tells its ranks
+        "results.bestfile",
+        "machine.probes",
+        "machine.hardware",  # whether this is the machine that best.yaml was made on
+        "knobs",
+        "program",
+        "measurement",
+        "errors",
+    },
+    "tuning": {"rig", "results", "knobs", "machine", "program", "measurement", "errors"},
+    "api": {"tuning", "rig", "results", "knobs", "machine", "program", "measurement", "errors"},
+    "cli": {
+        "",  # the version
+        *(
+            "api",
+            "tuning",
+            "rig",
+            "results",
+            "knobs",
+            "machine",
+            "program",
+            "measurement",
+            "errors",
+        ),
+    },
+    house.FACE: {"api", "cli", "results", "program", "inside"},
+}
+MAX_ENTRIES, MAX_FILES, MAX_CHAIN = 14, 20, 11
+FLAT_FAMILIES = {"knobs", "inside/seams"}  # one file per member, however many there are
 # What runs inside the program, and imports torch in its functions
 TORCH_IN_FUNCTIONS = {
     "torch_memory",
-    *(path.stem for path in (PACKAGE / "strategies").glob("*.py")),
+    *(path.stem for path in (PACKAGE / "knobs" / "strategies").glob("*.py")),
 }
 
 
@@ -94,7 +120,7 @@ def test_no_module_of_the_parent_imports_the_inside_except_to_apply_or_for_types
 def test_help_and_lists_load_neither_torch_nor_optuna(command: list[str]) -> None:
     code = (
         "import sys\n"
-        "from autotune.cli import main\n"
+        "from autotune.cli.app import main\n"
         f"sys.argv = ['autotune', *{command!r}]\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
         "heavy = {'torch', 'optuna', 'numpy', 'sqlalchemy'} & set(sys.modules)\n"
@@ -126,23 +152,40 @@ def test_members_of_a_family_never_import_each_other(family: str) -> None:
     for path in (PACKAGE / family).glob("*.py"):
         if path.stem in {"__init__", "base"}:
             continue
-        own = [n for n in _imports(path, anywhere=True) if n.startswith(f"autotune.{family}.")]
-        assert {name.split(".")[2] for name in own} <= {"base"}, path
+        folder = f"autotune.{family.replace('/', '.')}."
+        own = [n for n in _imports(path, anywhere=True) if n.startswith(folder)]
+        kin = {name.removeprefix(folder).split(".")[0] for name in own}
+        assert kin <= {"base", "strategies"}, path
 
 
-def test_values_import_nothing_of_ours_but_values() -> None:
-    allowed = {f"autotune.{name}" for name in (*VALUES, *LEAVES)}
-    for name in VALUES:
-        modules = {
-            ".".join(imported.split(".")[:2])
-            for imported in _imports(PACKAGE / f"{name}.py", anywhere=True)
-            if imported.startswith("autotune.")
-        }
-        assert modules <= allowed, name
+def test_each_room_imports_only_what_the_table_allows() -> None:
+    broken = [
+        f"{name} imports {target}"
+        for name, targets in house.imports().items()
+        for target in targets
+        if house.room(name) != house.room(target)
+        and not any(
+            target == allowed or (allowed and target.startswith(f"{allowed}."))
+            for allowed in ALLOWED[house.room(name)]
+        )
+    ]
+    assert not broken
+
+
+def test_no_imports_go_in_a_circle() -> None:
+    assert not house.circle(house.imports())
+
+
+def test_the_house_has_few_rooms_and_few_floors_and_no_folder_is_full() -> None:
+    assert len(house.root_entries()) <= MAX_ENTRIES, house.root_entries()
+    floors = house.chain(house.rooms())
+    assert len(floors) <= MAX_CHAIN, floors
+    full = {k: n for k, n in house.files_per_folder().items() if n > MAX_FILES}
+    assert full.keys() <= FLAT_FAMILIES, full
 
 
 def test_the_search_reads_on_one_screen() -> None:
-    assert len((PACKAGE / "workflow.py").read_text(encoding="utf-8").splitlines()) <= 45
+    assert len((PACKAGE / "tuning" / "workflow.py").read_text(encoding="utf-8").splitlines()) <= 50
 
 
 def test_every_module_opens_with_what_it_is_for() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.config import KnobValue
-from autotune.measurement import Compilation, Measurement
-from autotune.wire import WindowPlan
+from autotune.measurement.measurement import Compilation, Measurement
+from autotune.program.config import KnobValue
+from autotune.rig.wire import WindowPlan
 from tests.rigging import OpenRig, open_rig
 
 PLAN = WindowPlan(warmup_min_s=0.5, warmup_max_s=6.0, window_min_s=0.5, window_max_s=2.0)

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autotune import bestfile
-from autotune.bestfile import BestFile
-from autotune.config import KnobValue
-from autotune.dangerous_variables import DANGERS, danger_of
 from autotune.errors import FileFormatError, UsageError
-from autotune.flags import AS_WRITTEN, Flag
-from autotune.knobs import launched
-from autotune.program import LaunchPlan
-from tests.test_bestfile import BASELINE, edit, faults_of, make_best
+from autotune.knobs import launch_plan_for
+from autotune.program.config import KnobValue
+from autotune.program.dangerous_variables import DANGERS, danger_of
+from autotune.program.flags import AS_WRITTEN, Flag
+from autotune.program.program import LaunchPlan
+from autotune.results import bestfile
+from autotune.results.bestfile import BestFile
+from tests.results.test_bestfile import BASELINE, edit, faults_of, make_best
 
 EVIL = "/tmp/evil.so"
 TUNES = """
@@ -45,7 +45,9 @@ def with_values(flags: dict[str, Flag] | None = None, **values: KnobValue) -> Be
     config = {name.replace("env_", "$"): value for name, value in values.items()}
     best = make_best(config={**BASELINE, **config})
     return best.model_copy(
-        update={"program": best.program.model_copy(update={"flags": flags or {}, "own_knobs": ()})}
+        update={
+            "program": best.program.model_copy(update={"flags": flags or {}, "program_knobs": ()})
+        }
     )
 
 
@@ -118,7 +120,7 @@ def test_what_a_file_passes_to_the_program_is_shown_as_the_program_gets_it(tmp_p
     assert best.use(tmp_path / "best.yaml") == [
         "best.yaml passes to the program: --bs=96 --hidden=128 deep=true"
     ]
-    assert launched(best.setting, LaunchPlan((), ".")).args == ("--bs=96", "--hidden=128")
+    assert launch_plan_for(best.setting, LaunchPlan((), ".")).args == ("--bs=96", "--hidden=128")
 
 
 @pytest.fixture

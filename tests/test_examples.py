@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.program import parse_program
-from autotune.rig import Rig
-from autotune.wire import Ready
+from autotune.program.program import parse_program
+from autotune.rig.rig import Rig
+from autotune.rig.wire import Ready
 from tests.rigging import fence, never, write_best
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.lr import LrRule
+from autotune.program.lr import LrRule
 from benchmarks.likeness import Alone, Judgement, Recording, Step, Verdict, judge
 
 STEPS = 8

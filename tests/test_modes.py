@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from autotune import hardware
-from autotune.mode import Epochs, RunMode
-from autotune.objective import Objective
-from autotune.outcome import Ending, Outcome
-from autotune.program import parse_program
-from autotune.rig import Reports
-from autotune.rigs import Rigs
-from autotune.spacefile import load
-from autotune.wire import Ready
+from autotune.knobs.space.spacefile import load
+from autotune.machine import hardware
+from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.run_mode import Epochs, RunMode
+from autotune.program.program import parse_program
+from autotune.rig.rig import Reports
+from autotune.rig.rig_factory import RigFactory
+from autotune.rig.wire import Ready
+from autotune.tuning.trial_runner import TrialRunner
 from tests.made import make_hardware
 from tests.rigging import PROGRAMS, base_setting, never
 
@@ -26,10 +26,10 @@ def failed(said: str, suspect: Epochs | None, line: int = 12) -> Ending:
     return Ending(Outcome.CRASHED, said, TRACE.format(line), suspect=suspect)
 
 
-def rigs_of(folder: Path, said: list[str], modes: list[RunMode], *args: str) -> Rigs:
+def rigs_of(folder: Path, said: list[str], modes: list[RunMode], *args: str) -> RigFactory:
     subject = parse_program(str(PROGRAMS / "ends_its_epochs.py"), args, folder)
     reports = Reports(doubt=said.append)
-    return Rigs(subject, folder / "run", make_hardware(), reports, remember=modes.append)
+    return RigFactory(subject, folder / "run", make_hardware(), reports, remember=modes.append)
 
 
 def test_what_a_failure_asks_for_is_tried_once_and_given_up_where_it_does_not_help(
@@ -69,7 +69,7 @@ def test_a_program_that_needs_true_and_whole_epochs_and_is_short_is_measured(
     """Sixty steps, in three epochs, whose evaluation needs all of its data."""
     said: list[str] = []
     modes: list[RunMode] = []
-    with rigs_of(tmp_path, said, modes, "3", "checks") as rigs, Objective(rigs) as objective:
+    with rigs_of(tmp_path, said, modes, "3", "checks") as rigs, TrialRunner(rigs) as objective:
         rigs.take_mode(RunMode(brief=True))  # to learn that takes one start more
         ready = objective.observe(never)
         assert isinstance(ready, Ready), ready

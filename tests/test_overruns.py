@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import autotune
-from autotune.budget import OVERDRAFT
 from autotune.errors import BudgetError, ProgramError
-from autotune.result import Finding
+from autotune.results.result import Finding
+from autotune.tuning.budget import OVERDRAFT
 from tests.rigging import PROGRAMS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

@@ -40,7 +40,7 @@ def test_the_built_wheel_gives_a_working_command_with_the_shipped_spaces(tmp_pat
         packed.extractall(site)
     (site / "rest.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     code = (
-        "import autotune, autotune.spacefile as s; "
+        "import autotune, autotune.knobs.space.spacefile as s; "
         "print(autotune.__file__, s.load('default').name, s.shipped_names())"
     )
     said = subprocess.run(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune import hardware
-from autotune.config import KnobValue
-from autotune.spacefile import load
+from autotune.knobs.space.spacefile import load
+from autotune.machine import hardware
+from autotune.program.config import KnobValue
 from tests.rigging import open_rig
 
 Changes = Mapping[str, KnobValue]

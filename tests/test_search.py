@@ -1,4 +1,8 @@
-"""Whole searches, each with real rigs and the real confirmation."""
+"""Whole searches with real processes: what is written, resumed and left behind.
+
+What a search finds and claims is shown in virtual time (tuning/test_whole_search.py); here no test
+depends on how fast anything was.
+"""
 
 from __future__ import annotations
 
@@ -15,64 +19,67 @@ import pytest
 import yaml
 
 import autotune
-from autotune import bestfile, rundir
 from autotune.errors import RunDirectoryError
-from autotune.result import Finding
+from autotune.results import bestfile
+from autotune.tuning import search_dir
 from tests.rigging import PROGRAMS
+from tests.watching_search import StopsAfter
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 TOP_LEVEL = [
     "version", "program", "config", "baseline", "speedup", "throughput", "memory", "learning",
     "hardware", "versions", "search",
 ]  # fmt: skip
 
 
-def test_a_search_makes_an_input_bound_script_faster_and_proves_it(workplace: Path) -> None:
-    command = [sys.executable, "-m", "autotune", "search", "--budget", "75s", "--tune"]
+def test_a_search_on_the_command_line_writes_what_it_claims(workplace: Path) -> None:
+    command = [sys.executable, "-m", "autotune", "search", "--budget", "40s", "--tune"]
     done = subprocess.run(
-        [*command, "num_workers,num_threads", str(PROGRAMS / "slow_items.py")],
+        [*command, "num_workers", str(PROGRAMS / "slow_items.py")],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "x faster" in done.stdout
-    assert "autotune run best.yaml" in done.stdout
-    assert "input-bound" in done.stderr
     text = (workplace / "best.yaml").read_text()
     assert list(yaml.safe_load(text)) == TOP_LEVEL
     best = bestfile.read(workplace / "best.yaml")
-    assert int(best.config["num_workers"]) >= 1
+    assert ("x faster" in done.stdout) is best.search.confirmed is (best.config != best.baseline)
+    assert ("autotune run best.yaml" in done.stdout) is best.search.confirmed
+    assert best.search.confirmed is (best.speedup.low > 1.0)
     assert best.baseline["num_workers"] == 0
-    assert best.speedup.low > 1.0
-    run = rundir.RunDir(workplace / ".autotune" / "slow_items")
+    assert "-bound" in done.stderr or "share the time" in done.stderr
+    run = search_dir.SearchDir(workplace / ".autotune" / "slow_items")
     assert (run.path / "best.yaml").read_text() == text
     measured = [r for r in run.load_study().records if r.measurement is not None]
-    assert len(measured) >= 3
+    assert len(measured) >= 2
     assert {r.rig for r in measured} == {1}, "one process measures all of them"
 
 
-def test_no_gain_keeps_the_programs_own_config_and_says_so(workplace: Path) -> None:
-    # A worker only adds work to a program whose batches lie ready in memory.
+def test_a_python_call_returns_the_result_and_writes_where_it_is_told_to(workplace: Path) -> None:
     result = autotune.search(
-        PROGRAMS / "plain.py", args=["losses"], budget="60s", tune=["num_workers"]
+        PROGRAMS / "plain.py",
+        args=["losses"],
+        budget="2m",
+        tune=["num_workers"],
+        events=StopsAfter(trials=2),
     )
-    assert result.finding is Finding.NO_GAIN
+    assert result.trials[0]["num_workers"] == 0
+    assert len(result.trials) == 2
     assert result.best == result.baseline
     assert result.speedup.low == result.speedup.estimate == result.speedup.high == 1.0
     assert result.best_file().config == result.best_file().baseline
-    assert result.trials[0]["num_workers"] == 0
     assert result.run_dir.joinpath("best.yaml").is_file()
-    assert not (workplace / "best.yaml").exists(), "a Python call writes it where it is told to"
+    assert not (workplace / "best.yaml").exists()
     assert result.save(workplace / "mine.yaml").is_file()
 
 
 def test_a_killed_search_leaves_nothing_running_resumes_with_every_trial_and_ends_on_ctrl_c(
     workplace: Path,
 ) -> None:
-    run = rundir.RunDir(workplace / ".autotune" / "stopped")
+    run = search_dir.SearchDir(workplace / ".autotune" / "stopped")
     knobs = "num_workers,num_threads,batch_size"
-    with _started("search", "--budget", "120s", "--tune", knobs, "--name", "stopped",
+    with _started("search", "--budget", "5m", "--tune", knobs, "--name", "stopped",
                   str(PROGRAMS / "slow_items.py")) as killed:  # fmt: skip
-        _wait_for_trials(run, 3, killed)
+        _wait_for_trials(run, 2, killed)
         tree = psutil.Process(killed.pid).children(recursive=True)
         assert tree, "a rig runs while the search does"
     _, alive = psutil.wait_procs(tree, timeout=10)
@@ -82,10 +89,11 @@ def test_a_killed_search_leaves_nothing_running_resumes_with_every_trial_and_end
     with _started("resume", "stopped") as resumed:
         _wait_for_trials(run, len(before) + 1, resumed)
         resumed.send_signal(signal.SIGINT)
-        stdout, stderr = resumed.communicate(timeout=180)
+        time.sleep(0.5)  # one signal that comes twice at once is one
+        resumed.send_signal(signal.SIGINT)
+        _stdout, stderr = resumed.communicate(timeout=180)
     assert resumed.returncode == 0, stderr
-    assert "Ending the search; the best so far is being confirmed" in stderr
-    assert "in fresh processes" in stdout or "No significant gain" in stdout
+    assert "Ending the search" in stderr
     assert bestfile.read(workplace / "best.yaml").baseline["num_workers"] == 0
     configs = [r.config for r in run.load_study().records]
     assert configs[: len(before)] == before
@@ -107,13 +115,13 @@ def _started(*command: str) -> Iterator[subprocess.Popen[str]]:
             process.communicate()
 
 
-def _wait_for_trials(run: rundir.RunDir, count: int, search: subprocess.Popen[str]) -> None:
+def _wait_for_trials(run: search_dir.SearchDir, count: int, search: subprocess.Popen[str]) -> None:
     while len(_records(run)) < count:
         assert search.poll() is None, "the search should live until it is stopped"
         time.sleep(0.2)
 
 
-def _records(run: rundir.RunDir) -> list[object]:
+def _records(run: search_dir.SearchDir) -> list[object]:
     try:
         return list(run.load_study().records)
     except RunDirectoryError:  # not begun yet

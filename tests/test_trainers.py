@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from autotune.config import KnobValue
-from autotune.profile import Profile
-from autotune.setting import Setting
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import KnobValue
+from autotune.program.profile import Profile
 from tests.rigging import PROGRAMS, OpenRig, open_rig, write_best
 
 # Script, its library, samples in a batch, steps of the whole training with the batch and the
@@ -30,7 +30,7 @@ def arguments(name: str, directory: Path) -> list[str]:
 
 
 @cache
-def seen(name: str) -> tuple[Setting, Profile]:
+def seen(name: str) -> tuple[AppliedConfig, Profile]:
     """Return a script's baseline and profile, as a rig sees them."""
     with TemporaryDirectory() as folder:
         directory = Path(folder)
@@ -61,7 +61,7 @@ def test_knobs_reach_the_loop_of_a_trainer_and_return(name: str, tmp_path: Path)
     assert not list(tmp_path.rglob("checkpoint-*")), "a trial saves nothing"
 
 
-def with_accumulation(opened: OpenRig, profile: Profile) -> Setting:
+def with_accumulation(opened: OpenRig, profile: Profile) -> AppliedConfig:
     baseline = opened.base.baseline.replace(accumulation_steps=1)
     return replace(opened.base, config=baseline, baseline=baseline, trainer=profile.trainer)
 

@@ -38,13 +38,13 @@ PRELOADED = (
     "torch.multiprocessing",
     "torch.utils.data",
     "autotune.api",
-    "autotune.cli",
-    "autotune.local_ranks",
-    "autotune.inside.children",
-    "autotune.inside.driver",
-    "autotune.inside.follower",
-    "autotune.inside.run",
-    "autotune.rig",
+    "autotune.cli.app",
+    "autotune.rig.local_ranks",
+    "autotune.inside.ranks.children",
+    "autotune.inside.lead_rank",
+    "autotune.inside.ranks.follower_rank",
+    "autotune.inside.train",
+    "autotune.rig.rig",
 )
 CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine(), -1)  # of Linux
 CLONE_PARENT = 0x8000

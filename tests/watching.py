@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from autotune.inside.borders import Borders, Step
-from autotune.inside.group import ALONE
-from autotune.profile import Profile
+from autotune.inside.ranks.group import ALONE
+from autotune.inside.step_tracker import Step, StepTracker
+from autotune.program.profile import Profile
 
 OPENING = """
 import argparse, sys
@@ -29,7 +29,7 @@ class Enough(Exception):
     """The profile is known."""
 
 
-class Watching(Borders):
+class Watching(StepTracker):
     """Watches a program, and the borders that follow its profile.
 
     Attributes:
@@ -47,7 +47,7 @@ class Watching(Borders):
         self.profile = self.observer.profile({})
         self._end()
 
-    def at_border(self, step: Step) -> None:
+    def on_step_end(self, step: Step) -> None:
         self.samples.append(step.samples)
         self._end()
 

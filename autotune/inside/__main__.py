@@ -16,11 +16,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from autotune.inside import launch, rank_process
-from autotune.inside.group import Group, hide_launcher, join, rank_of, take_device
+from autotune.inside import run_program
 from autotune.inside.input_watch import watch_input
-from autotune.inside.rank_process import end_with_starter, listen, quit_process
-from autotune.wire import (
+from autotune.inside.ranks import rank_process
+from autotune.inside.ranks.group import Group, hide_launcher, join, rank_of, take_device
+from autotune.inside.ranks.rank_process import end_with_starter, listen, quit_process
+from autotune.rig.wire import (
     AskedInput,
     Doubted,
     Ended,
@@ -35,8 +36,8 @@ from autotune.wire import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.inside.borders import Borders
     from autotune.inside.short_epochs import ShortEpochs
+    from autotune.inside.step_tracker import StepTracker
 
 
 def main(wire: int, shared: Path) -> int:
@@ -77,7 +78,7 @@ def _lead(
         watch_input(lambda prompt: link.send(AskedInput(prompt)))
         listener = rank_process.leader(link, commands, start, started, group)
         listener.seams.guard_files(start, tell)
-        from autotune.inside.children import Children
+        from autotune.inside.ranks.children import Children
 
         children = Children(link, commands, start, started, listener, shared)
         if not group.is_launched:
@@ -119,33 +120,33 @@ def _group_for(start: Start, group: Group | None = None) -> Group:
     return group
 
 
-def _run(listener: Borders | ShortEpochs, start: Start, group: Group) -> Ended:
+def _run(listener: StepTracker | ShortEpochs, start: Start, group: Group) -> Ended:
     """Run the program to its end under seams; return how it ended."""
     seams = listener.seams
-    config = launch.RecordedConfig(start.setting.config if start.setting else {})
+    config = run_program.RecordedConfig(start.setting.config if start.setting else {})
     listener.config_reads = config.reads
     if start.setting is None:
         seams.install()
         seams.watch()
     else:
-        seams.apply(start.setting)
+        listener.steering.apply(start.setting)
         seams.install()
     if seams.distribution.has_ranks:
         open_places = [Path(place) for place in start.open_places]
         seams.silence(Path(start.shadow_dir) / f"rank{group.rank}", open_places)
         seams.distribution.agree()
     return rank_process.run(
-        listener, lambda: launch.run(start.program, config, seams.flags.see_keywords), group
+        listener, lambda: run_program.run(start.program, config, seams.flags.see_keywords), group
     )
 
 
 def _run_bare(start: Start, group: Group, tell: Callable[[str], None] = lambda _: None) -> Ended:
     """Run the program to its end without seams: nothing but the fence's own is in its way."""
-    from autotune.inside.seams import Seams
+    from autotune.inside.seams import SeamSet
 
-    Seams(None, None, group=group).guard_files(start, tell)
-    config = launch.RecordedConfig({})
-    return rank_process.run(None, lambda: launch.run(start.program, config), group)
+    SeamSet(None, None, group=group).guard_files(start, tell)
+    config = run_program.RecordedConfig({})
+    return rank_process.run(None, lambda: run_program.run(start.program, config), group)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import perf_counter
 
-from autotune.wire import Phase
+from autotune.rig.wire import Phase
 
 # Beyond both, and as many steps as the epoch had, other loaders are those of another stage.
-MOST_STEPS, LONGEST_S = 200, 10.0
+MAX_STEPS, LONGEST_S = 200, 10.0
 
 
 class Absence:
@@ -52,4 +52,4 @@ class Absence:
             return False
         since_steps, since_s = self._since
         is_long = perf_counter() - since_s > LONGEST_S
-        return is_long and steps - since_steps > max(MOST_STEPS, epoch_steps)
+        return is_long and steps - since_steps > max(MAX_STEPS, epoch_steps)

@@ -18,10 +18,10 @@ from torch.optim import Optimizer
 
 from autotune.inside.seams.forward import ForwardSeam, OutermostCall
 from autotune.inside.seams.gradients import GradientsSeam
-from autotune.measurement import BatchEffect
+from autotune.measurement.measurement import BatchEffect
 
-LEAST_STEPS = 2
-MOST_STEPS = 12
+MIN_STEPS = 2
+MAX_STEPS = 12
 WORTH_S = 0.7  # for each batch; steps that take longer are seen as rarely as can be
 LEFT_OUT = 1  # after the change: the program may hold a batch that it took before
 
@@ -74,7 +74,7 @@ class BatchProbe:
         self._calls.update(self._forward.calls)
         seen = self._steps - (LEFT_OUT if self.has_turned else 0)
         is_late = perf_counter() - self._began > WORTH_S
-        return seen >= MOST_STEPS or (is_late and seen >= LEAST_STEPS)
+        return seen >= MAX_STEPS or (is_late and seen >= MIN_STEPS)
 
     @property
     def has_turned(self) -> bool:

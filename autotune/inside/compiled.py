@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any
 
-from autotune.measurement import Compilation
+from autotune.measurement.measurement import Compilation
 
 
 class CompileCounter:

@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from autotune.mode import Epochs
-from autotune.profile import LoaderFacts
-from autotune.rehearsal import OTHER_BATCHES
+from autotune.measurement.run_mode import Epochs
+from autotune.program.profile import LoaderFacts
+from autotune.program.rehearsal import OTHER_BATCHES
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-    from autotune.inside.feed import Feed
+    from autotune.inside.data.feed import Feed
 
-MOST_BATCHES = 64  # without a step: as many as a large accumulation takes
+MAX_BATCHES = 64  # without a step: as many as a large accumulation takes
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Passes:
             return False
         if feed.wants_gradients:
             seen.trains |= seen.batches > 0 and steps > seen.steps
-            seen.is_over |= not seen.trains and seen.batches >= MOST_BATCHES
+            seen.is_over |= not seen.trains and seen.batches >= MAX_BATCHES
         else:
             seen.is_over |= seen.batches >= self._other_batches
         return seen.is_over
@@ -87,7 +87,7 @@ class Passes:
 class EpochEnds:
     """Ends the epochs of a program that is measured, by its mode.
 
-    Borders asks, in the thread that iterates the loader.
+    StepTracker asks, in the thread that iterates the loader.
 
     Args:
         mode: How epochs end.

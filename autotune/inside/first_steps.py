@@ -12,15 +12,15 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from autotune.inside.feed import Feed
-from autotune.wire import SLOW_STEP_S
+from autotune.inside.data.feed import Feed
+from autotune.rig.wire import SLOW_STEP_S
 
 OBSERVED_STEPS = 4
 OBSERVED_SLOW_STEPS = 1  # after the three that tell which loaders train
 # Steps of another optimizer without one of the first: the program has gone on to train with that
 # one. While it is being observed this shows sooner: a trial step at the start, of a model's own.
-MOST_STEPS_OF_ANOTHER = 50
-MOST_FIRST_STEPS_OF_ANOTHER = 3
+MAX_STEPS_OF_ANOTHER = 50
+MAX_FIRST_STEPS_OF_ANOTHER = 3
 
 
 class FirstSteps:
@@ -121,7 +121,7 @@ class FirstSteps:
             return False
         steps = self._steps_of_another.get(optimizer, 0) + 1
         self._steps_of_another[optimizer] = steps
-        return steps > (MOST_STEPS_OF_ANOTHER if self.is_complete else MOST_FIRST_STEPS_OF_ANOTHER)
+        return steps > (MAX_STEPS_OF_ANOTHER if self.is_complete else MAX_FIRST_STEPS_OF_ANOTHER)
 
     def stepped_by_hand(self) -> None:
         """Note a step that no optimizer made."""

@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from autotune.printed import last_line
+from autotune.program.printed import last_line
 
-MOST_TOLD = 100  # a program that reads in a loop says no more than that
+MAX_TOLD = 100  # a program that reads in a loop says no more than that
 TAIL_BYTES = 1000
 OUTPUT = Path("/proc/self/fd/1")
 
@@ -48,7 +48,7 @@ class WatchedInput(io.FileIO):
 
     def _tell(self) -> None:
         """Say it before the answer: the program may end by that."""
-        if os.getpid() == self._process and self._times < MOST_TOLD:  # no loader worker's copy
+        if os.getpid() == self._process and self._times < MAX_TOLD:  # no loader worker's copy
             self._times += 1
             self._told(_printed())
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
-    from autotune.inside.feed import Feed
-    from autotune.inside.seams.forward import Root
-    from autotune.mode import Epochs
-    from autotune.rehearsal import RehearsalPlan
+from autotune.inside.data.feed import Feed
+from autotune.measurement.run_mode import Epochs
+from autotune.program.rehearsal import RehearsalPlan
+
+
+@dataclass(frozen=True)
+class Root:
+    """An outermost module that owns parameters."""
+
+    parameters: int
 
 
 class Listener:

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field, replace
 from time import monotonic, perf_counter
 from typing import Literal
 
-from autotune.interference import Interference
-from autotune.measurement import Block, Interval, Measurement, Memory
-from autotune.outcome import Outcome
-from autotune.probes.host_load import Counters
-from autotune.stats import (
+from autotune.machine.probes.host_load import Counters
+from autotune.measurement.interference import Interference
+from autotune.measurement.measurement import Block, Interval, Measurement, Memory
+from autotune.measurement.outcome import Outcome
+from autotune.measurement.stats import (
     STEADY_BLOCKS,
     EpochEdge,
     is_steady,
@@ -29,7 +29,7 @@ from autotune.stats import (
     t_quantile,
     throughput,
 )
-from autotune.wire import SLOW_STEP_S, WindowPlan
+from autotune.rig.wire import SLOW_STEP_S, WindowPlan
 
 BLOCK_S = (
     0.1  # shorter blocks are dominated by timer and scheduler noise (seen on a 2-core machine)
@@ -37,17 +37,17 @@ BLOCK_S = (
 STEADY = 0.05
 BUFFERED_SHARE = 0.25
 RECENT_BLOCKS = 2 * STEADY_BLOCKS
-LEAST_BLOCKS = 5
-LEAST_BLOCKS_TO_CUT = 3
-LEAST_EPOCHS_TO_CUT = 2
-LEAST_BLOCKS_OF_SLOW_STEPS = 2
+MIN_BLOCKS = 5
+MIN_BLOCKS_TO_CUT = 3
+MIN_EPOCHS_TO_CUT = 2
+MIN_BLOCKS_OF_SLOW_STEPS = 2
 # What one block may be off by where there are too few to show it: short visits of one config were
 # seen to vary by 8-17 % on a busy 2-core machine (ENGINE.md), worth as much as five blocks.
 FEW_BLOCKS_SPREAD = 0.1
 FEW_BLOCKS_KNOWN = 4
 LEVEL_SHARE = 0.02  # of the steps: by so much buffers may fill or drain and still be level
-LEAST_STEPS_LEVEL = 100  # fewer steps cannot tell a change of two batches from the workers' beat
-MOST_DISCARDED = 10  # blocks of a window that may be measured again
+MIN_STEPS_LEVEL = 100  # fewer steps cannot tell a change of two batches from the workers' beat
+MAX_DISCARDED = 10  # blocks of a window that may be measured again
 
 
 @dataclass(frozen=True)
@@ -330,8 +330,8 @@ class Meter:
     @property
     def _least_to_cut(self) -> int:
         if self._is_slow:
-            return LEAST_BLOCKS_OF_SLOW_STEPS
-        return LEAST_EPOCHS_TO_CUT if self._whole_epochs else LEAST_BLOCKS_TO_CUT
+            return MIN_BLOCKS_OF_SLOW_STEPS
+        return MIN_EPOCHS_TO_CUT if self._whole_epochs else MIN_BLOCKS_TO_CUT
 
     @property
     def _drained_share(self) -> float:
@@ -425,7 +425,7 @@ class Meter:
     def _may_discard(self, block: Block) -> bool:
         """A disturbed block is measured again as long as that takes no longer than the window."""
         return (
-            self._discarded < MOST_DISCARDED
+            self._discarded < MAX_DISCARDED
             and (self._discarded + 1) * block.seconds <= self.plan.window_max_s
         )
 
@@ -471,14 +471,14 @@ class Meter:
         recent = self._recent_evidence
         first, last = recent[0], recent[-1]
         if self._is_slow and last.flow.buffered_steps:
-            return len(recent) == LEAST_BLOCKS_OF_SLOW_STEPS and (
+            return len(recent) == MIN_BLOCKS_OF_SLOW_STEPS and (
                 _are_fed(recent) or _are_full(recent)
             )
         now, then = last.flow.ready_steps, first.flow.ready_steps
         if now is None or then is None:
             return self._steps >= 2 * last.flow.buffered_steps
         steps = last.steps - first.steps
-        is_even = steps >= LEAST_STEPS_LEVEL and abs(now - then) <= LEVEL_SHARE * steps
+        is_even = steps >= MIN_STEPS_LEVEL and abs(now - then) <= LEVEL_SHARE * steps
         return is_even or all(evidence.flow.is_settled for evidence in recent)
 
     def _is_quiet(self) -> bool:
@@ -488,7 +488,7 @@ class Meter:
 
     @property
     def _recent_evidence(self) -> list[_Evidence]:
-        return self._evidence[-(LEAST_BLOCKS_OF_SLOW_STEPS if self._is_slow else STEADY_BLOCKS) :]
+        return self._evidence[-(MIN_BLOCKS_OF_SLOW_STEPS if self._is_slow else STEADY_BLOCKS) :]
 
     def _open_window(self, warmup_s: float, reason: str) -> None:
         self.phase = "window"
@@ -521,7 +521,7 @@ class Meter:
             if best_case < self.plan.give_up_below:
                 self._stop_reason = "clearly slower"
                 return
-        enough = len(rates) >= LEAST_BLOCKS and elapsed_s >= self.plan.window_min_s
+        enough = len(rates) >= MIN_BLOCKS and elapsed_s >= self.plan.window_min_s
         if enough and half <= self.plan.half_width and self._drained_share <= LEVEL_SHARE:
             self._stop_reason = f"interval within {self.plan.half_width:.0%}"
         elif elapsed_s >= self.plan.window_max_s and len(rates) >= self._least_to_cut:
@@ -546,7 +546,7 @@ def _with_few_blocks(interval: Interval, blocks: list[Block]) -> Interval:
     Student's t on the spread of the blocks and of those seen elsewhere, pooled.
     """
     count = len(blocks)
-    if count >= LEAST_BLOCKS_TO_CUT:
+    if count >= MIN_BLOCKS_TO_CUT:
         return interval
     rates = [b.samples_per_s for b in blocks]
     apart = sum((r / (sum(rates) / count) - 1) ** 2 for r in rates)

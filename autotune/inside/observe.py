@@ -12,20 +12,20 @@ from torch.backends import cudnn
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorms
 from torch.optim import Optimizer
 
-from autotune.config import KnobValue
-from autotune.inside.aliases import shared_weight
-from autotune.inside.bounds import Calls, Known, bound_by_flag, bound_of, calls_of
+from autotune.inside.code.aliases import shared_weight
+from autotune.inside.code.bounds import Calls, Known, bound_by_flag, bound_of, calls_of
+from autotune.inside.code.frames import callers
 from autotune.inside.compiled import frames_compiled
-from autotune.inside.feed import Feed
+from autotune.inside.data.feed import Feed
 from autotune.inside.first_steps import FirstSteps
-from autotune.inside.frames import callers
-from autotune.inside.group import ALONE, Group
-from autotune.inside.seams import Seams
+from autotune.inside.ranks.group import ALONE, Group
+from autotune.inside.seams import SeamSet
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.optimizer import implementation_of, implementations_of
-from autotune.inside.seams.process import matmul_precision, profiles, sdpa_backend
-from autotune.profile import DatasetFacts, OptimizerFacts, Profile
-from autotune.strategies.base import ACCELERATE, DDP, FABRIC, LIGHTNING, TRANSFORMERS
+from autotune.inside.seams.torch_settings import matmul_precision, profiles, sdpa_backend
+from autotune.knobs.strategies.base import ACCELERATE, DDP, FABRIC, LIGHTNING, TRANSFORMERS
+from autotune.program.config import KnobValue
+from autotune.program.profile import DatasetFacts, OptimizerFacts, Profile
 
 TRAINERS = {"lightning": LIGHTNING, "transformers": TRANSFORMERS}
 WRAPPERS = {  # the outermost first
@@ -39,7 +39,7 @@ WRAPPERS = {  # the outermost first
 class Observer(FirstSteps):
     """Watches the first steps, and reads in them and in what the seams saw a Profile."""
 
-    def __init__(self, seams: Seams, group: Group = ALONE) -> None:
+    def __init__(self, seams: SeamSet, group: Group = ALONE) -> None:
         super().__init__(group.world_size)
         self._seams = seams
         self._started_by = group.started_by
@@ -109,17 +109,17 @@ class Observer(FirstSteps):
             root_modules=tuple(type(root).__name__ for root in roots),
             parameters=sum(r.parameters for r in roots.values()),
             repeated_blocks=len(blocks_of(roots)),
-            own_checkpointing=(
+            program_checkpointing=(
                 "checkpoint" in self._seams.uses.seen or self._seams.forward.computes_again
             ),
             blocks_change=self._seams.checkpoint.purity.changed(blocks_of(roots)),
             conv2d_layers=sum(isinstance(m, nn.Conv2d) for m in modules),
             shared_weight=shared_weight(roots),
             channels_last=any(_lies_channels_last(w) for w in weights),
-            own_autocast=self._seams.autocast.own_dtype,
-            own_scaler=self._seams.autocast.has_own_scaler,
+            program_autocast=self._seams.autocast.own_dtype,
+            program_scaler=self._seams.autocast.has_own_scaler,
             weights_dtype=_weights_dtype(roots),
-            own_compile=bool(frames_compiled()) or any(r._compiled_call_impl for r in roots),  # noqa: SLF001
+            program_compile=bool(frames_compiled()) or any(r._compiled_call_impl for r in roots),  # noqa: SLF001
             num_threads=torch.get_num_threads(),
             interop_threads=torch.get_num_interop_threads(),
             cudnn_benchmark=cudnn.benchmark,

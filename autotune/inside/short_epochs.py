@@ -17,22 +17,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from autotune.config import KnobValue
-from autotune.inside.epochs import MOST_BATCHES, Pass, Passes, known_by
-from autotune.inside.group import ALONE, Group
+from autotune.inside.epochs import MAX_BATCHES, Pass, Passes, known_by
 from autotune.inside.listener import Listener
-from autotune.inside.seams import Seams, loose_knobs
-from autotune.mode import Epochs
-from autotune.profile import LoaderFacts
-from autotune.rehearsal import Ended, RehearsalPlan, Seen
-from autotune.setting import Setting
-from autotune.wire import LinkClosed
+from autotune.inside.ranks.group import ALONE, Group
+from autotune.inside.seams import SeamSet
+from autotune.inside.steering import Steering, loose_knobs
+from autotune.measurement.run_mode import Epochs
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import KnobValue
+from autotune.program.profile import LoaderFacts
+from autotune.program.rehearsal import Ended, RehearsalPlan, Seen
+from autotune.rig.wire import LinkClosed
 
 if TYPE_CHECKING:
-    from autotune.inside.feed import Feed
-    from autotune.inside.seams.forward import Root
+    from autotune.inside.data.feed import Feed
+    from autotune.inside.listener import Root
 
-MOST_STEPS = (
+MAX_STEPS = (
     64  # without a batch: as many as are made of one; a loop that keeps its batches has more
 )
 
@@ -57,7 +58,7 @@ class ShortEpochs(Listener):
 
     def __init__(
         self,
-        setting: Setting,
+        setting: AppliedConfig,
         plan: RehearsalPlan,
         over: Callable[[Seen], None] | None,
         started: float,
@@ -66,7 +67,8 @@ class ShortEpochs(Listener):
     ) -> None:
         self.rehearsal = plan
         self.config_reads: Mapping[str, KnobValue] = {}
-        self.seams = Seams(self, setting.loader, loose_knobs(setting), group)
+        self.seams = SeamSet(self, setting.loader, loose_knobs(setting), group)
+        self.steering = Steering(self.seams)
         self.steps = 0
         self._plan = plan
         self._over = over
@@ -116,7 +118,7 @@ class ShortEpochs(Listener):
             return self._passes.cuts_other(feed, self.steps)
         seen, plan = self._passes.of(feed), self._plan
         has_stepped = self.steps > seen.steps
-        most = max(plan.batches, self._longest or MOST_BATCHES)
+        most = max(plan.batches, self._longest or MAX_BATCHES)
         seen.is_over |= seen.batches >= (plan.batches if has_stepped else most)
         if seen.is_over and seen.trains:
             self._longest = max(self._longest, seen.batches)
@@ -157,7 +159,7 @@ class ShortEpochs(Listener):
             self._lead.trains = True
             self._epochs += 1
             self._trained.add(self._training_facts)
-        elif self.steps - self._lead.steps > MOST_STEPS and self._is_long_enough:
+        elif self.steps - self._lead.steps > MAX_STEPS and self._is_long_enough:
             self._end("as planned")
 
     @property

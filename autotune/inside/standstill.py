@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from types import CodeType
 
-from autotune.inside.frames import INSTALLED, is_programs, stack
+from autotune.inside.code.frames import INSTALLED, is_programs, stack
 
 LOADER = str(Path("torch", "utils", "data", "dataloader.py"))
 PROCESSES = f"{os.sep}multiprocessing{os.sep}"  # Python's own, and torch's beside it

@@ -1,4 +1,7 @@
-"""The knobs: a family of one file per knob. A new one is a file and a line below."""
+"""The knobs: a family of one file per knob. A new one is a file and a line below.
+
+Knobs of other packages import what they need from here alone; every other address may move.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,11 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from autotune.errors import UsageError
-from autotune.flags import KEYWORD
 from autotune.knobs.accumulation_steps import AccumulationSteps
 from autotune.knobs.activation_checkpointing import ActivationCheckpointing
 from autotune.knobs.anomaly_detection import AnomalyDetection
 from autotune.knobs.autograd_profiler import AutogradProfiler
-from autotune.knobs.base import Knob, Scope
+from autotune.knobs.base import Here, Knob, Scope, Seams
 from autotune.knobs.batch_size import BatchSize
 from autotune.knobs.channels_last import ChannelsLast
 from autotune.knobs.compile import Compile
@@ -49,10 +51,31 @@ from autotune.knobs.worker_start_method import WorkerStartMethod
 from autotune.knobs.worker_threads import WorkerThreads
 from autotune.knobs.world_size import WorldSize
 from autotune.knobs.zero_grad_to_none import ZeroGradToNone
-from autotune.program import LaunchPlan
-from autotune.setting import Setting
+from autotune.machine.hardware import Hardware
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config, KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.flags import KEYWORD, Flag
+from autotune.program.profile import Profile
+from autotune.program.program import LaunchPlan
 
-__all__ = ["Knob", "Registry", "Scope", "launched", "registry"]
+__all__ = [
+    "Config",
+    "Domain",
+    "Flag",
+    "Hardware",
+    "Here",
+    "Knob",
+    "KnobValue",
+    "LaunchPlan",
+    "NotOffered",
+    "Profile",
+    "Registry",
+    "Scope",
+    "Seams",
+    "launch_plan_for",
+    "registry",
+]
 
 OWN: tuple[type[Knob], ...] = (
     NumWorkers,
@@ -124,7 +147,7 @@ class Registry(Mapping[str, Knob]):
         return len(self._installed)
 
 
-def launched(setting: Setting, plan: LaunchPlan) -> LaunchPlan:
+def launch_plan_for(setting: AppliedConfig, plan: LaunchPlan) -> LaunchPlan:
     """Return the plan that starts a process under a setting; pure."""
     for knob, value in setting.changes().items():
         flag = setting.flags.get(knob)
@@ -133,7 +156,7 @@ def launched(setting: Setting, plan: LaunchPlan) -> LaunchPlan:
         elif flag is None:
             continue
         else:
-            own = value if knob in flag.spellings else registry()[knob].to_flag(value, flag)
+            own = value if knob in flag.spellings else registry()[knob].format_flag(value, flag)
             plan = plan.with_flag(flag, own)
     return plan
 

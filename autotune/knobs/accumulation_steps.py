@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from autotune.config import KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.flags import Flag
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob
-from autotune.profile import HandKind, Profile
-
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
+from autotune.knobs.base import Here, Knob, Seams
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.flags import Flag
+from autotune.program.profile import HandKind, Profile
 
 
 class AccumulationSteps(Knob):
@@ -32,36 +27,36 @@ class AccumulationSteps(Knob):
         "accum_steps",
     )
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return one to four for a loop of the ordinary kind: clear, backward, step."""
-        if refusal := profile.without_training_loader:
+        if refusal := here.profile.without_training_loader:
             return refusal
-        if refusal := profile.without_optimizer("and its updates could not be held back"):
+        if refusal := here.profile.without_optimizer("and its updates could not be held back"):
             return refusal
-        reason = next(_obstacles(profile), None)
-        return NotOffered(reason) if reason else profile.unless_by_steps(Domain((1, 2, 4)))
+        reason = next(_obstacles(here.profile), None)
+        return NotOffered(reason) if reason else here.profile.unless_by_steps(Domain((1, 2, 4)))
 
-    def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
+    def current(self, profile: Profile) -> KnobValue:
         """Return 1: a program that accumulates itself is not offered the knob."""
         return 1
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Group the batches to come, and let the learning rate follow."""
-        seams.accumulate(int(value))
-        self.follow(value, seams)
+        seams.set_accumulation_steps(int(value))
+        self.apply_side_effects(value, seams)
 
-    def follow(self, value: KnobValue, seams: Seams) -> None:
+    def apply_side_effects(self, value: KnobValue, seams: Seams) -> None:
         """Scale the learning rate."""
-        seams.rates.follow(accumulation_steps=int(value))
+        seams.scale_lr_with(accumulation_steps=int(value))
 
-    def by_flag(self, flag: Flag, hardware: Hardware, profile: Profile) -> Domain | None:  # noqa: ARG002
+    def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
         """Return the flag's own value, half and twice of it."""
         own = flag.number
         if not own:
             return None
         return Domain(tuple(sorted({max(1, own // 2), own, 2 * own})))
 
-    def from_flag(self, flag: Flag) -> KnobValue:
+    def parse_flag(self, flag: Flag) -> KnobValue:
         """Return the batches that the flag asks for."""
         return flag.number or self.minimum
 

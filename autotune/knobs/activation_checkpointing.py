@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from autotune.config import Config, KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.flags import Flag
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob
-from autotune.profile import Profile
-
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
+from autotune.knobs.base import Here, Knob, Seams
+from autotune.program.config import Config, KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.flags import Flag
+from autotune.program.profile import Profile
 
 EVERY = {"off": 0, "half": 2, "all": 1}
 
@@ -25,19 +19,19 @@ class ActivationCheckpointing(Knob):
     choices = ("off", "half", "all")
     flag_names = ("gradient_checkpointing", "activation_checkpointing", "checkpoint_activations")
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return none, every second and all of the model's repeated blocks."""
-        if not profile.repeated_blocks:
+        if not here.profile.repeated_blocks:
             return NotOffered("the model has no repeated blocks")
-        if profile.own_checkpointing:
+        if here.profile.program_checkpointing:
             return NotOffered("the program checkpoints activations itself")
-        if profile.blocks_change:
+        if here.profile.blocks_change:
             return NotOffered(
-                f"a block would change twice what a pass changes ({profile.blocks_change})"
+                f"a block would change twice what a pass changes ({here.profile.blocks_change})"
             )
         return Domain(self.choices)
 
-    def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
+    def current(self, profile: Profile) -> KnobValue:
         """Return off: a program that does so itself is not offered the knob."""
         return "off"
 
@@ -47,19 +41,18 @@ class ActivationCheckpointing(Knob):
             return "A compiled model decides itself what it computes again (compile)."
         return None
 
-    def by_flag(self, flag: Flag, hardware: Hardware, profile: Profile) -> Domain | None:  # noqa: ARG002
+    def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
         """Return none and all for a switch."""
         return Domain(("off", "all")) if flag.is_truth else None
 
-    def from_flag(self, flag: Flag) -> KnobValue:
+    def parse_flag(self, flag: Flag) -> KnobValue:
         """Return whether the program does so."""
         return "all" if flag.is_on else "off"
 
-    def to_flag(self, value: KnobValue, flag: Flag) -> str:
+    def format_flag(self, value: KnobValue, flag: Flag) -> str:
         """Return how the program says so."""
         return flag.truth(is_on=value != "off")
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Choose the blocks."""
-        seams.checkpoint.choose(EVERY[str(value)])
-        seams.checkpoint.act_on(seams.forward.roots)
+        seams.checkpoint_blocks(every=EVERY[str(value)])

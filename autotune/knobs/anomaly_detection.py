@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from autotune.config import KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob
-from autotune.profile import Profile
-
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
+from autotune.knobs.base import Here, Knob, Seams
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
 
 
 class AnomalyDetection(Knob):
@@ -20,9 +14,9 @@ class AnomalyDetection(Knob):
     name = "anomaly_detection"
     value_type = bool
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return off beside on for a program that has it on."""
-        if not profile.anomaly_detection:
+        if not here.profile.anomaly_detection:
             return NotOffered("it is off")
         return Domain((False, True))
 
@@ -32,4 +26,4 @@ class AnomalyDetection(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Set torch.autograd.set_detect_anomaly."""
-        seams.process.switch(self.name, value)
+        seams.set_torch(self.name, value)

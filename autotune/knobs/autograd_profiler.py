@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from autotune.config import KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob, Scope
-from autotune.profile import Profile
-
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
+from autotune.knobs.base import Here, Knob, Scope, Seams
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
 
 
 class AutogradProfiler(Knob):
@@ -21,9 +15,9 @@ class AutogradProfiler(Knob):
     scope = Scope.RESTART  # torch cannot resume a profile
     value_type = bool
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return both ways where one was left on."""
-        return Domain((True, False)) if profile.profiles else NotOffered("it is off")
+        return Domain((True, False)) if here.profile.profiles else NotOffered("it is off")
 
     def current(self, profile: Profile) -> KnobValue:
         """Return whether one records."""
@@ -31,4 +25,4 @@ class AutogradProfiler(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """End its recording when training begins."""
-        seams.process.switch("autograd_profiler", bool(value))
+        seams.set_torch("autograd_profiler", bool(value))

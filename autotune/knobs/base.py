@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, Protocol
 
-from autotune.config import Config, KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.flags import Flag, as_text
-from autotune.hardware import Hardware
-from autotune.profile import Profile
-from autotune.program import LaunchPlan
-
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
+from autotune.machine.hardware import Hardware
+from autotune.program.config import Config, KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.flags import Flag, as_text
+from autotune.program.profile import Profile
+from autotune.program.program import LaunchPlan
 
 
 class Scope(StrEnum):
@@ -22,6 +20,67 @@ class Scope(StrEnum):
 
     LIVE = "live"
     RESTART = "restart"
+
+
+@dataclass(frozen=True)
+class Here:
+    """Where a knob or a strategy is asked what it offers: on this machine, for this program."""
+
+    hardware: Hardware
+    profile: Profile
+
+
+class Seams(Protocol):
+    """What knobs may ask for inside the program; ``inside.steering.Steering`` is the one that acts.
+
+    Knobs call it in the program's process, on its main thread, between two steps or before the
+    first one. It exists so that knobs need not import torch.
+    """
+
+    def set_loader_options(self, **options: int | bool | str) -> None:
+        """Rebuild the training loader with these options, named as their knobs are."""
+
+    def set_torch(self, name: str, value: KnobValue) -> None:
+        """Set one of the settings that torch keeps per process, named as its knob is."""
+
+    def set_interop_threads(self, threads: int) -> None:
+        """Set torch's inter-op threads. Torch allows that once per process."""
+
+    def set_optimizer_implementation(self, name: str) -> None:
+        """Make all optimizers update their parameters by ``for-loop``, ``foreach`` or ``fused``."""
+
+    def set_zero_grad_to_none(self, *, enabled: bool) -> None:
+        """Make ``zero_grad`` drop gradients instead of filling them with zeros."""
+
+    def set_channels_last(self, *, enabled: bool) -> None:
+        """Store 4-D weights and inputs of the model in NHWC order."""
+
+    def set_non_blocking(self, *, enabled: bool) -> None:
+        """Copy pinned memory to the device without waiting."""
+
+    def set_precision(self, dtype_name: str | None) -> None:
+        """Compute in this torch dtype (``"bfloat16"``); None for the program's own."""
+
+    def compile(self, mode: str | None) -> None:
+        """Compile the model in this mode of ``torch.compile``; None leaves it eager."""
+
+    def set_compile_dynamic(self, *, dynamic: bool | None) -> None:
+        """Compile for any shape, or for each shape; None lets torch decide."""
+
+    def checkpoint_blocks(self, *, every: int) -> None:
+        """Recompute every n-th block's activations in the backward pass; 0 for none."""
+
+    def set_accumulation_steps(self, steps: int) -> None:
+        """Make one optimizer step of this many batches."""
+
+    def scale_lr_with(self, **batch: int) -> None:
+        """Scale learning rates with the global batch, whose factors are named as their knobs."""
+
+    def set_strategy(self, strategy: str) -> None:
+        """Train by this strategy; before the program builds its optimizer."""
+
+    def set_strategy_options(self, **options: KnobValue) -> None:
+        """Give the strategy these options, named as their knobs are."""
 
 
 class Knob(ABC):
@@ -52,7 +111,7 @@ class Knob(ABC):
         return (type(self).__doc__ or "").strip().splitlines()[0]
 
     @abstractmethod
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return the values worth trying here, or why there are none."""
 
     @abstractmethod
@@ -61,47 +120,46 @@ class Knob(ABC):
 
     def refusal(
         self,
-        value: KnobValue,  # noqa: ARG002
-        hardware: Hardware,  # noqa: ARG002
-        profile: Profile,  # noqa: ARG002
+        value: KnobValue,
+        here: Here,
     ) -> str | None:
         """Return why a value that the user names, beyond those offered, cannot be had here."""
         return None
 
-    def is_active(self, config: Config) -> bool:  # noqa: ARG002
+    def is_active(self, config: Config) -> bool:
         """Tell whether the value has any effect in this config.
 
         Configs that differ in idle knobs only are one trial.
         """
         return True
 
-    def conflict(self, config: Config) -> str | None:  # noqa: ARG002
+    def conflict(self, config: Config) -> str | None:
         """Return why this value cannot go with the rest of the config, or None."""
         return None
 
-    def launch(self, value: KnobValue, plan: LaunchPlan) -> LaunchPlan:  # noqa: ARG002
+    def launch(self, value: KnobValue, plan: LaunchPlan) -> LaunchPlan:
         """Return the plan that starts a process under this value; pure."""
         return plan
 
     def apply(self, value: KnobValue, seams: Seams) -> None:  # noqa: B027
         """Make the program use this value from its next step on; runs inside the program."""
 
-    def by_flag(self, flag: Flag, hardware: Hardware, profile: Profile) -> Domain | None:  # noqa: ARG002
+    def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
         """Return the values worth trying by a flag of the program's own that means this knob.
 
         Asked where the seams cannot reach the program; None where the flag's values are not clear.
         """
         return None
 
-    def from_flag(self, flag: Flag) -> KnobValue:
+    def parse_flag(self, flag: Flag) -> KnobValue:
         """Return what the program's flag says, as a value of this knob."""
         return self.parse(flag.value)
 
-    def to_flag(self, value: KnobValue, flag: Flag) -> str:  # noqa: ARG002
+    def format_flag(self, value: KnobValue, flag: Flag) -> str:
         """Return what to pass to the program's flag for a value of this knob."""
         return as_text(value)
 
-    def follow(self, value: KnobValue, seams: Seams) -> None:  # noqa: B027
+    def apply_side_effects(self, value: KnobValue, seams: Seams) -> None:  # noqa: B027
         """Do what a value asks for beside the act itself; all there is to do after a flag's act."""
 
     def parse(self, raw: object) -> KnobValue:
@@ -144,4 +202,4 @@ class StrategyOption(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Hand it to the strategy."""
-        seams.distribution.request(**{self.name: value})
+        seams.set_strategy_options(**{self.name: value})

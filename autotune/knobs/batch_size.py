@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from autotune.config import KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.flags import Flag
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob
-from autotune.profile import HandKind, Profile
-
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
+from autotune.knobs.base import Here, Knob, Seams
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.flags import Flag
+from autotune.program.profile import HandKind, Profile
 
 # Growth beyond 8x leaves the range in which scaled learning rates hold for most models (Shallue et
 # al. 2019, "Measuring the Effects of Data Parallelism", section 4.1); --values asks for more.
 FACTORS = (1, 2, 4, 8)
-LEAST_STEPS_PER_EPOCH = 16  # fewer are no epoch to speak of, and prefetching would hold it whole
-TOO_SHORT = f"batches of {{}} cut {{}} samples into fewer than {LEAST_STEPS_PER_EPOCH} steps"
+MIN_STEPS_PER_EPOCH = 16  # fewer are no epoch to speak of, and prefetching would hold it whole
+TOO_SHORT = f"batches of {{}} cut {{}} samples into fewer than {MIN_STEPS_PER_EPOCH} steps"
 
 
 class BatchSize(Knob):
@@ -38,19 +33,19 @@ class BatchSize(Knob):
         "mini_batch_size",
     )
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return the program's own size and its doublings, as long as an epoch has a few steps."""
-        if reason := next(_obstacles(profile), None):
+        if reason := next(_obstacles(here.profile), None):
             return NotOffered(reason)
-        if refusal := profile.without_optimizer("and its rate could not follow the batch"):
+        if refusal := here.profile.without_optimizer("and its rate could not follow the batch"):
             return refusal
-        loader = profile.loaders[0]
+        loader = here.profile.loaders[0]
         own = loader.batch_size
         assert own is not None, "a size that is not known is an obstacle"
-        most = (loader.dataset_len or 1 << 62) // LEAST_STEPS_PER_EPOCH
+        most = (loader.dataset_len or 1 << 62) // MIN_STEPS_PER_EPOCH
         sizes = tuple(own * f for f in FACTORS if f == 1 or own * f <= most)
         alone = "" if len(sizes) > 1 else TOO_SHORT.format(2 * own, loader.dataset_len)
-        return profile.unless_by_steps(Domain(sizes, alone))
+        return here.profile.unless_by_steps(Domain(sizes, alone))
 
     def current(self, profile: Profile) -> KnobValue:
         """Return the training loader's own size."""
@@ -60,19 +55,19 @@ class BatchSize(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Ask for a loader with that size, and let the learning rate follow."""
-        seams.loader.request(batch_size=int(value))
-        self.follow(value, seams)
+        seams.set_loader_options(batch_size=int(value))
+        self.apply_side_effects(value, seams)
 
-    def follow(self, value: KnobValue, seams: Seams) -> None:
+    def apply_side_effects(self, value: KnobValue, seams: Seams) -> None:
         """Scale the learning rate."""
-        seams.rates.follow(batch_size=int(value))
+        seams.scale_lr_with(batch_size=int(value))
 
-    def by_flag(self, flag: Flag, hardware: Hardware, profile: Profile) -> Domain | None:  # noqa: ARG002
+    def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
         """Return the flag's own value and its doublings; None where the batch makes the loss."""
-        own = 0 if profile.in_batch_loss else flag.number
+        own = 0 if here.profile.in_batch_loss else flag.number
         return None if not own else Domain(tuple(own * factor for factor in FACTORS))
 
-    def from_flag(self, flag: Flag) -> KnobValue:
+    def parse_flag(self, flag: Flag) -> KnobValue:
         """Return the samples that the flag asks for."""
         return flag.number or self.minimum
 

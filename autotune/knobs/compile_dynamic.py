@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from autotune.config import Config, KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob, Scope
-from autotune.profile import Profile
-
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
+from autotune.knobs.base import Here, Knob, Scope, Seams
+from autotune.program.config import Config, KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
 
 DYNAMIC = {"auto": None, "never": False, "always": True}
 
@@ -24,15 +18,15 @@ class CompileDynamic(Knob):
     value_type = str
     choices = tuple(DYNAMIC)
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return the three of ``torch.compile(dynamic=...)``."""
-        if profile.own_compile:
+        if here.profile.program_compile:
             return NotOffered("the program compiles its model itself")
-        if profile.device == "cpu" and not hardware.has_cxx_compiler:
+        if here.profile.device == "cpu" and not here.hardware.has_cxx_compiler:
             return NotOffered("nothing can be compiled here (compile)")
         return Domain(self.choices)
 
-    def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
+    def current(self, profile: Profile) -> KnobValue:
         """Return torch's default."""
         return "auto"
 
@@ -42,4 +36,4 @@ class CompileDynamic(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Say how the root modules are to be compiled."""
-        seams.forward.shape(dynamic=DYNAMIC[str(value)])
+        seams.set_compile_dynamic(dynamic=DYNAMIC[str(value)])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from autotune.config import KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob, Scope
-from autotune.profile import Profile
-from autotune.program import LaunchPlan
+from autotune.knobs.base import Here, Knob, Scope
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
+from autotune.program.program import LaunchPlan
 
 VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
 EXPANDABLE = "expandable_segments"
@@ -21,10 +20,10 @@ class CudaAllocator(Knob):
     value_type = str
     choices = ("default", EXPANDABLE)
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return both on CUDA: growing segments fragment less, which leaves room for batches."""
-        if profile.device != "cuda":
-            return NotOffered(f"the model is on the {profile.device} device")
+        if here.profile.device != "cuda":
+            return NotOffered(f"the model is on the {here.profile.device} device")
         return Domain(self.choices)
 
     def current(self, profile: Profile) -> KnobValue:

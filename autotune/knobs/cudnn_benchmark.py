@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from autotune.config import KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob
-from autotune.profile import Profile
-
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
+from autotune.knobs.base import Here, Knob, Seams
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
 
 
 class CudnnBenchmark(Knob):
@@ -20,11 +14,13 @@ class CudnnBenchmark(Knob):
     name = "cudnn_benchmark"
     value_type = bool
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return both ways for a model with 2-D convolutions on a GPU."""
-        if profile.device != "cuda":
-            return NotOffered(f"the model is on the {profile.device} device, cuDNN serves CUDA")
-        if not profile.conv2d_layers:
+        if here.profile.device != "cuda":
+            return NotOffered(
+                f"the model is on the {here.profile.device} device, cuDNN serves CUDA"
+            )
+        if not here.profile.conv2d_layers:
             return NotOffered("the model has no 2-D convolution")
         return Domain((False, True))
 
@@ -34,4 +30,4 @@ class CudnnBenchmark(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Set torch.backends.cudnn.benchmark."""
-        seams.process.switch(self.name, value)
+        seams.set_torch(self.name, value)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from autotune.config import KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import StrategyOption
-from autotune.profile import Profile
-from autotune.strategies import ddp_refusal
+from autotune.knobs.base import Here, StrategyOption
+from autotune.knobs.strategies import ddp_refusal
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
 
 TORCH_OWN = 25  # MiB, torch.nn.parallel.DistributedDataParallel
 
@@ -20,12 +19,12 @@ class DdpBucketCapMb(StrategyOption):
     value_type = int
     minimum = 1
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return torch's own size and its neighbours."""
-        if reason := ddp_refusal(hardware, profile):
+        if reason := ddp_refusal(here.hardware, here.profile):
             return NotOffered(reason)
         return Domain((5, 25, 100))
 
-    def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
+    def current(self, profile: Profile) -> KnobValue:
         """Return torch's own size."""
         return TORCH_OWN

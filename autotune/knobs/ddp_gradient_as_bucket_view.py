@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from autotune.config import KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import StrategyOption
-from autotune.profile import Profile
-from autotune.strategies import ddp_refusal
+from autotune.knobs.base import Here, StrategyOption
+from autotune.knobs.strategies import ddp_refusal
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
 
 
 class DdpGradientAsBucketView(StrategyOption):
@@ -17,12 +16,12 @@ class DdpGradientAsBucketView(StrategyOption):
     strategies = frozenset({"ddp", "zero1", "own"})
     value_type = bool
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return both."""
-        if reason := ddp_refusal(hardware, profile):
+        if reason := ddp_refusal(here.hardware, here.profile):
             return NotOffered(reason)
         return Domain((False, True))
 
-    def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
+    def current(self, profile: Profile) -> KnobValue:
         """Return torch's default."""
         return False

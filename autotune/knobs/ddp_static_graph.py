@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from autotune.config import Config, KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import StrategyOption
-from autotune.profile import Profile
-from autotune.strategies import ddp_refusal
+from autotune.knobs.base import Here, StrategyOption
+from autotune.knobs.strategies import ddp_refusal
+from autotune.program.config import Config, KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
 
 
 class DdpStaticGraph(StrategyOption):
@@ -17,9 +16,9 @@ class DdpStaticGraph(StrategyOption):
     strategies = frozenset({"ddp", "zero1", "own"})
     value_type = bool
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return both."""
-        if reason := ddp_refusal(hardware, profile):
+        if reason := ddp_refusal(here.hardware, here.profile):
             return NotOffered(reason)
         return Domain((False, True))
 
@@ -30,6 +29,6 @@ class DdpStaticGraph(StrategyOption):
             return "DDP's static graph wants its first pass sent, accumulation_steps holds it back."
         return None
 
-    def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
+    def current(self, profile: Profile) -> KnobValue:
         """Return torch's default."""
         return False

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from autotune.config import KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob
-from autotune.profile import Profile
-
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
+from autotune.knobs.base import Here, Knob, Seams
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
 
 
 class DeterministicAlgorithms(Knob):
@@ -20,9 +14,9 @@ class DeterministicAlgorithms(Knob):
     name = "deterministic_algorithms"
     value_type = bool
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return nothing: a program that has them on wants them."""
-        if not profile.deterministic_algorithms:
+        if not here.profile.deterministic_algorithms:
             return NotOffered("they are off")
         return NotOffered(
             f"the program asks for them; --tune {self.name} tries it without",
@@ -35,4 +29,4 @@ class DeterministicAlgorithms(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Switch them, for torch and for cuDNN."""
-        seams.process.switch(self.name, value)
+        seams.set_torch(self.name, value)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 
-from autotune import flags
-from autotune.config import KnobValue
-from autotune.domain import Domain
-from autotune.flags import AS_WRITTEN
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob, Scope
-from autotune.profile import Profile
-from autotune.program import LaunchPlan
+from autotune.knobs.base import Here, Knob, Scope
+from autotune.program import flags
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain
+from autotune.program.flags import AS_WRITTEN
+from autotune.program.profile import Profile
+from autotune.program.program import LaunchPlan
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # POSIX, and small letters
 
@@ -29,11 +28,11 @@ class EnvironmentVariable(Knob):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain:  # noqa: ARG002
+    def domain(self, here: Here) -> Domain:
         """Return its present value: others are the user's to name."""
-        return Domain((self.current(profile),))
+        return Domain((self.current(here.profile),))
 
-    def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
+    def current(self, profile: Profile) -> KnobValue:
         """Return what the program inherits."""
         return os.environ.get(self._variable, AS_WRITTEN)
 

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from autotune.config import KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob, Scope
-from autotune.profile import Profile
-
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
+from autotune.knobs.base import Here, Knob, Scope, Seams
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
 
 
 class FlushDenormal(Knob):
@@ -21,10 +15,10 @@ class FlushDenormal(Knob):
     scope = Scope.RESTART  # torch's threads take the mode over from the thread that starts them
     value_type = bool
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return both ways on a CPU."""
-        if profile.device != "cpu":
-            return NotOffered(f"the model computes on the {profile.device} device")
+        if here.profile.device != "cpu":
+            return NotOffered(f"the model computes on the {here.profile.device} device")
         return Domain((False, True))
 
     def current(self, profile: Profile) -> KnobValue:
@@ -33,4 +27,4 @@ class FlushDenormal(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Set torch.set_flush_denormal."""
-        seams.process.switch(self.name, value)
+        seams.set_torch(self.name, value)

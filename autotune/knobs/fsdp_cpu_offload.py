@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from autotune.config import KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import StrategyOption
-from autotune.profile import Profile
-from autotune.strategies import in_place_refusal
+from autotune.knobs.base import Here, StrategyOption
+from autotune.knobs.strategies import in_place_refusal
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
 
 
 class FsdpCpuOffload(StrategyOption):
@@ -17,14 +16,14 @@ class FsdpCpuOffload(StrategyOption):
     strategies = frozenset({"fsdp"})
     value_type = bool
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return both on a GPU."""
-        if profile.device != "cuda":
-            return NotOffered(f"the model is on the {profile.device} already")
-        if reason := in_place_refusal(hardware, profile):
+        if here.profile.device != "cuda":
+            return NotOffered(f"the model is on the {here.profile.device} already")
+        if reason := in_place_refusal(here.hardware, here.profile):
             return NotOffered(reason)
         return Domain((False, True))
 
-    def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
+    def current(self, profile: Profile) -> KnobValue:
         """Return that shards stay on the GPU."""
         return False

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from autotune.config import KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import StrategyOption
-from autotune.profile import Profile
-from autotune.strategies import in_place_refusal
+from autotune.knobs.base import Here, StrategyOption
+from autotune.knobs.strategies import in_place_refusal
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
 
 
 class FsdpMixedPrecision(StrategyOption):
@@ -18,17 +17,17 @@ class FsdpMixedPrecision(StrategyOption):
     value_type = str
     choices = ("fp32", "bf16")
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return both, where bf16 is native."""
-        if reason := in_place_refusal(hardware, profile):
+        if reason := in_place_refusal(here.hardware, here.profile):
             return NotOffered(reason)
-        native = hardware.supports_bf16_gpu or (
-            profile.device == "cpu" and hardware.supports_bf16_cpu
+        native = here.hardware.supports_bf16_gpu or (
+            here.profile.device == "cpu" and here.hardware.supports_bf16_cpu
         )
         if not native:
             return NotOffered("bf16 would be emulated here")
         return Domain(("fp32", "bf16"))
 
-    def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
+    def current(self, profile: Profile) -> KnobValue:
         """Return that it computes in the weights' dtype."""
         return "fp32"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from autotune.config import KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import StrategyOption
-from autotune.profile import HandKind, Profile
-from autotune.strategies import in_place_refusal
+from autotune.knobs.base import Here, StrategyOption
+from autotune.knobs.strategies import in_place_refusal
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import HandKind, Profile
 
 
 class FsdpReshardAfterForward(StrategyOption):
@@ -21,23 +20,24 @@ class FsdpReshardAfterForward(StrategyOption):
     strategies = frozenset({"fsdp"})
     value_type = bool
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return both, where gradients are cleared by optimizers alone."""
-        if reason := in_place_refusal(hardware, profile):
+        if reason := in_place_refusal(here.hardware, here.profile):
             return NotOffered(reason)
-        if profile.clears_by_model:
+        if here.profile.clears_by_model:
             return NotOffered(
-                f"the program clears gradients through its model ({profile.clears_by_model}) and "
+                "the program clears gradients through its model "
+                f"({here.profile.clears_by_model}) and "
                 "would not reach those of gathered weights"
             )
         for kind in (HandKind.GRADIENTS, HandKind.PARAMETERS):
-            if work := profile.hand_work(kind):
+            if work := here.profile.hand_work(kind):
                 return NotOffered(
                     f"the program {kind.value} ({work.evidence}), and would reach gathered weights "
                     "in place of those that are trained"
                 )
         return Domain((True, False))
 
-    def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
+    def current(self, profile: Profile) -> KnobValue:
         """Return that they are dropped, of the outermost module as well."""
         return True

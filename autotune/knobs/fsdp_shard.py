@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from autotune.config import KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import StrategyOption
-from autotune.profile import Profile
-from autotune.strategies import in_place_refusal
+from autotune.knobs.base import Here, StrategyOption
+from autotune.knobs.strategies import in_place_refusal
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
 
 
 class FsdpShard(StrategyOption):
@@ -18,14 +17,14 @@ class FsdpShard(StrategyOption):
     value_type = str
     choices = ("blocks", "whole")
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return both, where the model consists of repeated blocks."""
-        if reason := in_place_refusal(hardware, profile):
+        if reason := in_place_refusal(here.hardware, here.profile):
             return NotOffered(reason)
-        if profile.repeated_blocks < 2:
+        if here.profile.repeated_blocks < 2:
             return NotOffered("the model does not consist of repeated blocks")
         return Domain(("blocks", "whole"))
 
-    def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
+    def current(self, profile: Profile) -> KnobValue:
         """Return that it shards by blocks."""
         return "blocks"

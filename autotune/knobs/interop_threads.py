@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from autotune.config import KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob, Scope
-from autotune.profile import Profile
-
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
+from autotune.knobs.base import Here, Knob, Scope, Seams
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
 
 
 class InteropThreads(Knob):
@@ -22,13 +16,13 @@ class InteropThreads(Knob):
     value_type = int
     minimum = 1
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return one thread beside as many as there are cores."""
-        if profile.device != "cpu":
-            return NotOffered(f"the model computes on the {profile.device} device")
-        if hardware.cpu_quota == 1:
+        if here.profile.device != "cpu":
+            return NotOffered(f"the model computes on the {here.profile.device} device")
+        if here.hardware.cpu_quota == 1:
             return NotOffered("there is one core")
-        return Domain((1, hardware.cpu_quota))
+        return Domain((1, here.hardware.cpu_quota))
 
     def current(self, profile: Profile) -> KnobValue:
         """Return torch's threads when training began."""
@@ -36,4 +30,4 @@ class InteropThreads(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Set torch's inter-op threads before the program does anything."""
-        seams.process.set_interop_threads(int(value))
+        seams.set_interop_threads(int(value))

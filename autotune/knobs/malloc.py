@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from autotune.config import KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob, Scope
-from autotune.profile import Profile
-from autotune.program import LaunchPlan
+from autotune.knobs.base import Here, Knob, Scope
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
+from autotune.program.program import LaunchPlan
 
 SONAMES = {"jemalloc": "libjemalloc.so.2", "tcmalloc": "libtcmalloc.so.4"}
 
@@ -20,11 +19,11 @@ class Malloc(Knob):
     value_type = str
     choices = ("default", "jemalloc", "tcmalloc")
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return the installed ones, for programs whose tensors lie in this memory."""
-        if profile.device != "cpu":
-            return NotOffered(f"the model's tensors lie on the {profile.device} device")
-        installed = [n for n, soname in SONAMES.items() if soname in hardware.libraries]
+        if here.profile.device != "cpu":
+            return NotOffered(f"the model's tensors lie on the {here.profile.device} device")
+        installed = [n for n, soname in SONAMES.items() if soname in here.hardware.libraries]
         if not installed:
             return NotOffered("neither jemalloc nor tcmalloc is installed (libjemalloc2)")
         return Domain(("default", *installed))

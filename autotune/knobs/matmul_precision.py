@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from autotune.config import KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob
-from autotune.profile import Profile
-
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
+from autotune.knobs.base import Here, Knob, Seams
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
 
 
 class MatmulPrecision(Knob):
@@ -21,13 +15,13 @@ class MatmulPrecision(Knob):
     value_type = str
     choices = ("highest", "high", "medium")
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return the strictest and the loosest where oneDNN knows bf16 instructions."""
-        if profile.device == "cuda":
+        if here.profile.device == "cuda":
             return NotOffered("on CUDA this is precision: tf32")
-        if profile.device != "cpu":
-            return NotOffered(f"it has no effect on the {profile.device} device")
-        if not hardware.supports_bf16_cpu:
+        if here.profile.device != "cpu":
+            return NotOffered(f"it has no effect on the {here.profile.device} device")
+        if not here.hardware.supports_bf16_cpu:
             return NotOffered("this CPU has no bf16 instructions")
         return Domain(("highest", "medium"))
 
@@ -37,4 +31,4 @@ class MatmulPrecision(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Set torch.set_float32_matmul_precision."""
-        seams.process.switch(self.name, value)
+        seams.set_torch(self.name, value)

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from autotune.config import Config, KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob
-from autotune.profile import Profile
-
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
+from autotune.knobs.base import Here, Knob, Seams
+from autotune.program.config import Config, KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
 
 
 class NonBlocking(Knob):
@@ -20,13 +14,13 @@ class NonBlocking(Knob):
     name = "non_blocking"
     value_type = bool
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return both ways where copies are made that block."""
-        if profile.device == "cpu":
+        if here.profile.device == "cpu":
             return NotOffered("the model is on the CPU: nothing is copied to a device")
-        if profile.copies_without_blocking:
+        if here.profile.copies_without_blocking:
             return NotOffered("the program asks for it itself")
-        return profile.without_training_loader or Domain((False, True))
+        return here.profile.without_training_loader or Domain((False, True))
 
     def current(self, profile: Profile) -> KnobValue:
         """Return whether the program asks for it already."""
@@ -38,4 +32,4 @@ class NonBlocking(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Change what ``Tensor.to`` and ``Tensor.cuda`` do with pinned tensors."""
-        seams.transfer.set_non_blocking(enabled=bool(value))
+        seams.set_non_blocking(enabled=bool(value))

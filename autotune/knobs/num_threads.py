@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from autotune.config import KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob
-from autotune.profile import Profile
-
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
+from autotune.knobs.base import Here, Knob, Seams
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
 
 
 class NumThreads(Knob):
@@ -21,15 +15,15 @@ class NumThreads(Knob):
     value_type = int
     minimum = 1
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return the cores, one less, and the halvings of both."""
-        if profile.device != "cpu":
-            return NotOffered(f"the model computes on the {profile.device} device")
-        if hardware.cpu_quota == 1:
+        if here.profile.device != "cpu":
+            return NotOffered(f"the model computes on the {here.profile.device} device")
+        if here.hardware.cpu_quota == 1:
             return NotOffered("there is one core")
         counts = {
             start >> halvings
-            for start in (hardware.cpu_quota, hardware.cpu_quota - 1)
+            for start in (here.hardware.cpu_quota, here.hardware.cpu_quota - 1)
             for halvings in range(start.bit_length())
         }
         return Domain(tuple(sorted(counts)))
@@ -40,4 +34,4 @@ class NumThreads(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Set torch's intra-op threads."""
-        seams.process.switch(self.name, value)
+        seams.set_torch(self.name, value)

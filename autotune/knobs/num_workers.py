@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from autotune.config import KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.flags import Flag
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob
-from autotune.profile import Profile
-
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
+from autotune.knobs.base import Here, Knob, Seams
+from autotune.machine.hardware import Hardware
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.flags import Flag
+from autotune.program.profile import Profile
 
 CANDIDATES = (0, 1, 2, 4, 8, 12, 16, 24, 32)
 
@@ -24,26 +19,28 @@ class NumWorkers(Knob):
     value_type = int
     flag_names = ("num_workers", "workers", "nworkers", "dataloader_num_workers", "loader_workers")
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return 0 up to one and a half times the cores: loading often waits for storage."""
-        if refusal := profile.without_training_loader:
+        if refusal := here.profile.without_training_loader:
             return refusal
-        if profile.loaders[0].iterable:
+        if here.profile.loaders[0].iterable:
             return NotOffered("the dataset is iterable: each worker may repeat all its samples")
-        if refusal := profile.without_workers or profile.ahead_of_order:
+        if refusal := here.profile.without_workers or here.profile.ahead_of_order:
             return refusal
-        candidates = _candidates(hardware)
-        if profile.dataset.set_by_program:  # what its workers do not see, it would see without any
+        candidates = _candidates(here.hardware)
+        if (
+            here.profile.dataset.set_by_program
+        ):  # what its workers do not see, it would see without any
             candidates = candidates[1:]
         return Domain(candidates)
 
-    def by_flag(self, flag: Flag, hardware: Hardware, profile: Profile) -> Domain | None:
+    def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
         """Return the same for a flag that takes a number, unless workers would repeat samples."""
-        repeats = any(loader.iterable for loader in profile.loaders)
-        repeats = repeats or bool(profile.dataset.against_workers)
-        return None if repeats or flag.number is None else Domain(_candidates(hardware))
+        repeats = any(loader.iterable for loader in here.profile.loaders)
+        repeats = repeats or bool(here.profile.dataset.against_workers)
+        return None if repeats or flag.number is None else Domain(_candidates(here.hardware))
 
-    def from_flag(self, flag: Flag) -> KnobValue:
+    def parse_flag(self, flag: Flag) -> KnobValue:
         """Return the workers that the flag asks for."""
         return flag.number or 0
 
@@ -53,7 +50,7 @@ class NumWorkers(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Ask for a loader with that many workers."""
-        seams.loader.request(num_workers=int(value))
+        seams.set_loader_options(num_workers=int(value))
 
 
 def _candidates(hardware: Hardware) -> tuple[int, ...]:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from autotune.config import KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob
-from autotune.profile import Profile
-
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
+from autotune.knobs.base import Here, Knob, Seams
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
 
 
 class OptimizerImplementation(Knob):
@@ -21,16 +15,16 @@ class OptimizerImplementation(Knob):
     value_type = str
     choices = ("for-loop", "foreach", "fused")
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return what every optimizer of the program has for this device."""
-        if refusal := profile.without_optimizer("and no optimizer walks through them"):
+        if refusal := here.profile.without_optimizer("and no optimizer walks through them"):
             return refusal
-        offers = [set(optimizer.implementations) for optimizer in profile.optimizers]
+        offers = [set(optimizer.implementations) for optimizer in here.profile.optimizers]
         common = set.intersection(*offers) if offers else set()
         if len(common) < 2:
-            names = " and ".join(optimizer.name for optimizer in profile.optimizers)
+            names = " and ".join(optimizer.name for optimizer in here.profile.optimizers)
             return NotOffered(f"{names} has one implementation here")
-        if len({optimizer.implementation for optimizer in profile.optimizers}) > 1:
+        if len({optimizer.implementation for optimizer in here.profile.optimizers}) > 1:
             return NotOffered("the program's optimizers differ in it")
         return Domain(tuple(choice for choice in self.choices if choice in common))
 
@@ -40,4 +34,4 @@ class OptimizerImplementation(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Switch all optimizers; their state is carried over."""
-        seams.optimizer.use_implementation(str(value))
+        seams.set_optimizer_implementation(str(value))

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from autotune.config import Config, KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob
-from autotune.profile import Profile
-
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
+from autotune.knobs.base import Here, Knob, Seams
+from autotune.program.config import Config, KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
 
 
 class PersistentWorkers(Knob):
@@ -20,9 +14,9 @@ class PersistentWorkers(Knob):
     name = "persistent_workers"
     value_type = bool
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return both ways for one training loader."""
-        return profile.without_workers or Domain((False, True))
+        return here.profile.without_workers or Domain((False, True))
 
     def current(self, profile: Profile) -> KnobValue:
         """Return the setting of the (first) training loader."""
@@ -34,4 +28,4 @@ class PersistentWorkers(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Ask for a loader that keeps its workers or does not."""
-        seams.loader.request(persistent_workers=bool(value))
+        seams.set_loader_options(persistent_workers=bool(value))

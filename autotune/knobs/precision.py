@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from autotune.config import KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.flags import Flag
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob
-from autotune.profile import Profile
-
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
-
+from autotune.knobs.base import Here, Knob, Seams
+from autotune.machine.hardware import Hardware
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.flags import Flag
+from autotune.program.profile import Profile
 
 WORDS = (  # torch's own names, ours, Lightning's, Accelerate's
     {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"},
@@ -33,27 +27,27 @@ class Precision(Knob):
     choices = ("fp32", "tf32", "bf16", "fp16")
     flag_names = ("precision", "dtype", "amp_dtype", "mixed_precision")
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return what the hardware multiplies natively; fp16, with loss scaling, on CUDA only."""
-        if profile.weights_dtype != "float32":
-            return NotOffered(f"the program keeps its weights in {profile.weights_dtype}")
-        return self._native(hardware, profile)
+        if here.profile.weights_dtype != "float32":
+            return NotOffered(f"the program keeps its weights in {here.profile.weights_dtype}")
+        return self._native(here.hardware, here.profile)
 
-    def by_flag(self, flag: Flag, hardware: Hardware, profile: Profile) -> Domain | None:
+    def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
         """Return the same for a flag whose words are known, as far as the program takes them."""
-        native, words = self._native(hardware, profile), _words_of(flag)
+        native, words = self._native(here.hardware, here.profile), _words_of(flag)
         if isinstance(native, NotOffered) or words is None:
             return None
         taken = (n for n in native.values if words.get(str(n)) in (flag.choices or words.values()))
         offered = tuple(n for n in taken if str(n) in words)
         return Domain(offered) if offered else None
 
-    def from_flag(self, flag: Flag) -> KnobValue:
+    def parse_flag(self, flag: Flag) -> KnobValue:
         """Return what the program computes in."""
         words = _words_of(flag) or {}
         return next((name for name, word in words.items() if word == flag.value), "fp32")
 
-    def to_flag(self, value: KnobValue, flag: Flag) -> str:
+    def format_flag(self, value: KnobValue, flag: Flag) -> str:
         """Return what the program calls it."""
         return (_words_of(flag) or {}).get(str(value), str(value))
 
@@ -71,22 +65,28 @@ class Precision(Knob):
             return NotOffered("this CPU has no bf16 instructions and would emulate them")
         return Domain(("fp32", "bf16"))
 
-    def refusal(self, value: KnobValue, hardware: Hardware, profile: Profile) -> str | None:
+    def refusal(self, value: KnobValue, here: Here) -> str | None:
         """Emulated bf16 is slow, and TF32 does not exist, before Ampere; fp16 leaves out steps."""
-        without = profile.without_optimizer("and a step that overflows fp16 could not be left out")
+        without = here.profile.without_optimizer(
+            "and a step that overflows fp16 could not be left out"
+        )
         if value == "fp16" and without is not None:
             return without.reason
-        lacks = profile.device == "cuda" and hardware.gpus and not hardware.supports_bf16_gpu
+        lacks = (
+            here.profile.device == "cuda"
+            and here.hardware.gpus
+            and not here.hardware.supports_bf16_gpu
+        )
         if lacks and value in {"tf32", "bf16"}:
             return f"{value} needs compute capability 8.0 or later"
-        if value == "tf32" and profile.device != "cuda":
-            return f"the model is on the {profile.device} device, tf32 is CUDA's"
-        return _against_scaling(profile) if value == "fp16" else None
+        if value == "tf32" and here.profile.device != "cuda":
+            return f"the model is on the {here.profile.device} device, tf32 is CUDA's"
+        return _against_scaling(here.profile) if value == "fp16" else None
 
     def current(self, profile: Profile) -> KnobValue:
         """Return what the program's own autocast computes in, or how it multiplies fp32."""
-        if profile.own_autocast:
-            return SHORT.get(profile.own_autocast, profile.own_autocast)
+        if profile.program_autocast:
+            return SHORT.get(profile.program_autocast, profile.program_autocast)
         is_tf32 = profile.device == "cuda" and profile.matmul_precision != "highest"
         return "tf32" if is_tf32 else "fp32"
 
@@ -94,12 +94,12 @@ class Precision(Knob):
         """Enter autocast around each outermost module call, or steer the program's own."""
         dtype = LONG.get(str(value))
         seams.set_precision(dtype)
-        seams.process.switch("tf32", value)
+        seams.set_torch("tf32", value)
 
 
 def _against_scaling(profile: Profile) -> str | None:
     """Return why losses cannot be scaled, without which small fp16 gradients vanish."""
-    if profile.own_scaler or profile.own_autocast == "float16":
+    if profile.program_scaler or profile.program_autocast == "float16":
         return None  # what the program does is its own
     if profile.steps_by_hand:
         return f"the program steps without an optimizer ({profile.steps_by_hand})"

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from autotune.config import Config, KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob
-from autotune.profile import Profile
-
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
+from autotune.knobs.base import Here, Knob, Seams
+from autotune.program.config import Config, KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
 
 TORCH_DEFAULT = 2  # torch.utils.data.DataLoader, with workers
 
@@ -23,9 +17,9 @@ class PrefetchFactor(Knob):
     value_type = int
     minimum = 1
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return the default and two deeper buffers, which even out batches of uneven cost."""
-        return profile.without_workers or profile.ahead_of_order or Domain((2, 4, 8))
+        return here.profile.without_workers or here.profile.ahead_of_order or Domain((2, 4, 8))
 
     def current(self, profile: Profile) -> KnobValue:
         """Return the loader's own depth; without workers, the one it would get with them."""
@@ -37,4 +31,4 @@ class PrefetchFactor(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Ask for a loader with that depth."""
-        seams.loader.request(prefetch_factor=int(value))
+        seams.set_loader_options(prefetch_factor=int(value))

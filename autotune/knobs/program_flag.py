@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from autotune import flags
-from autotune.config import KnobValue
-from autotune.domain import Domain, NotOffered
 from autotune.errors import did_you_mean
-from autotune.flags import AS_WRITTEN, KEYWORD
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob, Scope
-from autotune.profile import Profile
+from autotune.knobs.base import Here, Knob, Scope
+from autotune.program import flags
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.flags import AS_WRITTEN, KEYWORD
+from autotune.program.profile import Profile
 
 NUMBERS = {"int": int, "float": float}
 
@@ -26,14 +25,14 @@ class ProgramFlag(Knob):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return its present value: others are the user's to name."""
-        flag = flags.find(profile.flags, self.name)
-        if flag is None and profile.flags:
-            known = [s for f in profile.flags for s in f.spellings]
+        flag = flags.find(here.profile.flags, self.name)
+        if flag is None and here.profile.flags:
+            known = [s for f in here.profile.flags for s in f.spellings]
             hint = did_you_mean(self.name, known)
             return NotOffered(f"the program has no such flag.{hint}".rstrip("."))
-        return Domain((self.current(profile),))
+        return Domain((self.current(here.profile),))
 
     def current(self, profile: Profile) -> KnobValue:
         """Return what the program started with."""
@@ -43,11 +42,10 @@ class ProgramFlag(Knob):
     def refusal(
         self,
         value: KnobValue,
-        hardware: Hardware,  # noqa: ARG002
-        profile: Profile,
+        here: Here,
     ) -> str | None:
         """Return why the program's parser would not take a value."""
-        flag = flags.find(profile.flags, self.name)
+        flag = flags.find(here.profile.flags, self.name)
         text = flags.as_text(value)
         if flag is None or text == AS_WRITTEN:
             return None

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from autotune.config import KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob
-from autotune.profile import Profile
-
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
+from autotune.knobs.base import Here, Knob, Seams
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
 
 
 class SdpaBackend(Knob):
@@ -21,15 +15,15 @@ class SdpaBackend(Knob):
     value_type = str
     choices = ("auto", "flash", "efficient", "math", "cudnn")
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return the kernels that exist for the device, where the program calls this function."""
-        if not profile.calls_sdpa:
+        if not here.profile.calls_sdpa:
             return NotOffered("the program does not call scaled_dot_product_attention")
-        if profile.device == "cpu":
+        if here.profile.device == "cpu":
             return Domain(("auto", "flash", "math"))
-        if profile.device != "cuda":
-            return NotOffered(f"the {profile.device} device has one kernel")
-        capabilities = [gpu.compute_capability for gpu in hardware.gpus]
+        if here.profile.device != "cuda":
+            return NotOffered(f"the {here.profile.device} device has one kernel")
+        capabilities = [gpu.compute_capability for gpu in here.hardware.gpus]
         if not capabilities or min(capabilities) < (8, 0):
             return Domain(("auto", "efficient", "math"))
         if min(capabilities) < (9, 0):
@@ -42,4 +36,4 @@ class SdpaBackend(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Enable that kernel, and the plain one for what it cannot do."""
-        seams.process.switch(self.name, value)
+        seams.set_torch(self.name, value)

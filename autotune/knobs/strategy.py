@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from autotune.config import Config, KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob, Scope
-from autotune.profile import Profile
-from autotune.program import LaunchPlan
-from autotune.strategies import STRATEGIES, ddp_refusal
-
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
+from autotune.knobs.base import Here, Knob, Scope, Seams
+from autotune.knobs.strategies import STRATEGIES, ddp_refusal
+from autotune.program.config import Config, KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
+from autotune.program.program import LaunchPlan
 
 
 class Strategy(Knob):
@@ -25,12 +20,12 @@ class Strategy(Knob):
     value_type = str
     choices = tuple(STRATEGIES)
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return the strategies that can act here."""
-        reasons = {n: s.refusal(hardware, profile) for n, s in STRATEGIES.items()}
-        if profile.distributes_itself:
+        reasons = {n: s.refusal(here) for n, s in STRATEGIES.items()}
+        if here.profile.distributes_itself:
             return Domain(("own",))
-        if reason := ddp_refusal(hardware, profile):
+        if reason := ddp_refusal(here.hardware, here.profile):
             return NotOffered(reason)
         return Domain(tuple(name for name, reason in reasons.items() if reason is None))
 
@@ -38,9 +33,9 @@ class Strategy(Knob):
         """Return the program's own way, or that it has none."""
         return "own" if profile.distributes_itself else "single"
 
-    def refusal(self, value: KnobValue, hardware: Hardware, profile: Profile) -> str | None:
+    def refusal(self, value: KnobValue, here: Here) -> str | None:
         """Return why a strategy cannot act here."""
-        return STRATEGIES[str(value)].refusal(hardware, profile)
+        return STRATEGIES[str(value)].refusal(here)
 
     def conflict(self, config: Config) -> str | None:
         """Return what the strategy cannot go with."""
@@ -54,4 +49,4 @@ class Strategy(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Distribute the models that the program trains, once they are known."""
-        seams.distribution.use(str(value))
+        seams.set_strategy(str(value))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from autotune.config import KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import StrategyOption
-from autotune.profile import Profile
-from autotune.strategies import in_place_refusal
+from autotune.knobs.base import Here, StrategyOption
+from autotune.knobs.strategies import in_place_refusal
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
 
 
 class SyncBatchnorm(StrategyOption):
@@ -17,16 +16,16 @@ class SyncBatchnorm(StrategyOption):
     strategies = frozenset({"ddp", "zero1"})
     value_type = bool
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return both, where the model has such layers and torch can do it."""
-        if not profile.batch_norm_layers:
+        if not here.profile.batch_norm_layers:
             return NotOffered("the model has no BatchNorm")
-        if profile.device != "cuda":
+        if here.profile.device != "cuda":
             return NotOffered("torch's SyncBatchNorm works on GPUs alone")
-        if reason := in_place_refusal(hardware, profile):
+        if reason := in_place_refusal(here.hardware, here.profile):
             return NotOffered(reason)
         return Domain((False, True))
 
-    def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
+    def current(self, profile: Profile) -> KnobValue:
         """Return that BatchNorm sees a rank's own samples."""
         return False

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from autotune.config import Config, KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob
-from autotune.profile import Profile
-
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
+from autotune.knobs.base import Here, Knob, Seams
+from autotune.program.config import Config, KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
 
 
 class WorkerStartMethod(Knob):
@@ -21,9 +15,9 @@ class WorkerStartMethod(Knob):
     value_type = str
     choices = ("fork", "forkserver", "spawn")
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return the ways there are for a program that trains by itself."""
-        return profile.without_workers or Domain(self.choices)
+        return here.profile.without_workers or Domain(self.choices)
 
     def current(self, profile: Profile) -> KnobValue:
         """Return the method of the (first) training loader."""
@@ -35,4 +29,4 @@ class WorkerStartMethod(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Ask for a loader whose workers begin that way."""
-        seams.loader.request(start_method=str(value))
+        seams.set_loader_options(start_method=str(value))

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from autotune.config import Config, KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob
-from autotune.profile import Profile
-
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
-
+from autotune.knobs.base import Here, Knob, Seams
+from autotune.program.config import Config, KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
 
 TORCH_DEFAULT = 1  # torch.utils.data._utils.worker sets it in each worker
 
@@ -24,15 +17,15 @@ class WorkerThreads(Knob):
     value_type = int
     minimum = 1
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return one, two and four, as far as there are cores."""
-        if refusal := profile.without_workers:
+        if refusal := here.profile.without_workers:
             return refusal
-        if hardware.cpu_quota == 1:
+        if here.hardware.cpu_quota == 1:
             return NotOffered("there is one core")
-        return Domain(tuple(n for n in (1, 2, 4) if n <= hardware.cpu_quota))
+        return Domain(tuple(n for n in (1, 2, 4) if n <= here.hardware.cpu_quota))
 
-    def current(self, profile: Profile) -> KnobValue:  # noqa: ARG002
+    def current(self, profile: Profile) -> KnobValue:
         """Return torch's default: what a worker_init_fn sets cannot be seen from here."""
         return TORCH_DEFAULT
 
@@ -42,4 +35,4 @@ class WorkerThreads(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Ask for a loader whose workers set that many threads."""
-        seams.loader.request(worker_threads=int(value))
+        seams.set_loader_options(worker_threads=int(value))

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from autotune.config import KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
-from autotune.knobs.base import Knob
-from autotune.profile import Profile
-
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
+from autotune.knobs.base import Here, Knob, Seams
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
 
 
 class ZeroGradToNone(Knob):
@@ -20,11 +14,11 @@ class ZeroGradToNone(Knob):
     name = "zero_grad_to_none"
     value_type = bool
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:  # noqa: ARG002
+    def domain(self, here: Here) -> Domain | NotOffered:
         """Return both ways for a program that passes set_to_none=False."""
-        if refusal := profile.without_optimizer("and may read a gradient that is not there"):
+        if refusal := here.profile.without_optimizer("and may read a gradient that is not there"):
             return refusal
-        if profile.zero_grad_to_none is not False:
+        if here.profile.zero_grad_to_none is not False:
             return NotOffered("the program does not ask for zeros, torch drops gradients already")
         return Domain((False, True))
 
@@ -34,4 +28,4 @@ class ZeroGradToNone(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Drop gradients where the program asks for zeros."""
-        seams.clearing.drop_zeros(enabled=bool(value))
+        seams.set_zero_grad_to_none(enabled=bool(value))

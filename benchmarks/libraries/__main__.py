@@ -22,17 +22,17 @@ from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
 
-from autotune import bestfile
-from autotune.config import KnobValue
-from autotune.rundir import RunDir
-from autotune.space import ResolvedSpace
+from autotune.knobs.space.space import ResolvedSpace
+from autotune.program.config import KnobValue
+from autotune.results import bestfile
+from autotune.tuning.search_dir import SearchDir
 from benchmarks.libraries.listed import LIST, Listed
 
 KNOWN = 14  # of the list work; a plain loop's loader is seen in fifteen
 PROGRAMS = Path(__file__).parent / "programs"
 PLAIN = ("num_workers", "batch_size", "precision", "num_threads")  # what a plain loop is offered
 SET = ("num_workers", "batch_size")  # to what was offered, when it trains by `autotune run`
-MOST_S = 120.0  # for a script that trains an epoch
+MAX_S = 120.0  # for a script that trains an epoch
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _try(listed: Listed, budget: str, folder: Path) -> Row:
     found = folder / ".autotune" / "it"
     facts = None
     if (found / "study.db").is_file():
-        study = RunDir(found).load_study()
+        study = SearchDir(found).load_study()
         facts = study.facts
     if facts is None:
         said = _last_line(searched) if trained.returncode == 0 else _last_line(trained)
@@ -138,11 +138,11 @@ def _run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[st
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=MOST_S,
+            timeout=MAX_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 124, f"did not end in {MOST_S:.0f} s")
+        return subprocess.CompletedProcess(command, 124, f"did not end in {MAX_S:.0f} s")
 
 
 def _last_line(process: subprocess.CompletedProcess[str]) -> str:

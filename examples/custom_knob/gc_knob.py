@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING
 
-from autotune.config import KnobValue
-from autotune.domain import Domain
-from autotune.hardware import Hardware
-from autotune.knobs import Knob
-from autotune.profile import Profile
-
-if TYPE_CHECKING:
-    from autotune.inside.seams import Seams
+from autotune.knobs import Domain, Here, Knob, KnobValue, Profile, Seams
 
 
 class GcThreshold(Knob):
@@ -22,9 +14,9 @@ class GcThreshold(Knob):
     value_type = int
     minimum = 1
 
-    def domain(self, hardware: Hardware, profile: Profile) -> Domain:
+    def domain(self, here: Here) -> Domain:
         """Return Python's own threshold, and rarer collections."""
-        return Domain((10_000, 100_000)).including(self.current(profile))
+        return Domain((10_000, 100_000)).including(self.current(here.profile))
 
     def current(self, profile: Profile) -> KnobValue:
         """Return Python's own: a script that sets another is not seen from here."""

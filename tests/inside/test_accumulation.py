@@ -19,11 +19,12 @@ from torch.optim import SGD, AdamW, Optimizer, lr_scheduler
 from torch.utils.checkpoint import checkpoint_sequential
 from torch.utils.data import DataLoader, TensorDataset
 
-from autotune.config import Config
 from autotune.inside.micro_batches import EpochShape, Groups
-from autotune.inside.seams import Seams
-from autotune.lr import LrRule
-from autotune.setting import Setting
+from autotune.inside.seams import SeamSet
+from autotune.inside.steering import Steering
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config
+from autotune.program.lr import LrRule
 from tests.made import make_loader
 
 STEPS = 20
@@ -126,12 +127,12 @@ def accumulating(
     precision: str = "fp32",
     **loader: Any,
 ) -> Any:
-    """Seams as ``autotune run`` installs them, under batches of 8 and four for a step."""
+    """SeamSet as ``autotune run`` installs them, under batches of 8 and four for a step."""
     facts = make_loader(**{"dataset_len": samples, "batch_size": 32, **loader})
     baseline = Config({"batch_size": 32, "accumulation_steps": 1, "precision": "fp32"})
     config = Config({"batch_size": size, "accumulation_steps": steps, "precision": precision})
-    seams = Seams(listener=None, target=facts)
-    seams.apply(Setting(config, baseline, facts, LrRule.LINEAR, (), "cpu"))
+    seams = SeamSet(listener=None, target=facts)
+    Steering(seams).apply(AppliedConfig(config, baseline, facts, LrRule.LINEAR, (), "cpu"))
     if is_late:
         seams.install_late()
     else:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from autotune.inside.copies import lasting_handles
-from autotune.inside.datasets import look
-from autotune.inside.state import state_of
-from autotune.inside.structure import structure_of
+from autotune.inside.code.state import state_of
+from autotune.inside.code.structure import structure_of
+from autotune.inside.data.copies import lasting_handles
+from autotune.inside.data.datasets import look
 
 
 class Touched(Exception):

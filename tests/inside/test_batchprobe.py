@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
-from autotune.inside.batchprobe import MOST_STEPS, BatchProbe
+from autotune.inside.batchprobe import MAX_STEPS, BatchProbe
 from autotune.inside.seams.forward import ForwardSeam
-from autotune.lr import LrRule
-from autotune.measurement import BatchEffect
+from autotune.measurement.measurement import BatchEffect
+from autotune.program.lr import LrRule
 from tests.rigging import base_setting, open_rig
 
 
@@ -60,9 +60,9 @@ def test_signs_that_contradict_each_other_say_nothing() -> None:
 
 def test_a_phase_ends_after_some_steps() -> None:
     probe = BatchProbe(16, 32, ForwardSeam(None, list))
-    assert [probe.step(None) for _ in range(MOST_STEPS)][-1]
+    assert [probe.step(None) for _ in range(MAX_STEPS)][-1]
     probe.turn()
-    assert [probe.step(None) for _ in range(MOST_STEPS + 1)][-1]
+    assert [probe.step(None) for _ in range(MAX_STEPS + 1)][-1]
     assert probe.end() == BatchEffect(2.0, None, None)
 
 

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from autotune.domain import NotOffered
-from autotune.failures import from_exception, program_error
 from autotune.knobs import registry
-from autotune.wire import Ended
+from autotune.knobs.base import Here
+from autotune.program.domain import NotOffered
+from autotune.rig.failures import from_exception, program_error
+from autotune.rig.wire import Ended
 from tests.inside.test_seams import running
 from tests.made import A100, PROGRAM, make_hardware
 from tests.watching import profile_of, watched
@@ -213,12 +214,12 @@ def test_knobs_that_need_an_optimizer_are_refused_by_the_line_and_the_others_wor
     profile = profile_of(tmp_path, LOOP.format(passes=passes, update=update))
     hardware = make_hardware(cpu_quota=4)
     for name in NEEDS_AN_OPTIMIZER:
-        offer = registry()[name].domain(hardware, profile)
+        offer = registry()[name].domain(Here(hardware, profile))
         assert isinstance(offer, NotOffered), name
         assert f"updates its weights by hand ({profile.steps_by_hand})" in offer.reason, name
     for name in WORKS_WITHOUT:
-        assert not isinstance(registry()[name].domain(hardware, profile), NotOffered), name
-    refused = registry()["precision"].refusal("fp16", make_hardware(gpus=(A100,)), profile)
+        assert not isinstance(registry()[name].domain(Here(hardware, profile)), NotOffered), name
+    refused = registry()["precision"].refusal("fp16", Here(make_hardware(gpus=(A100,)), profile))
     assert refused is not None
     assert profile.steps_by_hand in refused
 

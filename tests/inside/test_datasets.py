@@ -37,17 +37,19 @@ from torch.utils.data import (
     random_split,
 )
 
-from autotune.config import Config, KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.inside.borders import Borders, Step
-from autotune.inside.datasets import look
-from autotune.inside.group import ALONE
-from autotune.inside.item_watch import ItemWatch
-from autotune.inside.seams import Seams
+from autotune.inside.data.datasets import look
+from autotune.inside.data.item_watch import ItemWatch
+from autotune.inside.ranks.group import ALONE
+from autotune.inside.seams import SeamSet
+from autotune.inside.steering import Steering
+from autotune.inside.step_tracker import Step, StepTracker
 from autotune.knobs import registry
-from autotune.lr import LrRule
-from autotune.profile import DatasetFacts, LoaderFacts, Profile
-from autotune.setting import Setting
+from autotune.knobs.base import Here
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config, KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.lr import LrRule
+from autotune.program.profile import DatasetFacts, LoaderFacts, Profile
 from tests.made import make_hardware, make_loader, make_profile
 
 SAMPLES = 48
@@ -70,7 +72,7 @@ class Numbers(Dataset[torch.Tensor]):
         return 0.0
 
 
-class Watched(Borders):
+class Watched(StepTracker):
     """Stops at no border; counts them."""
 
     def __init__(self) -> None:
@@ -84,7 +86,7 @@ class Watched(Borders):
         self.profile = self.observer.profile({})
         self.then()
 
-    def at_border(self, step: Step) -> None:
+    def on_step_end(self, step: Step) -> None:
         self.borders.append(step)
         self.threads.add(threading.get_ident())
 
@@ -127,19 +129,19 @@ def offer(dataset: Any, each: Callable[[int], object] = lambda _: None, **option
         train(DataLoader(dataset, 4, **options), each)
     profile = borders.profile
     assert profile is not None
-    offered = registry()["num_workers"].domain(make_hardware(), profile)
+    offered = registry()["num_workers"].domain(Here(make_hardware(), profile))
     return offered.reason if isinstance(offered, NotOffered) else ""
 
 
 @contextmanager
 def running(
     facts: LoaderFacts, own: Mapping[str, KnobValue], **changes: KnobValue
-) -> Iterator[Seams]:
+) -> Iterator[SeamSet]:
     """The seams as ``autotune run`` installs them."""
     baseline = Config({"num_workers": 0, "persistent_workers": False, **own})
-    setting = Setting(baseline.replace(**changes), baseline, facts, LrRule.NONE, (), "cpu")
-    seams = Seams(None, facts)
-    seams.apply(setting)
+    setting = AppliedConfig(baseline.replace(**changes), baseline, facts, LrRule.NONE, (), "cpu")
+    seams = SeamSet(None, facts)
+    Steering(seams).apply(setting)
     seams.install()
     try:
         yield seams
@@ -557,15 +559,15 @@ def test_knobs_of_workers_are_refused_where_there_are_none_and_can_be_none() -> 
     for name in ("num_workers", *knobs, "worker_threads"):
         knob = registry()[name]
         for profile in (faces, stream):
-            assert isinstance(knob.domain(make_hardware(), profile), NotOffered)
-        assert isinstance(knob.domain(make_hardware(), own), Domain)
+            assert isinstance(knob.domain(Here(make_hardware(), profile)), NotOffered)
+        assert isinstance(knob.domain(Here(make_hardware(), own)), Domain)
 
 
 def test_a_program_with_workers_of_its_own_keeps_some_where_it_changes_its_dataset() -> None:
     """Its workers do not see the change; without workers it would."""
     changed = DatasetFacts("Faces", set_by_program=("level",))
     profile = make_profile(loaders=(make_loader(num_workers=2),), dataset=changed)
-    offered = registry()["num_workers"].domain(make_hardware(), profile)
+    offered = registry()["num_workers"].domain(Here(make_hardware(), profile))
     assert isinstance(offered, Domain)
     assert offered.values == (1, 2)
 
@@ -904,7 +906,7 @@ def test_a_loader_that_never_ends_is_the_one_that_trains_and_its_batches_are_var
             assert profile is not None, kind
             assert feed is not None, kind
             for knob in ("batch_size", "num_workers"):
-                offered = registry()[knob].domain(make_hardware(), profile)
+                offered = registry()[knob].domain(Here(make_hardware(), profile))
                 assert isinstance(offered, Domain), (kind, offered)
             assert seams.loader.round_of(feed.loader) == 80, kind
             seams.loader.request(batch_size=32)
@@ -933,7 +935,9 @@ def test_batches_of_another_sampler_than_the_loader_was_built_with_are_left_alon
         profile, feed = borders.profile, borders.feed
         assert profile is not None
         assert feed is not None
-        assert isinstance(registry()["batch_size"].domain(make_hardware(), profile), NotOffered)
+        assert isinstance(
+            registry()["batch_size"].domain(Here(make_hardware(), profile)), NotOffered
+        )
         assert all(int(x) % 2 == 0 for x in next(feed).flatten())
 
 
@@ -942,10 +946,10 @@ def test_a_batch_sampler_of_a_kind_that_is_not_clear_is_refused_by_its_name() ->
         train(Unclear(Numbers(640), 8))
     profile = borders.profile
     assert profile is not None
-    offered = registry()["batch_size"].domain(make_hardware(), profile)
+    offered = registry()["batch_size"].domain(Here(make_hardware(), profile))
     assert isinstance(offered, NotOffered)
     assert "its own batch sampler, a Sorted" in offered.reason
-    assert isinstance(registry()["num_workers"].domain(make_hardware(), profile), Domain)
+    assert isinstance(registry()["num_workers"].domain(Here(make_hardware(), profile)), Domain)
 
 
 class Equal(Numbers):

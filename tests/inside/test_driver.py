@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from autotune.config import Config
-from autotune.fence import FenceKind
 from autotune.inside import absence
-from autotune.inside.absence import MOST_STEPS
-from autotune.inside.borders import Step
-from autotune.inside.driver import Driver
+from autotune.inside.absence import MAX_STEPS
+from autotune.inside.lead_rank import LeadRank
 from autotune.inside.meter import Meter
-from autotune.lr import LrRule
-from autotune.setting import Setting
-from autotune.wire import (
+from autotune.inside.step_tracker import Step
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config
+from autotune.program.fence_options import FenceKind
+from autotune.program.lr import LrRule
+from autotune.rig.wire import (
     Close,
     Dissect,
     Dissected,
@@ -37,7 +37,7 @@ from autotune.wire import (
 from tests.made import PROGRAM
 
 CONFIG = Config({"num_threads": 2})
-SETTING = Setting(CONFIG, CONFIG, None, LrRule.NONE, (), "cpu")
+SETTING = AppliedConfig(CONFIG, CONFIG, None, LrRule.NONE, (), "cpu")
 LONG = WindowPlan(0.0, 600.0, 600.0, 600.0, most_s=600.0)
 SHORT = WindowPlan(0.0, 0.0, 0.0, 0.0)
 
@@ -54,7 +54,7 @@ class Parent:
         theirs: Reads what the driver says.
     """
 
-    driver: Driver
+    driver: LeadRank
     theirs: Link
     commands: queue.SimpleQueue[ToRig]
     answers: list[tuple[str, int]] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Parent:
         """Let the program come to so many borders, or to its end."""
         try:
             for _ in range(borders):
-                self.driver.at_border(Step(8, 0.0, 0))
+                self.driver.on_step_end(Step(8, 0.0, 0))
         except ProgramQuitError:
             pass
 
@@ -101,7 +101,7 @@ def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Parent]:
         "_watch_forks",
         "_tell_of_absences",
     ):  # there is no program to look after
-        monkeypatch.setattr(Driver, thread, lambda _: None)
+        monkeypatch.setattr(LeadRank, thread, lambda _: None)
     commands: queue.SimpleQueue[ToRig] = queue.SimpleQueue()
     ours, theirs = socket.socketpair()
 
@@ -109,7 +109,7 @@ def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Parent]:
         raise ProgramQuitError
 
     start = Start(PROGRAM, None, "", FenceKind.OVERLAY)
-    driver = Driver(Link(ours), commands, start, perf_counter(), quit_process)
+    driver = LeadRank(Link(ours), commands, start, perf_counter(), quit_process)
     driver._is_ready.set()
     other = Link(theirs)
     try:
@@ -215,7 +215,7 @@ def test_a_program_that_goes_on_to_train_with_other_loaders_has_come_to_its_end(
 ) -> None:
     driver = parent.driver
     monkeypatch.setattr(absence, "LONGEST_S", 0.0)
-    for epoch_steps, away in ((0, MOST_STEPS), (3 * MOST_STEPS, 3 * MOST_STEPS)):
+    for epoch_steps, away in ((0, MAX_STEPS), (3 * MAX_STEPS, 3 * MAX_STEPS)):
         driver.paused()
         driver._feed_steps, before = epoch_steps, driver.steps
         while driver.steps < before + away:
@@ -226,7 +226,7 @@ def test_a_program_that_goes_on_to_train_with_other_loaders_has_come_to_its_end(
         monkeypatch.setattr(absence, "LONGEST_S", longest_s)
         driver.paused()
         driver._feed_steps = 0
-        for _ in range(10 * MOST_STEPS):
+        for _ in range(10 * MAX_STEPS):
             driver.step_made()
             if comes_back:
                 driver.resumed(0.0)
@@ -243,7 +243,7 @@ def test_a_look_at_another_batch_gives_signs_of_life_and_takes_its_time_from_the
     parent: Parent,
 ) -> None:
     driver, own = parent.driver, Config({"batch_size": 8})
-    setting = Setting(Config({"batch_size": 32}), own, None, LrRule.AUTO, (), "cpu")
+    setting = AppliedConfig(Config({"batch_size": 32}), own, None, LrRule.AUTO, (), "cpu")
     parent.ask(Measure(setting, LONG, 1), Close())
     driver._obey()
     driver._sent = -1e9  # one is due

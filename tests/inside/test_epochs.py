@@ -15,17 +15,17 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from autotune.inside.borders import Borders, Step
-from autotune.inside.dissect import Dissection
-from autotune.inside.group import ALONE
 from autotune.inside.meter import Flow, Instruments, Meter
-from autotune.mode import Epochs
-from autotune.wire import WindowPlan
+from autotune.inside.ranks.group import ALONE
+from autotune.inside.step_breakdown import Dissection
+from autotune.inside.step_tracker import Step, StepTracker
+from autotune.measurement.run_mode import Epochs
+from autotune.rig.wire import WindowPlan
 
 BATCHES = 12
 
 
-class Watched(Borders):
+class Watched(StepTracker):
     """Counts borders and pauses, and does something at one of them."""
 
     def __init__(self, epochs: Epochs) -> None:
@@ -39,7 +39,7 @@ class Watched(Borders):
     def observed(self) -> None:
         """Go on."""
 
-    def at_border(self, step: Step) -> None:
+    def on_step_end(self, step: Step) -> None:
         self.ended.append(step)
         if self.dissection is not None and not self.dissection.is_done:
             self.dissection.step(step.samples, step.wait_s)
@@ -366,7 +366,7 @@ def test_the_operations_of_a_step_are_counted_without_an_evaluation_between_epoc
             borders.at[at] = begin
             train(loader_of())
             assert borders.dissection is not None
-            found.add(borders.dissection.anatomy.flops_per_step)
+            found.add(borders.dissection.breakdown.flops_per_step)
     forward = 2 * 8 * (4 * 8 + 8 * 2)
     assert found == {3 * forward - 2 * 8 * 4 * 8}, "the first layer's input needs no gradient"
 

@@ -12,12 +12,11 @@ import pytest
 import torch
 from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 
-from autotune.inside import exchange
-from autotune.inside.exchange import SignedStore
-from autotune.inside.group import Group
-from autotune.inside.meetings import Meetings
-from autotune.inside.meetings import Order as MeetingOrder
-from autotune.inside.shards import Order
+from autotune.inside.ranks import exchange
+from autotune.inside.ranks.data_sharding import SampleOrder
+from autotune.inside.ranks.exchange import SignedStore
+from autotune.inside.ranks.group import Group
+from autotune.inside.ranks.rank_sync import RankCommand, RankSync
 
 KEY = "of this run"
 
@@ -109,21 +108,21 @@ def test_a_pickle_in_the_place_of_the_ranks_data_and_orders_is_never_run(
         signed_by_others.set(f"{name}/", bomb)
         group = Group(1, 1, 2, 2, SignedStore(plain, KEY))
         with pytest.raises(RuntimeError, match="is signed by none of them"):
-            next(Order(group, "data").of([])) if "data" in name else _attend(group)
+            next(SampleOrder(group, "data").of([])) if "data" in name else _attend(group)
     assert not (tmp_path / "ran").exists()
     pickle.loads(bomb.encode())
     assert (tmp_path / "ran").exists(), "it would have run"
 
 
-def _attend(group: Group) -> MeetingOrder:
-    from autotune.inside.meetings import Report
+def _attend(group: Group) -> RankCommand:
+    from autotune.inside.ranks.rank_sync import Report
 
-    return Meetings(group).attend(Report(1, 1, 1.0, 0.0))
+    return RankSync(group).attend(Report(1, 1, 1.0, 0.0))
 
 
 def test_orders_keep_tuples_and_numbers_of_a_programs_sampler(plain: Store) -> None:
     groups = [Group(rank, rank, 2, 2, SignedStore(plain, KEY)) for rank in (0, 1)]
     items = [(1, "a"), [torch.tensor(2), 3], numpy.int64(4)]
-    first, second = (list(Order(group, "data").of(items)) for group in groups)
+    first, second = (list(SampleOrder(group, "data").of(items)) for group in groups)
     assert first is not items
     assert second == [(1, "a"), [2, 3], 4]

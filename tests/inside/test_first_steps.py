@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
-from autotune.inside.first_steps import MOST_STEPS_OF_ANOTHER, FirstSteps
+from autotune.inside.first_steps import MAX_STEPS_OF_ANOTHER, FirstSteps
 
 
 def optimizers(count: int) -> list[SGD]:
@@ -43,7 +43,7 @@ def test_a_stage_with_an_optimizer_of_its_own_is_counted_after_some_steps() -> N
         steps.step_ended(8)
     assert steps.is_complete
     for _ in range(3):
-        assert counted(steps, second, MOST_STEPS_OF_ANOTHER) == [False] * MOST_STEPS_OF_ANOTHER
+        assert counted(steps, second, MAX_STEPS_OF_ANOTHER) == [False] * MAX_STEPS_OF_ANOTHER
         assert counted(steps, first, 1) == [True], "it steps more rarely than the other"
-    assert counted(steps, second, MOST_STEPS_OF_ANOTHER + 2)[-2:] == [True] * 2
+    assert counted(steps, second, MAX_STEPS_OF_ANOTHER + 2)[-2:] == [True] * 2
     assert steps.is_complete, "what was observed stays"

@@ -13,8 +13,8 @@ import pytest
 import typer
 from transformers import HfArgumentParser, TrainingArguments
 
-from autotune.flags import Flag, find
 from autotune.inside.seams.flags import FlagsSeam
+from autotune.program.flags import Flag, find
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from types import CodeType
 
 import pytest
 
-from autotune.inside import forks
-from autotune.inside.forks import ForkGuard
+from autotune.inside.ranks import forks
+from autotune.inside.ranks.forks import ForkGuard
 from autotune.inside.standstill import describe
 
 

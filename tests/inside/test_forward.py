@@ -12,8 +12,8 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from autotune.inside.listener import Listener
-from autotune.inside.seams.forward import ForwardSeam, OutermostCall, Root
+from autotune.inside.listener import Listener, Root
+from autotune.inside.seams.forward import ForwardSeam, OutermostCall
 
 Loss = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from autotune.domain import NotOffered
-from autotune.inside.datasets import look
+from autotune.inside.data.datasets import look
 from autotune.knobs import registry
-from autotune.profile import DatasetFacts
+from autotune.knobs.base import Here
+from autotune.program.domain import NotOffered
+from autotune.program.profile import DatasetFacts
 from tests.inside.test_by_hand import line_of
 from tests.inside.test_seams import running
 from tests.made import make_hardware
@@ -65,7 +66,7 @@ for epoch in range(4):
     assert watching.profile.steps_by_hand == line_of(tmp_path, "backward()")
     assert watching.samples == [8, 8, 8]
     for knob in ("num_workers", "batch_size"):
-        offer = registry()[knob].domain(make_hardware(), watching.profile)
+        offer = registry()[knob].domain(Here(make_hardware(), watching.profile))
         assert isinstance(offer, NotOffered), knob
         assert "its batches come from __main__.Batches (num_workers=0), which is no" in offer.reason
 
@@ -157,7 +158,7 @@ for _ in range(40):
         assert watching.profile is not None
         assert [facts.batch_size for facts in watching.profile.loaders] == [8]
         assert watching.samples == [8, 8, 8]
-        offer = registry()["num_workers"].domain(make_hardware(), watching.profile)
+        offer = registry()["num_workers"].domain(Here(make_hardware(), watching.profile))
         assert not isinstance(offer, NotOffered)
 
 

@@ -17,14 +17,15 @@ from torch.optim.swa_utils import AveragedModel
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
-from autotune.domain import Domain, NotOffered
-from autotune.inside.borders import Borders, Step
-from autotune.inside.group import ALONE
 from autotune.inside.listener import Listener
-from autotune.inside.seams import Seams
+from autotune.inside.ranks.group import ALONE
+from autotune.inside.seams import SeamSet
+from autotune.inside.step_tracker import Step, StepTracker
 from autotune.knobs import registry
-from autotune.profile import HandKind, HandWork, Profile
-from autotune.wire import Ready, decode, encode
+from autotune.knobs.base import Here
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import HandKind, HandWork, Profile
+from autotune.rig.wire import Ready, decode, encode
 from tests.made import make_hardware, make_profile
 
 STEPS = 5
@@ -56,7 +57,7 @@ class Loop:
 
     def run(self, *, watched: bool) -> tuple[HandWork, ...]:
         torch.manual_seed(0)
-        seams = Seams(Listener(), None)
+        seams = SeamSet(Listener(), None)
         seams.install()
         if watched:
             seams.watch()
@@ -297,10 +298,10 @@ def test_sound_loops_are_found_to_do_nothing_by_hand_and_keep_their_losses() -> 
 def test_work_by_hand_refuses_accumulation_with_its_evidence() -> None:
     for kind in HandKind:
         profile = make_profile(by_hand=(HandWork(kind, "mul_", "train.py:57"),))
-        refusal = registry()["accumulation_steps"].domain(make_hardware(), profile)
+        refusal = registry()["accumulation_steps"].domain(Here(make_hardware(), profile))
         assert isinstance(refusal, NotOffered)
         assert "train.py:57: mul_" in refusal.reason
-    sound = registry()["accumulation_steps"].domain(make_hardware(), make_profile())
+    sound = registry()["accumulation_steps"].domain(Here(make_hardware(), make_profile()))
     assert isinstance(sound, Domain)
 
 
@@ -313,20 +314,20 @@ def test_a_schedule_that_no_loader_plans_refuses_a_batch_under_which_it_would_no
     assert loop.optimizer.param_groups[0]["lr"] == pytest.approx(0.0)
     assert HandKind.COUNTED_SCHEDULE in {work.kind for work in found}
     for knob in ("batch_size", "accumulation_steps"):
-        refusal = registry()[knob].domain(make_hardware(), make_profile(by_hand=found))
+        refusal = registry()[knob].domain(Here(make_hardware(), make_profile(by_hand=found)))
         assert isinstance(refusal, NotOffered), knob
         assert "CosineAnnealingLR" in refusal.reason
     asks = Loop(set_up=plans_by_number, stepped=schedules).run(watched=True)
-    offered = registry()["batch_size"].domain(make_hardware(), make_profile(by_hand=asks))
+    offered = registry()["batch_size"].domain(Here(make_hardware(), make_profile(by_hand=asks)))
     assert isinstance(offered, Domain)
 
 
-class Observed(Borders):
+class Observed(StepTracker):
     """Keeps the profile."""
 
     known: Profile | None = None
 
-    def at_border(self, step: Step) -> None:
+    def on_step_end(self, step: Step) -> None:
         """Measure nothing."""
 
     def observed(self) -> None:

@@ -18,7 +18,8 @@ from torch.optim import SGD, lr_scheduler
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from autotune.inside.seams import Seams
+from autotune.inside.seams import SeamSet
+from autotune.inside.steering import Steering
 from autotune.knobs import registry
 from tests.inside.test_accumulation import accumulating
 
@@ -279,7 +280,7 @@ def test_where_zeros_are_dropped_a_parameter_without_a_gradient_still_gets_them(
         optimizer.zero_grad(set_to_none=False)
 
     whole = rarely_used(to_zeros)
-    seams = Seams(None, None)
+    seams = SeamSet(None, None)
     drop_zeros(seams, enabled=True)
     seams.install()
     try:
@@ -292,7 +293,7 @@ def test_where_zeros_are_dropped_a_parameter_without_a_gradient_still_gets_them(
 def test_what_a_program_drops_never_becomes_zeros() -> None:
     whole = rarely_used(SGD.zero_grad)
     for enabled in (False, True):
-        seams = Seams(None, None)
+        seams = SeamSet(None, None)
         drop_zeros(seams, enabled=enabled)
         seams.install()
         try:
@@ -302,6 +303,6 @@ def test_what_a_program_drops_never_becomes_zeros() -> None:
         assert all(map(torch.equal, whole, parts))
 
 
-def drop_zeros(seams: Seams, *, enabled: bool) -> None:
+def drop_zeros(seams: SeamSet, *, enabled: bool) -> None:
     """Apply the knob."""
-    registry()["zero_grad_to_none"].apply(enabled, seams)
+    registry()["zero_grad_to_none"].apply(enabled, Steering(seams))

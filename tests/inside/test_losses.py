@@ -10,15 +10,16 @@ from torch import nn
 from torch.nn import functional
 from torch.optim import SGD, AdamW
 
-from autotune.domain import NotOffered
 from autotune.inside.listener import Listener
 from autotune.inside.observe import _optimizer_facts
-from autotune.inside.seams import Seams
+from autotune.inside.seams import SeamSet
 from autotune.inside.seams.losses import LossesSeam
 from autotune.knobs import registry
-from autotune.strategies import STRATEGIES
+from autotune.knobs.base import Here
+from autotune.knobs.strategies import STRATEGIES
+from autotune.program.domain import NotOffered
+from tests.knobs.strategies.together import ByNorm
 from tests.made import HARDWARE, make_profile
-from tests.strategies.together import ByNorm
 
 BATCH, CLASSES = 10, 10  # as many classes as samples, and no comparison of samples
 Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -91,7 +92,7 @@ def seen(loss: Loss, model: nn.Module | None = None) -> LossesSeam:
     """Train for some steps; return what was seen of the losses."""
     torch.manual_seed(0)
     model = model or nn.Linear(6, CLASSES)
-    seams = Seams(Listener(), None)
+    seams = SeamSet(Listener(), None)
     seams.install()
     seams.watch()
     try:
@@ -221,7 +222,7 @@ def test_a_loss_that_compares_samples_of_a_batch_is_named_and_keeps_its_batch(na
     assert "test_losses.py:" in losses.in_batch
     profile = make_profile(in_batch_loss=losses.in_batch)
     for knob in ("batch_size", "accumulation_steps", "strategy", "world_size"):
-        offered = registry()[knob].domain(HARDWARE, profile)
+        offered = registry()[knob].domain(Here(HARDWARE, profile))
         assert isinstance(offered, NotOffered), knob
         assert losses.in_batch in offered.reason
 
@@ -239,8 +240,8 @@ def test_a_loss_that_bends_a_mean_is_named_and_gets_no_ranks(name: str) -> None:
     assert "test_losses.py:" in losses.curve
     profile = make_profile(curved_loss=losses.curve)
     for strategy in ("ddp", "fsdp", "zero1"):
-        assert losses.curve in str(STRATEGIES[strategy].refusal(HARDWARE, profile))
-    assert not isinstance(registry()["batch_size"].domain(HARDWARE, profile), NotOffered)
+        assert losses.curve in str(STRATEGIES[strategy].refusal(Here(HARDWARE, profile)))
+    assert not isinstance(registry()["batch_size"].domain(Here(HARDWARE, profile)), NotOffered)
 
 
 def test_an_optimizer_with_a_step_of_its_own_is_not_shown_a_part_of_its_parameters() -> None:
@@ -250,18 +251,18 @@ def test_an_optimizer_with_a_step_of_its_own_is_not_shown_a_part_of_its_paramete
     parameters = [nn.Parameter(torch.ones(2))]
     for cls, is_refused in ((ByNorm, True), (SGD, False), (AdamW, False), (Renamed, False)):
         optimizer = cls(parameters, lr=0.1)
-        seams = Seams(Listener(), None)
+        seams = SeamSet(Listener(), None)
         seams.install()  # it wraps steps
         try:
             profile = make_profile(optimizers=(_optimizer_facts(optimizer),))
         finally:
             seams.remove()
-        refusal = STRATEGIES["zero1"].refusal(HARDWARE, profile)
+        refusal = STRATEGIES["zero1"].refusal(Here(HARDWARE, profile))
         assert (refusal is not None) == is_refused
-        assert STRATEGIES["ddp"].refusal(HARDWARE, profile) is None
+        assert STRATEGIES["ddp"].refusal(Here(HARDWARE, profile)) is None
     assert "ByNorm" in str(
         STRATEGIES["zero1"].refusal(
-            HARDWARE, make_profile(optimizers=(_optimizer_facts(ByNorm(parameters, lr=0.1)),))
+            Here(HARDWARE, make_profile(optimizers=(_optimizer_facts(ByNorm(parameters, lr=0.1)),)))
         )
     )
 
@@ -270,5 +271,5 @@ def test_what_is_carried_from_batch_to_batch_or_changed_by_hand_gets_no_ranks() 
     for fact in ("carries_state", "steps_by_hand"):
         profile = make_profile(**{fact: "what was seen (train.py:3)"})
         for strategy in ("ddp", "fsdp", "zero1"):
-            refusal = str(STRATEGIES[strategy].refusal(HARDWARE, profile))
+            refusal = str(STRATEGIES[strategy].refusal(Here(HARDWARE, profile)))
             assert "what was seen (train.py:3)" in refusal

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from autotune.config import Config
-from autotune.confirm import TURNS, WINDOW, Round, read
 from autotune.inside import meter as meters
-from autotune.inside.meter import MOST_DISCARDED, Flow, Instruments, Meter
-from autotune.measurement import Measurement, Memory
-from autotune.probes.host_load import Counters
-from autotune.record import Side, WindowRecord
-from autotune.wire import WindowPlan
+from autotune.inside.meter import MAX_DISCARDED, Flow, Instruments, Meter
+from autotune.machine.probes.host_load import Counters
+from autotune.measurement.measurement import Measurement, Memory
+from autotune.program.config import Config
+from autotune.results.record import Side, WindowRecord
+from autotune.rig.wire import WindowPlan
+from autotune.tuning.confirm import TURNS, WINDOW, Round, read
 
 PLAN = WindowPlan(warmup_min_s=1.0, warmup_max_s=30.0, window_min_s=1.0, window_max_s=5.0)
 
@@ -215,7 +215,7 @@ def test_the_time_of_blocks_that_are_measured_again_does_not_eat_the_window(cloc
 def test_where_every_block_is_disturbed_they_count_in_the_end_and_are_marked(clock: Clock) -> None:
     plan = replace(FIXED, window_max_s=5.0)
     result = measure_on(Host(clock), lambda _: True, plan=plan)
-    assert result.discarded_blocks == MOST_DISCARDED
+    assert result.discarded_blocks == MAX_DISCARDED
     assert result.disturbed_share == 1
     assert result.throughput.estimate == pytest.approx(500)
     assert "other processes used the CPU" in result.doubts[0]

@@ -12,34 +12,35 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 from torch.utils.checkpoint import checkpoint_sequential
 
-from autotune.config import Config
-from autotune.inside.seams import Seams
-from autotune.lr import LrRule
-from autotune.setting import Setting
+from autotune.inside.seams import SeamSet
+from autotune.inside.steering import Steering
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config
+from autotune.program.lr import LrRule
 
 
 @contextmanager
 def under(
     precision: str,
     *,
-    own_autocast: bool = False,
-    own_scaler: bool = False,
+    program_autocast: bool = False,
+    program_scaler: bool = False,
     accumulation_steps: int = 1,
-) -> Iterator[Seams]:
-    """Seams as ``autotune run`` installs them for a program on the CPU."""
-    baseline = Config({"precision": "bf16" if own_autocast else "fp32"})
-    setting = Setting(
+) -> Iterator[SeamSet]:
+    """SeamSet as ``autotune run`` installs them for a program on the CPU."""
+    baseline = Config({"precision": "bf16" if program_autocast else "fp32"})
+    setting = AppliedConfig(
         Config({"precision": precision}),
         baseline,
         None,
         LrRule.NONE,
         (),
         "cpu",
-        own_autocast=own_autocast,
-        own_scaler=own_scaler,
+        program_autocast=program_autocast,
+        program_scaler=program_scaler,
     )
-    seams = Seams(None, None)
-    seams.apply(setting)
+    seams = SeamSet(None, None)
+    Steering(seams).apply(setting)
     seams.accumulation.steps = accumulation_steps
     seams.install()
     try:
@@ -74,7 +75,7 @@ def test_the_programs_own_autocast_computes_in_what_is_asked(
     precision: str, dtype: torch.dtype
 ) -> None:
     model = Spy()
-    with under(precision, own_autocast=True):
+    with under(precision, program_autocast=True):
         assert own_step(model) is dtype
         assert own_step(model) is dtype
     assert own_step(model) is torch.bfloat16
@@ -82,7 +83,7 @@ def test_the_programs_own_autocast_computes_in_what_is_asked(
 
 def test_regions_that_the_program_disables_stay_disabled() -> None:
     model = Spy()
-    with under("fp16", own_autocast=True), torch.autocast("cpu", enabled=False):
+    with under("fp16", program_autocast=True), torch.autocast("cpu", enabled=False):
         model(torch.ones(2, 4))
     assert model.dtype is torch.float32
 
@@ -191,7 +192,7 @@ def test_small_gradients_survive_by_scaling() -> None:
 
 
 def test_a_program_with_a_scaler_of_its_own_keeps_it() -> None:
-    with under("fp16", own_autocast=True, own_scaler=True) as seams:
+    with under("fp16", program_autocast=True, program_scaler=True) as seams:
         assert not seams.scaling.is_needed
 
 

@@ -9,18 +9,18 @@ import torch
 from torch.backends import cuda, cudnn
 from torch.nn import functional
 
-from autotune.inside.seams.process import ProcessSeam, matmul_precision
+from autotune.inside.seams.torch_settings import TorchSettingsSeam, matmul_precision
 
 
 @pytest.fixture
-def seam() -> Iterator[ProcessSeam]:
-    seam = ProcessSeam()
+def seam() -> Iterator[TorchSettingsSeam]:
+    seam = TorchSettingsSeam()
     yield seam
     seam.switch("sdpa_backend", "auto")
     seam.remove()
 
 
-def test_what_the_program_sets_while_it_starts_is_set_again(seam: ProcessSeam) -> None:
+def test_what_the_program_sets_while_it_starts_is_set_again(seam: TorchSettingsSeam) -> None:
     own = cudnn.benchmark
     try:
         seam.switch("cudnn_benchmark", True)
@@ -32,7 +32,9 @@ def test_what_the_program_sets_while_it_starts_is_set_again(seam: ProcessSeam) -
         cudnn.benchmark = own
 
 
-def test_determinism_that_the_program_sets_while_it_starts_comes_back(seam: ProcessSeam) -> None:
+def test_determinism_that_the_program_sets_while_it_starts_comes_back(
+    seam: TorchSettingsSeam,
+) -> None:
     try:
         seam.switch("deterministic_algorithms", False)
         torch.use_deterministic_algorithms(True, warn_only=True)
@@ -45,7 +47,7 @@ def test_determinism_that_the_program_sets_while_it_starts_comes_back(seam: Proc
 
 
 def test_a_fused_kernel_of_attention_leaves_the_plain_one_for_what_it_cannot_do(
-    seam: ProcessSeam,
+    seam: TorchSettingsSeam,
 ) -> None:
     torch.manual_seed(0)
     q = torch.randn(2, 4, 16, 8)
@@ -58,7 +60,7 @@ def test_a_fused_kernel_of_attention_leaves_the_plain_one_for_what_it_cannot_do(
 
 
 def test_a_program_with_one_kernel_of_attention_alone_gets_it_back_alone(
-    seam: ProcessSeam,
+    seam: TorchSettingsSeam,
 ) -> None:
     seam.switch("sdpa_backend", "auto")
     try:
@@ -76,7 +78,7 @@ def test_a_program_with_one_kernel_of_attention_alone_gets_it_back_alone(
         seam.settle()
 
 
-def test_kernels_of_attention_agree(seam: ProcessSeam) -> None:
+def test_kernels_of_attention_agree(seam: TorchSettingsSeam) -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 4, 16, 8, requires_grad=True) for _ in range(3))
     results = {}
@@ -91,7 +93,9 @@ def test_kernels_of_attention_agree(seam: ProcessSeam) -> None:
     torch.testing.assert_close(results["math"][2], results["flash"][2])
 
 
-def test_the_precision_of_products_is_known_where_torch_does_not_say(seam: ProcessSeam) -> None:
+def test_the_precision_of_products_is_known_where_torch_does_not_say(
+    seam: TorchSettingsSeam,
+) -> None:
     own = torch.get_float32_matmul_precision()
     try:
         for before in ("highest", "high", "medium"):

@@ -15,12 +15,13 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
-from autotune.domain import Domain, NotOffered
-from autotune.inside.borders import Borders, Step
-from autotune.inside.group import ALONE
+from autotune.inside.ranks.group import ALONE
+from autotune.inside.step_tracker import Step, StepTracker
 from autotune.knobs import registry
-from autotune.profile import Profile
-from autotune.strategies.base import ranks_refusal
+from autotune.knobs.base import Here
+from autotune.knobs.strategies.base import ranks_refusal
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
 from tests.made import make_hardware
 
 Blocks = Callable[[torch.Tensor], torch.Tensor]
@@ -28,12 +29,12 @@ DRAWS = numpy.random.default_rng(0)
 LOG: list[float] = []
 
 
-class Watcher(Borders):
+class Watcher(StepTracker):
     """Watches a program in this process."""
 
     profile: Profile | None = None
 
-    def at_border(self, step: Step) -> None:
+    def on_step_end(self, step: Step) -> None:
         """Measure nothing."""
 
     def observed(self) -> None:
@@ -60,7 +61,7 @@ def observed(model: nn.Module, step: Callable[[torch.Tensor], torch.Tensor]) -> 
 
 def offer(knob: str, profile: Profile) -> str:
     """Return why a knob is refused, empty where it is offered."""
-    domain = registry()[knob].domain(make_hardware(), profile)
+    domain = registry()[knob].domain(Here(make_hardware(), profile))
     assert isinstance(domain, (Domain, NotOffered))
     return domain.reason if isinstance(domain, NotOffered) else ""
 
@@ -203,7 +204,7 @@ def test_modules_that_compute_again_in_the_backward_pass_are_no_outermost_ones(
     net = Checkpointed(reentrant=reentrant)
     profile = observed(net, lambda x: net(x).square().mean())
     assert profile.root_modules == ("Checkpointed",)
-    assert profile.own_checkpointing
+    assert profile.program_checkpointing
 
 
 def conv_net() -> nn.Sequential:

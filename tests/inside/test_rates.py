@@ -20,12 +20,13 @@ from torch.optim import SGD, Adam, Optimizer, lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, TensorDataset
 
-from autotune.config import Config, KnobValue
-from autotune.flags import Flag
-from autotune.inside.seams import Seams
-from autotune.lr import LrRule
-from autotune.profile import OptimizerFacts
-from autotune.setting import Setting
+from autotune.inside.seams import SeamSet
+from autotune.inside.steering import Steering
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config, KnobValue
+from autotune.program.flags import Flag
+from autotune.program.lr import LrRule
+from autotune.program.profile import OptimizerFacts
 from tests.made import make_loader
 
 FACTS = make_loader(dataset_len=100, batch_size=10)
@@ -33,16 +34,16 @@ BASELINE: dict[str, KnobValue] = {"batch_size": 10, "optimizer_implementation": 
 SGD_FACTS = OptimizerFacts("SGD", ("SGD", "Optimizer"), (0.1,))
 
 
-def setting(rule: LrRule = LrRule.AUTO, **changes: KnobValue) -> Setting:
+def setting(rule: LrRule = LrRule.AUTO, **changes: KnobValue) -> AppliedConfig:
     config = Config({**BASELINE, **changes})
-    return Setting(config, Config(BASELINE), FACTS, rule, (), "cpu", optimizers=(SGD_FACTS,))
+    return AppliedConfig(config, Config(BASELINE), FACTS, rule, (), "cpu", optimizers=(SGD_FACTS,))
 
 
 @contextmanager
-def running(setting: Setting) -> Iterator[Seams]:
-    """Seams as ``autotune run`` installs them."""
-    seams = Seams(listener=None, target=FACTS)
-    seams.apply(setting)
+def running(setting: AppliedConfig) -> Iterator[SeamSet]:
+    """SeamSet as ``autotune run`` installs them."""
+    seams = SeamSet(listener=None, target=FACTS)
+    Steering(seams).apply(setting)
     seams.install()
     try:
         yield seams
@@ -224,7 +225,7 @@ def test_an_optimizer_that_was_there_before_the_batch_changed_does_not_follow_it
     with running(replace(setting(), optimizers=(SGD_FACTS,))) as seams:
         data, optimizer = loader(), SGD([weight()], lr=0.1)
         moved(optimizer)
-        seams.apply(setting(batch_size=40), since=setting())
+        Steering(seams).apply(setting(batch_size=40), since=setting())
         optimizer.param_groups[0]["lr"] = 0.4
         next(iter(data))
         assert moved(optimizer) == pytest.approx(1.6)
@@ -379,8 +380,12 @@ def test_schedules_stay_the_programs_own_also_where_the_batch_changes_live() -> 
         plain = rates(name, lambda: None)
         with running(setting()) as seams:
             _loader = loader()
-            there = rates(name, lambda: seams.apply(setting(batch_size=40), since=setting()))
-            back = rates(name, lambda: seams.apply(setting(), since=setting(batch_size=40)))
+            there = rates(
+                name, lambda: Steering(seams).apply(setting(batch_size=40), since=setting())
+            )
+            back = rates(
+                name, lambda: Steering(seams).apply(setting(), since=setting(batch_size=40))
+            )
         assert [own for _, own in there] == [own for _, own in plain], name
         assert [rate for rate, _ in there] == pytest.approx([4 * rate for rate, _ in plain]), name
         assert back == plain, name
@@ -400,8 +405,8 @@ def test_rates_follow_what_a_baseline_that_accumulates_makes(
     baseline = Config({"batch_size": 10, "accumulation_steps": 4})
     flags = {"batch_size": Flag("--batch-size"), "accumulation_steps": Flag("--accumulate")}
     base = replace(setting(LrRule.LINEAR), config=baseline, baseline=baseline, flags=flags)
-    seams = Seams(listener=None, target=None)
-    seams.apply(replace(base, config=baseline.replace(**changes)))
+    seams = SeamSet(listener=None, target=None)
+    Steering(seams).apply(replace(base, config=baseline.replace(**changes)))
     assert seams.rates.factor(SGD([weight()], lr=0.1)) == pytest.approx(factor)
 
 

@@ -499,7 +499,7 @@ def test_a_scaler_of_the_programs_own_goes_with_a_fused_optimizer() -> None:
         return loop.run.moved
 
     plain = train()
-    with under("fp16", own_autocast=True, own_scaler=True) as seams:
+    with under("fp16", program_autocast=True, program_scaler=True) as seams:
         seams.optimizer.use_implementation("fused")
         assert (train() - plain).norm() < 0.03 * plain.norm()
 

@@ -20,13 +20,14 @@ from torch import nn
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
-from autotune.config import Config, KnobValue
-from autotune.fence import FenceKind
 from autotune.inside.listener import Listener
-from autotune.inside.seams import STEPS_UNTIL_ROOTS_ARE_KNOWN, Seams, overlay
-from autotune.lr import LrRule
-from autotune.setting import Setting
-from autotune.wire import Start
+from autotune.inside.seams import STEPS_UNTIL_ROOTS_ARE_KNOWN, SeamSet, overlay
+from autotune.inside.steering import Steering
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config, KnobValue
+from autotune.program.fence_options import FenceKind
+from autotune.program.lr import LrRule
+from autotune.rig.wire import Start
 from tests.made import PROGRAM, make_loader
 
 PATCHED = (
@@ -54,10 +55,10 @@ BASELINE: dict[str, KnobValue] = {
 
 
 @contextmanager
-def running(rule: LrRule = LrRule.LINEAR, **changes: KnobValue) -> Iterator[Seams]:
-    """Seams as ``autotune run`` installs them."""
-    seams = Seams(listener=None, target=FACTS)
-    seams.apply(setting(rule, **changes))
+def running(rule: LrRule = LrRule.LINEAR, **changes: KnobValue) -> Iterator[SeamSet]:
+    """SeamSet as ``autotune run`` installs them."""
+    seams = SeamSet(listener=None, target=FACTS)
+    Steering(seams).apply(setting(rule, **changes))
     seams.install()
     try:
         yield seams
@@ -65,8 +66,8 @@ def running(rule: LrRule = LrRule.LINEAR, **changes: KnobValue) -> Iterator[Seam
         seams.remove()
 
 
-def setting(rule: LrRule = LrRule.LINEAR, **changes: KnobValue) -> Setting:
-    return Setting(Config({**BASELINE, **changes}), Config(BASELINE), FACTS, rule, (), "cpu")
+def setting(rule: LrRule = LrRule.LINEAR, **changes: KnobValue) -> AppliedConfig:
+    return AppliedConfig(Config({**BASELINE, **changes}), Config(BASELINE), FACTS, rule, (), "cpu")
 
 
 def train_loader(batch_size: int = 10) -> DataLoader[tuple[torch.Tensor, ...]]:
@@ -91,7 +92,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
 
 def test_installed_seams_are_removed_without_a_trace(tmp_path: Path) -> None:
     before = [vars(owner).get(name) for owner, name in PATCHED]
-    seams = Seams(Listener(), None)
+    seams = SeamSet(Listener(), None)
     seams.install()
     seams.watch()
     seams.guard_files(Start(PROGRAM, None, str(tmp_path / "files"), FenceKind.GUARD))
@@ -115,8 +116,8 @@ def test_only_the_loader_that_trains_gets_the_tuned_options_and_its_length_is_tr
 
 
 def test_of_two_equal_loaders_the_one_in_the_same_place_is_tuned() -> None:
-    seams = Seams(listener=None, target=replace(FACTS, ordinal=1))
-    seams.apply(setting(batch_size=50))
+    seams = SeamSet(listener=None, target=replace(FACTS, ordinal=1))
+    Steering(seams).apply(setting(batch_size=50))
     seams.install()
     try:
         assert [train_loader().batch_size for _ in range(2)] == [10, 50]
@@ -187,17 +188,17 @@ def test_channels_last_reaches_weights_state_and_inputs_and_keeps_the_result() -
     expected = model(x)
     seen: list[bool] = []
     model[0].register_forward_pre_hook(lambda _m, args: seen.append(is_nhwc(args[0])))
-    seams = Seams(Listener(), None)
+    seams = SeamSet(Listener(), None)
     seams.install()
     try:
         optimizer = torch.optim.Adam(model.parameters(), lr=0.0)
         step(model, optimizer)
         weight = next(model.parameters())
-        seams.apply(setting(channels_last=True), since=setting())
+        Steering(seams).apply(setting(channels_last=True), since=setting())
         assert is_nhwc(weight)
         assert is_nhwc(optimizer.state[weight]["exp_avg"])
         torch.testing.assert_close(model(x), expected)
-        seams.apply(setting(), since=setting(channels_last=True))
+        Steering(seams).apply(setting(), since=setting(channels_last=True))
         assert weight.is_contiguous()
     finally:
         seams.remove()
@@ -279,7 +280,7 @@ def test_an_optimizer_goes_on_from_its_state_in_another_implementation(name: str
 def test_guarded_functions_bind_and_pickle_as_those_written_in_c_do(
     kind: FenceKind, tmp_path: Path
 ) -> None:
-    seams = Seams(Listener(), None)
+    seams = SeamSet(Listener(), None)
     seams.install()
     seams.guard_files(Start(PROGRAM, None, str(tmp_path / "files"), kind))
     try:

@@ -11,11 +11,11 @@ from time import perf_counter
 
 import pytest
 
-from autotune.config import KnobValue
 from autotune.inside.short_epochs import ShortEpochs
-from autotune.outcome import Ending, Outcome
-from autotune.rehearsal import Rehearsal, RehearsalPlan, Seen
-from autotune.setting import Setting
+from autotune.measurement.outcome import Ending, Outcome
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import KnobValue
+from autotune.program.rehearsal import Rehearsal, RehearsalPlan, Seen
 from tests.made import make_loader, make_setting
 from tests.rigging import PROGRAMS
 
@@ -44,9 +44,11 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         worker.join()
 
 
-def setting_of(**changes: KnobValue) -> Setting:
+def setting_of(**changes: KnobValue) -> AppliedConfig:
     base = make_setting(BASE, loader=LOADER)
-    return Setting(base.config.replace(**changes), base.config, LOADER, base.lr_rule, (), "cpu")
+    return AppliedConfig(
+        base.config.replace(**changes), base.config, LOADER, base.lr_rule, (), "cpu"
+    )
 
 
 def rehearsed(role: str, **changes: KnobValue) -> Rehearsal:
@@ -54,7 +56,7 @@ def rehearsed(role: str, **changes: KnobValue) -> Rehearsal:
     return run("rehearses.py", role, PLAN, setting_of(**changes))
 
 
-def run(program: str, role: str, plan: RehearsalPlan, setting: Setting) -> Rehearsal:
+def run(program: str, role: str, plan: RehearsalPlan, setting: AppliedConfig) -> Rehearsal:
     """Run a program with short epochs in this process."""
     told: list[Seen] = []
 
@@ -67,7 +69,7 @@ def run(program: str, role: str, plan: RehearsalPlan, setting: Setting) -> Rehea
     argv, sys.argv = sys.argv, [program, *role.split()]
     ending = None
     try:
-        listener.seams.apply(setting)
+        listener.steering.apply(setting)
         listener.seams.install()
         runpy.run_path(str(PROGRAMS / program), run_name="__main__")
         listener.program_ended()

@@ -21,15 +21,15 @@ import torch.multiprocessing
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
-from autotune.fence import FenceKind
-from autotune.inside.borders import _no_group
-from autotune.inside.child_rank import Bystander
-from autotune.inside.children import Children
-from autotune.inside.group import Group
+from autotune.inside.ranks.child_rank import Bystander
+from autotune.inside.ranks.children import Children
+from autotune.inside.ranks.group import Group
 from autotune.inside.seams.started import PROCESS, Act, Script, StartedSeam, Starting
-from autotune.program import parse_program
-from autotune.wire import Close, Link, Measured, Progress, Start, ToRig, WindowPlan
-from autotune.wire import Dissect as Asked
+from autotune.inside.step_tracker import _no_group
+from autotune.program.fence_options import FenceKind
+from autotune.program.program import parse_program
+from autotune.rig.wire import Close, Link, Measured, Progress, Start, ToRig, WindowPlan
+from autotune.rig.wire import Dissect as Asked
 from tests.made import make_measurement
 from tests.rigging import PROGRAMS
 
@@ -116,7 +116,7 @@ def test_a_script_that_starts_itself_as_a_rank_is_told_of_and_other_commands_are
 
 
 class Watcher:
-    """Who looks after the program in the rig's first process; a Driver's threads never end."""
+    """Who looks after the program in the rig's first process; a LeadRank's threads never end."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -156,7 +156,7 @@ def test_a_child_is_heard_from_its_first_step_on_and_hears_the_parent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = threading.Event()
-    monkeypatch.setattr("autotune.inside.children.quit_process", ended.set)
+    monkeypatch.setattr("autotune.inside.ranks.children.quit_process", ended.set)
     asked = Asked(WindowPlan(0, 0, 0, 0), 7)
     with relaying(0, tmp_path) as (watcher, parent, child, commands):
         child.send(Progress("start-up", 0.0, 0, 1.0, "imports"))
@@ -224,8 +224,8 @@ def test_processes_that_train_each_for_itself_are_told_what_to_do() -> None:
 LEAVES = """
 import os, sys, threading, time
 from multiprocessing import get_context
-from autotune.inside.group import Group
-from autotune.inside.rank_process import quit_process, run
+from autotune.inside.ranks.group import Group
+from autotune.inside.ranks.rank_process import quit_process, run
 
 def late():
     time.sleep(0.5)

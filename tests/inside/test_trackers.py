@@ -19,7 +19,7 @@ import pytest
 from huggingface_hub import HfApi, hf_api
 
 from autotune.inside.seams.trackers import DESTINATIONS, TrackersSeam
-from autotune.trackers import TRACKERS_OFF
+from autotune.program.trackers import TRACKERS_OFF
 
 # The trackers themselves are large (mlflow-skinny brings 40 packages); where one is installed, the
 # program below runs on it, elsewhere stand-ins show that the seam finds its place. Run by hand on

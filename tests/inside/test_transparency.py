@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune import bestfile
-from autotune.config import KnobValue
-from autotune.profile import LoaderFacts
+from autotune.program.config import KnobValue
+from autotune.program.profile import LoaderFacts
+from autotune.results import bestfile
 from tests.rigging import PROGRAMS, open_rig, write_best
 
 STEPS = 20

@@ -12,11 +12,11 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.utils.data import DataLoader, TensorDataset
 
-from autotune.inside.exchange import SignedStore
-from autotune.inside.group import ALONE, Group
+from autotune.inside.ranks.exchange import SignedStore
+from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.loader import LoaderSeam
-from autotune.profile import LoaderFacts
+from autotune.program.profile import LoaderFacts
 
 SAMPLES, BATCH = 64, 8
 Loaders = dict[str, DataLoader[Any]]

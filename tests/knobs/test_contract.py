@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from autotune.config import Config, KnobValue
-from autotune.domain import Domain, NotOffered
-from autotune.hardware import Hardware
 from autotune.knobs import Knob, Scope, registry
-from autotune.profile import Profile
-from autotune.program import LaunchPlan
+from autotune.knobs.base import Here
+from autotune.machine.hardware import Hardware
+from autotune.program.config import Config, KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
+from autotune.program.program import LaunchPlan
 from tests.made import MACHINES, make_loader, make_profile
 
 PROFILES = {
@@ -33,8 +34,8 @@ PROFILES = {
     "an iterable dataset": make_profile(loaders=(make_loader(iterable=True, dataset_len=None),)),
     "a tiny dataset": make_profile(loaders=(make_loader(dataset_len=70),)),
     "an odd batch": make_profile(loaders=(make_loader(batch_size=7, dataset_len=1001),)),
-    "autocast of its own": make_profile(device="cuda", own_autocast="float16"),
-    "compile of its own": make_profile(own_compile=True),
+    "autocast of its own": make_profile(device="cuda", program_autocast="float16"),
+    "compile of its own": make_profile(program_compile=True),
     "channels_last and cudnn.benchmark of its own": make_profile(
         device="cuda", channels_last=True, cudnn_benchmark=True
     ),
@@ -51,7 +52,7 @@ every_machine = pytest.mark.parametrize("hardware", MACHINES.values(), ids=MACHI
 
 def values_here(knob: Knob, hardware: Hardware, profile: Profile) -> tuple[KnobValue, ...]:
     """Return all values that a search can give the knob here, the program's own among them."""
-    offer = knob.domain(hardware, profile)
+    offer = knob.domain(Here(hardware, profile))
     if isinstance(offer, NotOffered):
         return ()
     return offer.including(knob.current(profile)).values
@@ -89,7 +90,7 @@ def test_a_knob_is_offered_with_values_or_refused_with_a_reason(
     knob: Knob, hardware: Hardware
 ) -> None:
     for program, profile in PROFILES.items():
-        offer = knob.domain(hardware, profile)
+        offer = knob.domain(Here(hardware, profile))
         if isinstance(offer, NotOffered):
             assert is_clause(offer.reason), program
         else:

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from autotune import hardware
-from autotune.config import KnobValue
 from autotune.knobs.malloc import SONAMES
-from autotune.setting import Setting
+from autotune.machine import hardware
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import KnobValue
 from tests.rigging import OpenRig, base_setting, open_rig
 
 SPACE = "full"
@@ -49,7 +49,7 @@ def mirrored(
     directory: Path, *words: str, space: str = SPACE, **changes: KnobValue
 ) -> Iterator[Mirrored]:
     """Open a rig on the mirror, untouched, or restarted under some changes."""
-    setting: Setting | None = None
+    setting: AppliedConfig | None = None
     if changes:
         base = base_of(words)
         setting = replace(base, config=base.baseline.replace(**changes))
@@ -61,7 +61,7 @@ def mirrored(
 
 
 @cache
-def base_of(words: tuple[str, ...]) -> Setting:
+def base_of(words: tuple[str, ...]) -> AppliedConfig:
     """Return the mirror's baseline under these arguments, as a rig sees it."""
     with TemporaryDirectory() as folder:
         mirror = str(Path(folder) / "mirror.jsonl")

@@ -6,27 +6,28 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.config import Config, KnobValue
-from autotune.domain import Domain, NotOffered
 from autotune.errors import UsageError
-from autotune.hardware import Hardware
 from autotune.knobs import Scope, registry
-from autotune.profile import HandKind, HandWork, OptimizerFacts, Profile
-from autotune.program import LaunchPlan
-from autotune.space import SearchSpace
+from autotune.knobs.base import Here
+from autotune.knobs.space.space import SearchSpace
+from autotune.machine.hardware import Hardware
+from autotune.program.config import Config, KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import HandKind, HandWork, OptimizerFacts, Profile
+from autotune.program.program import LaunchPlan
 from tests.made import A100, H100, MACHINES, V100, make_hardware, make_loader, make_profile
 
 CUDA = make_profile(device="cuda")
 
 
 def values(knob: str, hardware: Hardware, profile: Profile) -> tuple[KnobValue, ...]:
-    offer = registry()[knob].domain(hardware, profile)
+    offer = registry()[knob].domain(Here(hardware, profile))
     assert isinstance(offer, Domain), offer
     return offer.values
 
 
 def reason(knob: str, hardware: Hardware, profile: Profile) -> str:
-    offer = registry()[knob].domain(hardware, profile)
+    offer = registry()[knob].domain(Here(hardware, profile))
     assert isinstance(offer, NotOffered), offer
     return offer.reason
 
@@ -44,7 +45,7 @@ def test_bf16_is_offered_from_ampere_on(gpus: tuple[object, ...]) -> None:
 def test_bf16_is_not_offered_where_a_gpu_would_emulate_it(gpus: tuple[object, ...]) -> None:
     hardware = make_hardware(gpus=gpus)
     assert values("precision", hardware, CUDA) == ("fp32", "fp16")
-    refused = registry()["precision"].refusal("bf16", hardware, CUDA)
+    refused = registry()["precision"].refusal("bf16", Here(hardware, CUDA))
     assert refused is not None
     assert "8.0" in refused
 
@@ -56,7 +57,7 @@ def test_bf16_on_the_cpu_needs_the_instructions_whatever_the_gpus_are() -> None:
 
 
 def test_a_program_with_its_own_autocast_starts_from_its_dtype() -> None:
-    profile = replace(CUDA, own_autocast="bfloat16")
+    profile = replace(CUDA, program_autocast="bfloat16")
     assert registry()["precision"].current(profile) == "bf16"
     assert "fp32" in values("precision", MACHINES["H100"], profile)
 
@@ -81,10 +82,10 @@ def test_fp16_is_refused_where_losses_cannot_be_scaled(
     profile = make_profile(device="cuda", **changes)
     assert values("precision", MACHINES["H100"], profile) == ("fp32", "tf32", "bf16")
     assert expected in reason("precision", MACHINES["V100"], profile)
-    refused = registry()["precision"].refusal("fp16", MACHINES["H100"], profile)
+    refused = registry()["precision"].refusal("fp16", Here(MACHINES["H100"], profile))
     assert refused is not None
     assert expected in refused
-    own = replace(profile, own_scaler=True)
+    own = replace(profile, program_scaler=True)
     assert "fp16" in values("precision", MACHINES["H100"], own)
 
 
@@ -244,7 +245,7 @@ def test_gathered_weights_are_not_kept_where_gradients_are_cleared_through_the_m
 
 
 def test_a_program_that_compiles_its_model_is_left_alone() -> None:
-    profile = make_profile(own_compile=True)
+    profile = make_profile(program_compile=True)
     assert "compiles its model itself" in reason("compile", make_hardware(), profile)
 
 
@@ -397,7 +398,9 @@ def test_copies_may_go_on_by_themselves_from_pinned_memory_only() -> None:
 def test_modes_of_compile_are_offered_where_they_differ() -> None:
     assert values("compile", make_hardware(), make_profile()) == ("off", "default")
     assert "reduce-overhead" in values("compile", MACHINES["A100"], CUDA)
-    refused = registry()["compile"].refusal("reduce-overhead", make_hardware(), make_profile())
+    refused = registry()["compile"].refusal(
+        "reduce-overhead", Here(make_hardware(), make_profile())
+    )
     assert refused is not None
     assert "CUDA graphs" in refused
     bare = make_hardware(has_cxx_compiler=False)

@@ -10,14 +10,14 @@ from pathlib import Path
 import torch
 from torch.optim import Optimizer
 
-from autotune.fence import FenceKind
-from autotune.inside.carried import CarriedState
-from autotune.inside.group import ALONE, Group
+from autotune.inside.data.carried import CarriedState
 from autotune.inside.listener import Listener
+from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.autocast import AutocastSeam
 from autotune.inside.seams.backward import BackwardSeam
 from autotune.inside.seams.by_hand import ByHandSeam
+from autotune.inside.seams.call_detection import CallDetectionSeam
 from autotune.inside.seams.checkpoint import CheckpointSeam
 from autotune.inside.seams.clearing import ClearingSeam
 from autotune.inside.seams.distribution import DistributionSeam
@@ -32,21 +32,17 @@ from autotune.inside.seams.loop_watch import LoopWatchSeam
 from autotune.inside.seams.losses import LossesSeam
 from autotune.inside.seams.optimizer import OptimizerSeam
 from autotune.inside.seams.overlay import OverlaySeam
-from autotune.inside.seams.process import ProcessSeam
+from autotune.inside.seams.rank_output import RankOutputSeam, TellSavesSeam, mute_output
 from autotune.inside.seams.rates import RatesSeam
 from autotune.inside.seams.scaling import ScalingSeam
 from autotune.inside.seams.scheduler import SchedulerSeam
-from autotune.inside.seams.silence import SilenceSeam, TellSavesSeam, hush
+from autotune.inside.seams.torch_settings import TorchSettingsSeam
 from autotune.inside.seams.trackers import TrackersSeam
 from autotune.inside.seams.trainers import TrainersSeam
 from autotune.inside.seams.transfer import TransferSeam
-from autotune.inside.seams.uses import UsesSeam
-from autotune.knobs import registry
-from autotune.lr import LrRule, batch_growth, batch_parts
-from autotune.profile import LoaderFacts
-from autotune.setting import Setting
-from autotune.strategies.base import FABRIC, LIGHTNING
-from autotune.wire import Start
+from autotune.program.fence_options import FenceKind
+from autotune.program.profile import LoaderFacts
+from autotune.rig.wire import Start
 
 logger = logging.getLogger("autotune")
 STEPS_UNTIL_ROOTS_ARE_KNOWN = 3
@@ -62,24 +58,14 @@ def _unguarded() -> list[Path]:
     return [Path.home() / ".cache", Path(tempfile.gettempdir())]
 
 
-def loose_knobs(setting: Setting) -> tuple[str, ...]:
-    """Return the knobs in which the training loader may differ from the one that was seen."""
-    loose = list(setting.own_knobs)
-    if setting.flags.keys() & setting.changes().keys():  # what a flag does, the program knows
-        loose += ["batch_size", "num_workers", "prefetch_factor", "pin_memory"]
-    if setting.distributes_itself and "world_size" in setting.changes():
-        loose += ["batch_size", "world_size"]  # it shares out its data as it likes
-    return tuple(loose)
-
-
-class Seams:
-    """All seams of one process; knobs act through its members.
+class SeamSet:
+    """All seams of one process; ``Steering`` acts through its members.
 
     Args:
         listener: Who measures; None for a plain run under a config, where iteration and the loss
             are left alone and counting stops as soon as the model is known.
         target: The training loader, when it is known.
-        own_knobs: Knobs that the program sets itself.
+        program_knobs: Knobs that the program sets itself.
         group: The processes that train together.
     """
 
@@ -87,14 +73,12 @@ class Seams:
         self,
         listener: Listener | None,
         target: LoaderFacts | None,
-        own_knobs: Sequence[str] = (),
+        program_knobs: Sequence[str] = (),
         group: Group = ALONE,
     ) -> None:
         self._listener = listener
         self._group = group
         self._steps = 0
-        self._own_autocast = self._own_scaler = False
-        self._device = "cpu"
         self.accumulation = AccumulationSeam()
         self.scaling = ScalingSeam()
         self.clearing = ClearingSeam(self.accumulation)
@@ -105,7 +89,7 @@ class Seams:
         adopt = self.trainers.adopt if listener is not None else lambda: None
         self.rates = RatesSeam(self._say)
         self.loader = LoaderSeam(
-            listener, self.accumulation, target, own_knobs, adopt, self.rates.fed
+            listener, self.accumulation, target, program_knobs, adopt, self.rates.fed
         )
         self.optimizer = OptimizerSeam(
             self.accumulation,
@@ -129,11 +113,11 @@ class Seams:
         )
         self.checkpoint = CheckpointSeam()
         self.carried = CarriedState()
-        self.process = ProcessSeam()
+        self.process = TorchSettingsSeam()
         self.transfer = TransferSeam()
         self.scheduler = SchedulerSeam(self.accumulation)
         self.autocast = AutocastSeam()
-        self.uses = UsesSeam()
+        self.uses = CallDetectionSeam()
         self.loop_watch = LoopWatchSeam(
             lambda: self.optimizer.optimizers, lambda: self.scheduler.schedulers
         )
@@ -143,7 +127,7 @@ class Seams:
         self._backward = BackwardSeam(listener) if listener is not None else None
         self.downloads = DownloadsSeam()
         self._trackers: TrackersSeam | None = None
-        self._files: OverlaySeam | GuardSeam | SilenceSeam | None = None
+        self._files: OverlaySeam | GuardSeam | RankOutputSeam | None = None
         self._telling: TellSavesSeam | None = None
         self._imported = ImportedSeam()
         self._watches_loop = False
@@ -182,6 +166,11 @@ class Seams:
         """Something waits until the models are known, or until the program trains."""
         seams = (self.forward, self.checkpoint, self.process)
         return self.loader.misses_target or any(seam.is_needed for seam in seams)
+
+    @property
+    def group(self) -> Group:
+        """The processes that train together."""
+        return self._group
 
     def _say(self, sentence: str) -> None:
         """Tell a user who trains; a search says it with its result."""
@@ -231,37 +220,12 @@ class Seams:
             self._telling = TellSavesSeam(self._group, place_of)
             self._telling.install()
         else:
-            hush()
+            mute_output()
             if self._trackers is None:
                 self._trackers = TrackersSeam(shadow_dir)
                 self._trackers.install()
-            self._files = SilenceSeam(shadow_dir, [*_unguarded(), *open_places], self._group)
+            self._files = RankOutputSeam(shadow_dir, [*_unguarded(), *open_places], self._group)
             self._files.install()
-
-    def set_precision(self, dtype_name: str | None) -> None:
-        """Compute in this dtype where the program computes in autocast, or all through its model.
-
-        fp16 comes with loss scaling, unless the program scales its losses itself.
-        """
-        dtype = getattr(torch, dtype_name) if dtype_name is not None else None
-        if self._own_autocast:
-            self.autocast.steer(dtype)
-        else:
-            self.forward.set_autocast(dtype, self._device)
-        scales = dtype is torch.float16 and not self._own_scaler
-        self.scaling.set_enabled(enabled=scales)
-
-    def set_sums(self, *, sums: bool) -> None:
-        """Say whether gradients grow with the batch, as those of a loss that sums do."""
-        self.rates.sums = self.accumulation.sums = sums
-        self.distribution.weigh_as_sums(enabled=sums)
-
-    def accumulate(self, steps: int) -> None:
-        """Make a step of so many batches: by the trainer's own way, if one runs the loop."""
-        if self.trainers.in_use:
-            self.trainers.accumulate(steps)
-        else:
-            self.accumulation.steps = steps
 
     def remove(self) -> None:
         """Put PyTorch back as it was."""
@@ -283,52 +247,6 @@ class Seams:
         self.clearing.remove()
         self.optimizer.remove()
         self.loader.remove()
-
-    def apply(self, setting: Setting, since: Setting | None = None) -> None:
-        """Apply what a setting changes: from the program's own values, or from another setting."""
-        self._own_autocast, self._own_scaler = setting.own_autocast, setting.own_scaler
-        self._device = setting.device
-        is_told = "accumulation_steps" in setting.changes() or self.trainers.rehearses
-        if since is None and setting.trainer and is_told:
-            self.trainers.prepare(setting.trainer)
-        self.rates.set_rule(
-            LrRule(setting.lr_rule),
-            batch_parts(setting.baseline),
-            setting.optimizers,
-        )
-        if setting.sums is not None:
-            self.set_sums(sums=setting.sums)
-        before = since.config if since is not None else setting.baseline
-        self.forward.allow_recompiles()
-        self.loader.hold()
-        for knob, value in setting.config.changes_from(before).items():
-            if knob in setting.flags:
-                registry()[knob].follow(value, self)
-            elif knob not in setting.own_knobs:
-                registry()[knob].apply(value, self)
-        self.loader.release()
-        if since is None and self._group.is_launched:
-            self._join_ranks(setting)
-
-    def _join_ranks(self, setting: Setting) -> None:
-        """Do what being one of several processes asks for."""
-        if "num_threads" in setting.config:  # ranks start with those of their share of cores
-            registry()["num_threads"].apply(setting.config["num_threads"], self)
-        if batch_growth(setting.baseline, setting.config) == 1.0:
-            self.rates.follow(world_size=self._group.world_size)
-        if not setting.distributes_itself:
-            self._train_together()
-        elif setting.distributes_itself in {LIGHTNING, FABRIC} and self._group.world_size > 1:
-            ranks = self._group.local_world_size
-            self.trainers.launch(ranks, self._group.world_size // ranks)
-
-    def _train_together(self) -> None:
-        """Make one program of the ranks that the launcher started, on their own shares of data."""
-        if not self.distribution.is_needed:
-            self.distribution.use("ddp")
-        if self._group.world_size > 1:
-            self.loader.share(self._group, self.distribution.loader_begins)
-        self.rates.follow(world_size=self._group.world_size)
 
     def _about_to_train(self) -> None:
         """The program's own set-up is over, its first step comes now."""

@@ -30,10 +30,10 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from autotune.inside.micro_batches import EpochShape, Groups
-from autotune.inside.seams.base import Patches, outermost
+from autotune.inside.seams.base import Patches, Seam, outermost
 
 
-class AccumulationSeam:
+class AccumulationSeam(Seam):
     """Groups micro-batches of the training loader.
 
     Attributes:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.amp import GradScaler
 
-from autotune.inside.seams.base import Patches
+from autotune.inside.seams.base import Patches, Seam
 
 OWN, OURS = "_autotune_own", "_autotune_ours"
 
@@ -19,7 +19,7 @@ def autocast(device: str, dtype: torch.dtype) -> torch.autocast:
     return context
 
 
-class AutocastSeam:
+class AutocastSeam(Seam):
     """Watches the program enter autocast, and lets it compute in another precision there.
 
     Attributes:
@@ -54,10 +54,6 @@ class AutocastSeam:
             return original_scale(scaler, outputs)
 
         self._patches.replace(GradScaler, "scale", scale)
-
-    def remove(self) -> None:
-        """Put PyTorch back as it was."""
-        self._patches.undo()
 
     def _follow_autocast(self) -> None:
         original_enter, original_exit = torch.autocast.__enter__, torch.autocast.__exit__

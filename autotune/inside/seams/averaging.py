@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import distributed, nn
 
-from autotune.inside.group import Group
+from autotune.inside.ranks.dtensor import is_sharded
+from autotune.inside.ranks.group import Group
 from autotune.inside.seams.accumulation import AccumulationSeam
-from autotune.inside.seams.base import Patches, outermost
-from autotune.inside.sharded import is_sharded
+from autotune.inside.seams.base import Patches, Seam, outermost
 
 
 class Reached:
@@ -52,7 +52,7 @@ class Reached:
         return [(id(p.grad), p.grad._version) for p in self.parameters if p.grad is not None]  # noqa: SLF001
 
 
-class AveragingSeam:
+class AveragingSeam(Seam):
     """Averages what it was told of, until it is told that another takes over.
 
     Args:

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from autotune.inside.listener import Listener
-from autotune.inside.seams.base import Patches
+from autotune.inside.seams.base import Patches, Seam
 
 
-class BackwardSeam:
+class BackwardSeam(Seam):
     """Tells the listener each tensor on which the program calls ``backward()``."""
 
     def __init__(self, listener: Listener) -> None:
@@ -27,7 +27,3 @@ class BackwardSeam:
             original(tensor, *args, **kwargs)  # type: ignore[no-untyped-call]
 
         self._patches.replace(torch.Tensor, "backward", backward)
-
-    def remove(self) -> None:
-        """Put PyTorch back as it was."""
-        self._patches.undo()

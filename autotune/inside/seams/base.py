@@ -118,3 +118,18 @@ class Patches:
                 delattr(owner, name)
             else:
                 setattr(owner, name, original)
+
+
+class Seam:
+    """A place in PyTorch where autotune acts; the base of all seams.
+
+    ``SeamSet`` makes each seam before the program starts, installs it where it is needed, and
+    removes it when the program has ended or nothing needs it any more. A seam that keeps more than
+    replaced attributes overrides ``remove()``.
+    """
+
+    _patches: Patches
+
+    def remove(self) -> None:
+        """Put PyTorch back as it was."""
+        self._patches.undo()

@@ -22,14 +22,14 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from autotune.inside.frames import Place, own_place
-from autotune.inside.seams.base import Patches, outermost
+from autotune.inside.code.frames import Place, own_place
+from autotune.inside.seams.base import Patches, Seam, outermost
 
 STEPS_COMPARED = 3
-MOST_WEIGHTS = 16  # are looked at, spread over the model
-MOST_VALUES = 8  # of each, where its gradient is largest: there a step changes it most
+MAX_WEIGHTS = 16  # are looked at, spread over the model
+MAX_VALUES = 8  # of each, where its gradient is largest: there a step changes it most
 IDLE_PASSES = 16  # from then on an optimizer that has made no step is taken for an idle one
-MOST_NODES = 10_000  # of a loss's graph are searched for weights outside of modules
+MAX_NODES = 10_000  # of a loss's graph are searched for weights outside of modules
 TRANSFORMS = ("grad", "grad_and_value", "vjp")
 MEND = (
     "a step is seen where a torch.optim optimizer steps, or where weights are changed in place "
@@ -37,7 +37,7 @@ MEND = (
 )
 
 
-class ByHandSeam:
+class ByHandSeam(Seam):
     """Tells of steps that no torch Optimizer makes.
 
     Args:
@@ -170,7 +170,7 @@ class ByHandSeam:
             return
         known = {id(watched.leaf) for watched in self._watched}
         weights = self._weights(tensors)
-        for leaf in weights[:: -(-len(weights) // MOST_WEIGHTS) or 1]:
+        for leaf in weights[:: -(-len(weights) // MAX_WEIGHTS) or 1]:
             if id(leaf) not in known:
                 self._watched.append(_Watched(leaf))
 
@@ -219,12 +219,12 @@ class _Watched:
 
 def _most_moved(leaf: torch.Tensor) -> torch.Tensor:
     """Return the places, on the CPU, at which a leaf's gradient is largest."""
-    count = min(MOST_VALUES, leaf.numel())
+    count = min(MAX_VALUES, leaf.numel())
     gradient = leaf.grad
     if gradient is None:
         return torch.linspace(0, max(0, leaf.numel() - 1), count).long().cpu()
     if gradient.is_sparse:
-        rows = gradient.detach().coalesce().indices()[0, :MOST_VALUES].cpu()
+        rows = gradient.detach().coalesce().indices()[0, :MAX_VALUES].cpu()
         return rows * (leaf.numel() // max(1, leaf.shape[0]))
     return gradient.detach().abs().reshape(-1).topk(count).indices.cpu()
 
@@ -244,7 +244,7 @@ def _leaves(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
     yield from (t for t in tensors if t.is_leaf and t.requires_grad)
     todo: list[Any] = [tensor.grad_fn for tensor in tensors]
     seen: set[Any] = set()
-    while todo and len(seen) < MOST_NODES:
+    while todo and len(seen) < MAX_NODES:
         node = todo.pop()
         if node is None or node in seen:
             continue

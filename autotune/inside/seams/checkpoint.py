@@ -20,15 +20,15 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from autotune.inside.autograd import is_transforming
-from autotune.inside.purity import Purity
-from autotune.inside.seams.base import Patches
+from autotune.inside.code.autograd import is_transforming
+from autotune.inside.code.purity import Purity
+from autotune.inside.seams.base import Patches, Seam
 from autotune.inside.seams.recompute import Recomputing
 
-LEAST_BLOCKS = 2
+MIN_BLOCKS = 2
 
 
-class CheckpointSeam:
+class CheckpointSeam(Seam):
     """Has every n-th block of the model computed again in the backward pass.
 
     Attributes:
@@ -90,7 +90,7 @@ class CheckpointSeam:
 
 def blocks_of(roots: Iterable[nn.Module]) -> list[nn.Module]:
     """Return the repeated blocks of some models in order, empty where nothing is repeated."""
-    repeated = [blocks for blocks in _kinds_of(roots) if len(blocks) >= LEAST_BLOCKS]
+    repeated = [blocks for blocks in _kinds_of(roots) if len(blocks) >= MIN_BLOCKS]
     return max(repeated, key=_parameters, default=[])
 
 

@@ -18,12 +18,12 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from autotune.inside.own_code import place_of_program
+from autotune.inside.code.own_code import place_of_program
 from autotune.inside.seams.accumulation import AccumulationSeam
-from autotune.inside.seams.base import Patches, outermost
+from autotune.inside.seams.base import Patches, Seam, outermost
 
 
-class ClearingSeam:
+class ClearingSeam(Seam):
     """Carries out the program's ``zero_grad``.
 
     Args:

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from torch.nn import utils
 
-from autotune.inside.seams.base import Patches
-from autotune.inside.sharded import is_sharded, whole
+from autotune.inside.ranks.dtensor import is_sharded, whole
+from autotune.inside.seams.base import Patches, Seam
 
 
-class ClippingSeam:
+class ClippingSeam(Seam):
     """Clips the parameters that are trained, and returns their norm over all ranks as plain number.
 
     Where a strategy puts parameters in the place of the model's, a program may still hold the old
@@ -56,10 +56,6 @@ class ClippingSeam:
 
         self._patches.replace(utils, "clip_grad_norm_", clip_grad_norm_)
         self._patches.replace(utils, "clip_grad_value_", clip_grad_value_)
-
-    def remove(self) -> None:
-        """Put PyTorch back as it was."""
-        self._patches.undo()
 
     def _present(self, parameters: Any) -> list[Any]:
         given: Iterable[Any] = parameters

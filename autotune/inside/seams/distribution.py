@@ -33,19 +33,19 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from autotune.config import KnobValue
-from autotune.inside.feed import first_tensor
-from autotune.inside.group import Group
+from autotune.inside.data.feed import first_tensor
+from autotune.inside.ranks.dtensor import is_sharded, whole
+from autotune.inside.ranks.group import Group
 from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.averaging import AveragingSeam, Reached, send_out
-from autotune.inside.seams.base import Patches
+from autotune.inside.seams.base import Patches, Seam
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.clipping import ClippingSeam
-from autotune.inside.seams.randomness import RandomnessSeam
+from autotune.inside.seams.rank_seeds import RandomnessSeam
 from autotune.inside.seams.shard_guard import ShardGuardSeam
 from autotune.inside.seams.weighing import WeighingSeam
-from autotune.inside.sharded import is_sharded, whole
-from autotune.strategies import STRATEGIES, Site, Strategy
+from autotune.knobs.strategies import STRATEGIES, Site, Strategy
+from autotune.program.config import KnobValue
 
 DDP_OPTIONS = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph")
 ROUNDS = 3  # of a step by each optimizer, after which the ranks are compared
@@ -54,7 +54,7 @@ EVERY_ROUNDS = 1000  # after these: a comparison costs some ms
 TOLERANCE = 1e-6
 
 
-class DistributionSeam:
+class DistributionSeam(Seam):
     """Applies a strategy to the models that are called and trained.
 
     Args:

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from autotune.inside.seams.after_import import AfterImport
-from autotune.inside.seams.base import Patches
+from autotune.inside.seams.base import Patches, Seam
 
 # By module: functions that download or unpack, with the parameters that say where to.
 FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -29,7 +29,7 @@ FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
-class DownloadsSeam:
+class DownloadsSeam(Seam):
     """Notes where to the program downloads.
 
     Attributes:

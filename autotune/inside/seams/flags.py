@@ -11,14 +11,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from autotune.config import KnobValue
-from autotune.flags import KEYWORD, Flag, find
-from autotune.inside.seams.base import Patches
+from autotune.inside.seams.base import Patches, Seam
+from autotune.program.config import KnobValue
+from autotune.program.flags import KEYWORD, Flag, find
 
 CLICKS = ("click.core", "typer._click.core")  # typer has a copy of its own
 
 
-class FlagsSeam:
+class FlagsSeam(Seam):
     """Watches argparse (HfArgumentParser is one) and click read the command line.
 
     Attributes:
@@ -35,10 +35,6 @@ class FlagsSeam:
         for name in CLICKS:
             with suppress(ImportError):
                 self._watch_click(importlib.import_module(name))
-
-    def remove(self) -> None:
-        """Let parsers be."""
-        self._patches.undo()
 
     def see_keywords(self, signature: inspect.Signature, given: dict[str, KnobValue]) -> None:
         """Note the parameters of the program's function that have a plain value by default.

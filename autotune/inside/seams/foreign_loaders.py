@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, dataloader
 
-from autotune.inside.bare import attributes
-from autotune.inside.seams.base import Patches
+from autotune.inside.code.bare import attributes
+from autotune.inside.seams.base import Patches, Seam
 
 
-class ForeignLoaders:
+class ForeignLoaders(Seam):
     """Notes which loader of another class hands out batches to the thread that trains.
 
     Called by PyTorch's iterators, on whatever thread asks them, until the first steps are over.
@@ -45,10 +45,6 @@ class ForeignLoaders:
 
         self._patches.replace(base, "__init__", init)
         self._patches.replace(base, "__next__", following)
-
-    def remove(self) -> None:
-        """Put PyTorch back as it was."""
-        self._patches.undo()
 
 
 def _name(loader: Any) -> str:

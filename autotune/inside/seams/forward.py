@@ -14,23 +14,16 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from autotune.inside.aliases import is_part_of_more
-from autotune.inside.autograd import is_in_backward, is_transforming
-from autotune.inside.carried import RECURRENT, CarriedState
-from autotune.inside.feed import first_tensor
-from autotune.inside.listener import Listener
+from autotune.inside.code.aliases import is_part_of_more
+from autotune.inside.code.autograd import is_in_backward, is_transforming
+from autotune.inside.data.carried import RECURRENT, CarriedState
+from autotune.inside.data.feed import first_tensor
+from autotune.inside.listener import Listener, Root
 from autotune.inside.seams.autocast import autocast
-from autotune.inside.seams.base import Patches
+from autotune.inside.seams.base import Patches, Seam
 
 RECOMPILES = 8  # what torch allows a program (torch._dynamo.config.recompile_limit)
 Call = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class Root:
-    """An outermost module that owns parameters."""
-
-    parameters: int
 
 
 @dataclass(frozen=True)
@@ -49,7 +42,7 @@ class OutermostCall:
 _UNKNOWN = Root(-1)
 
 
-class ForwardSeam:
+class ForwardSeam(Seam):
     """Acts around the program's outermost module calls.
 
     At first ``nn.Module.__call__`` is wrapped, to see which modules the program calls; a nested
@@ -162,10 +155,6 @@ class ForwardSeam:
                 # and a wrapped model that calls its wrapper never returns.
                 compiled = torch.compile(call, mode=self._mode, dynamic=self._dynamic)
                 vars(module)["_compiled_call_impl"] = compiled
-
-    def remove(self) -> None:
-        """Put PyTorch back as it was."""
-        self._patches.undo()
 
     def _wrap(self, cls: type[nn.Module]) -> None:
         original = cls.__call__

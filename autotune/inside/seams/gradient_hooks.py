@@ -12,7 +12,7 @@ from weakref import ref
 import torch
 from torch import nn
 
-from autotune.inside.seams.base import Patches
+from autotune.inside.seams.base import Patches, Seam
 
 MODULE_HOOKS = (
     "register_full_backward_hook",
@@ -33,7 +33,7 @@ class Scaling(Protocol):
         """Have the gradient of a leaf true for a moment."""
 
 
-class GradientHooks:
+class GradientHooks(Seam):
     """Stands between gradients that are scaled and the hooks of the program.
 
     Gradients of 16 bits are handed on as fp32, in which dividing by the scale loses nothing.
@@ -51,10 +51,6 @@ class GradientHooks:
         for name in MODULE_HOOKS:
             self._patch(nn.Module, name, self._call_modules)
         self._follow_retained()
-
-    def remove(self) -> None:
-        """Put PyTorch back as it was; hooks that are registered go on."""
-        self._patches.undo()
 
     def retaining(self) -> list[torch.Tensor]:
         """Return the living tensors that keep their gradients though they are no leaves."""

@@ -22,9 +22,9 @@ from typing import Any, Self
 
 import torch
 
-from autotune.inside import plain_files
-from autotune.inside.seams.base import Patches
-from autotune.inside.shadow_files import ShadowFiles
+from autotune.inside.files import plain_files
+from autotune.inside.files.shadow_files import ShadowFiles
+from autotune.inside.seams.base import Patches, Seam
 
 # Functions of os that read what a path names, those that change it in place, and those that make
 # it; they follow a link at the end unless they say otherwise, or are told otherwise.
@@ -39,7 +39,7 @@ OWN_MODULES = ("builtins", "io", "os", "posix", "shutil", "torch", plain_files._
 Call = Callable[..., Any]
 
 
-class GuardSeam:
+class GuardSeam(Seam):
     """Sends what a trial does to files to its shadow files.
 
     Args:
@@ -74,10 +74,6 @@ class GuardSeam:
         self._guard_here()
         self._guard_torch()
         self._guard_kept()
-
-    def remove(self) -> None:
-        """Put everything back as it was."""
-        self._patches.undo()
 
     def _guard_kept(self) -> None:
         """Replace the functions also where modules that are imported already keep them by name."""

@@ -12,13 +12,13 @@ import sys
 from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
-from autotune.inside.seams.base import Patches
+from autotune.inside.seams.base import Patches, Seam
 
 OURS = ("torch", "autotune")  # by the first part of a module's name: they are not the program's
 FUNCTIONS = {FunctionType, BuiltinFunctionType}
 
 
-class ImportedSeam:
+class ImportedSeam(Seam):
     """Gives modules that have imported torch's functions by name what stands in their place."""
 
     def __init__(self) -> None:
@@ -47,10 +47,6 @@ class ImportedSeam:
                 before, now = stands_for.get(id(value), (None, None))
                 if before is not None and before is value:
                     self._patches.replace(owner, name, now)
-
-    def remove(self) -> None:
-        """Put the names back."""
-        self._patches.undo()
 
 
 def _modules(*, of_torch: bool) -> Iterator[tuple[str, ModuleType]]:

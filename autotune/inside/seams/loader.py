@@ -13,24 +13,24 @@ import torch
 from torch import multiprocessing
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from autotune.inside.feed import Feed
-from autotune.inside.frames import site
-from autotune.inside.group import ALONE, Group
-from autotune.inside.item_watch import ItemWatch
-from autotune.inside.known_loaders import KnownLoaders
+from autotune.inside.code.frames import site
+from autotune.inside.data.feed import Feed
+from autotune.inside.data.item_watch import ItemWatch
+from autotune.inside.data.known_loaders import KnownLoaders
+from autotune.inside.data.rewrapped import inner_batches, rewrapped
 from autotune.inside.listener import Listener
 from autotune.inside.micro_batches import EpochShape
-from autotune.inside.rewrapped import inner_batches, rewrapped
+from autotune.inside.ranks.data_sharding import ShardedIterable, ShardedSampler, share_of
+from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.seams.accumulation import AccumulationSeam
-from autotune.inside.seams.base import Patches
+from autotune.inside.seams.base import Patches, Seam
 from autotune.inside.seams.workers import CONTEXT, Workers, start_method
-from autotune.inside.shards import ShardedIterable, ShardedSampler, share_of
-from autotune.profile import DatasetFacts, LoaderFacts
+from autotune.program.profile import DatasetFacts, LoaderFacts
 
 DATA = ("dataset", "sampler", "batch_sampler", "batch_size")  # attributes that make batches
 
 
-class LoaderSeam:
+class LoaderSeam(Seam):
     """Knows every DataLoader of the program and gives the training one its options.
 
     A loader that equals *target* gets the options when it is built, so ``len(loader)`` and all that
@@ -42,7 +42,7 @@ class LoaderSeam:
         listener: Told about every batch; None leaves iteration as it is.
         accumulation: Told about every batch of the training loader.
         target: The training loader, when it is known from an earlier run.
-        own_knobs: Knobs that the program sets itself: the target may differ in these.
+        program_knobs: Knobs that the program sets itself: the target may differ in these.
         built: Called when a loader was built.
         fed: Told whose batch the program trains on: of the training loader or of another one.
     """
@@ -52,7 +52,7 @@ class LoaderSeam:
         listener: Listener | None,
         accumulation: AccumulationSeam,
         target: LoaderFacts | None,
-        own_knobs: Sequence[str] = (),
+        program_knobs: Sequence[str] = (),
         built: Callable[[], None] = lambda: None,
         fed: Callable[..., None] = lambda **_: None,
     ) -> None:
@@ -60,7 +60,7 @@ class LoaderSeam:
         self._fed = fed
         self._listener = listener
         self._accumulation = accumulation
-        self._known = KnownLoaders(target, own_knobs)
+        self._known = KnownLoaders(target, program_knobs)
         self._patches = Patches()
         self._facts: WeakKeyDictionary[DataLoader[Any], LoaderFacts] = WeakKeyDictionary()
         self._own: WeakKeyDictionary[DataLoader[Any], _Own] = WeakKeyDictionary()
@@ -330,10 +330,6 @@ class LoaderSeam:
             f"{target.dataset_len} samples, batch size {target.batch_size}), so "
             f"{', '.join(self._options)} were not applied. Search again for this program and data."
         )
-
-    def remove(self) -> None:
-        """Put PyTorch back as it was."""
-        self._patches.undo()
 
     def _as_written(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         """Return a copy that hands out all that the program's own would."""

@@ -25,20 +25,20 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._device import DeviceContext
 from torch.utils.data import DataLoader, dataloader
 
+from autotune.inside.code.hand_work import SETS_DATA, SETS_GRAD, Ledger
+from autotune.inside.code.own_code import is_shown, place_of_hand_work, place_of_program
 from autotune.inside.compiled import frames_compiled
-from autotune.inside.hand_work import SETS_DATA, SETS_GRAD, Ledger
-from autotune.inside.own_code import is_shown, place_of_hand_work, place_of_program
-from autotune.inside.seams.base import Patches, outermost
-from autotune.profile import HandKind, HandWork
+from autotune.inside.seams.base import Patches, Seam, outermost
+from autotune.program.profile import HandKind, HandWork
 
-MOST_FROZEN = 16  # parameters of a model that are looked at, spread over it
-MOST_VALUES = 64  # of each
+MAX_FROZEN = 16  # parameters of a model that are looked at, spread over it
+MAX_VALUES = 64  # of each
 WINDOWS = 2  # between the first step and the third
 HABITS = {HandKind.RATE, HandKind.SCHEDULE, HandKind.THROWN, HandKind.PASSES}  # in all windows
 NAMES = {SETS_GRAD: ".grad =", SETS_DATA: ".data ="}
 
 
-class LoopWatchSeam:
+class LoopWatchSeam(Seam):
     """Watches the loop between the first step and the third.
 
     Args:
@@ -311,13 +311,13 @@ class _Mode(overrides.TorchFunctionMode):
 def _frozen(model: nn.Module) -> list[nn.Parameter]:
     """Return some of a model's parameters that no gradient reaches."""
     frozen = [p for p in model.parameters() if not p.requires_grad and not p.is_meta]
-    return frozen[:: -(-len(frozen) // MOST_FROZEN) or 1]
+    return frozen[:: -(-len(frozen) // MAX_FROZEN) or 1]
 
 
 def _state(parameter: nn.Parameter) -> tuple[int, list[float]]:
     """What another write shows in: the version, or by ``.data`` some of the values alone."""
     flat = parameter.detach().reshape(-1)
-    values = flat[:: -(-flat.numel() // MOST_VALUES) or 1]
+    values = flat[:: -(-flat.numel() // MAX_VALUES) or 1]
     return parameter._version, values.tolist()  # noqa: SLF001 - autograd's own counter
 
 

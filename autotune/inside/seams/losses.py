@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
-from autotune.inside.feed import first_tensor, tensors_in
-from autotune.inside.frames import own_place
-from autotune.inside.loss_graph import compared, read
-from autotune.inside.seams.base import Patches, outermost
+from autotune.inside.code.frames import own_place
+from autotune.inside.code.loss_graph import compared, read
+from autotune.inside.data.feed import first_tensor, tensors_in
+from autotune.inside.seams.base import Patches, Seam, outermost
 
 SEEN = 2  # backward passes: one alone may be a coincidence
 
 
-class LossesSeam:
+class LossesSeam(Seam):
     """Looks at each loss where the program computes its gradients; changes nothing.
 
     Attributes:

@@ -16,7 +16,7 @@ from torch.optim.optimizer import (
 from torch.utils.hooks import RemovableHandle
 
 from autotune.inside.seams.accumulation import AccumulationSeam
-from autotune.inside.seams.base import Patches
+from autotune.inside.seams.base import Patches, Seam
 from autotune.inside.seams.rates import RatesSeam
 from autotune.inside.seams.scaling import ScalingSeam
 
@@ -25,7 +25,7 @@ FOREACH_DEVICES = {"cuda", "xpu"}
 FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}
 
 
-class OptimizerSeam:
+class OptimizerSeam(Seam):
     """Hooks every optimizer's step.
 
     Args:

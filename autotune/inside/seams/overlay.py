@@ -18,13 +18,13 @@ import stat
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from autotune.inside.seams.base import Patches
+from autotune.inside.seams.base import Patches, Seam
 
 LARGE_BYTES = 1 << 30  # copying takes seconds: said, so that a slow start has a reason
 WRITING = os.O_WRONLY | os.O_RDWR
 
 
-class OverlaySeam:
+class OverlaySeam(Seam):
     """Mends renames, and looks at what is opened for change.
 
     Args:
@@ -66,10 +66,6 @@ class OverlaySeam:
             return original_os_open(path, flags, *args, **kwargs)
 
         self._patches.replace(os, "open", checked_os_open)
-
-    def remove(self) -> None:
-        """Put everything back as it was."""
-        self._patches.undo()
 
     def _renaming(self, original: Callable[..., None]) -> Callable[..., None]:
         seam = self

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from autotune.inside.seams.base import Patches
+from autotune.inside.seams.base import Patches, Seam
 from autotune.inside.seams.optimizer import OptimizerSeam
-from autotune.measurement import StepSplit
+from autotune.measurement.measurement import StepParts
 
 SYNCS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__index__")
 
@@ -96,7 +96,7 @@ class PartsClock:
             self._calls.pop()
             self._change()
 
-    def split(self) -> StepSplit | None:
+    def split(self) -> StepParts | None:
         """Return the mean step, None when none was kept."""
         if not self._steps:
             return None
@@ -107,7 +107,7 @@ class PartsClock:
             torch.cuda.synchronize()
             times = _mean([_on_device(marks) for marks in self._kept_marks])
             launch_s = host[Part.COMPUTE] + host[Part.OPTIMIZER]
-        return StepSplit(
+        return StepParts(
             wait_s=times[Part.WAIT],
             transfer_s=times[Part.TRANSFER],
             compute_s=times[Part.COMPUTE],
@@ -131,7 +131,7 @@ class PartsClock:
             self._marks.append((self._now, event))
 
 
-class PartsSeam:
+class PartsSeam(Seam):
     """Tells a clock which part of its step the program is at.
 
     Args:

@@ -24,13 +24,13 @@ import torch
 
 from autotune.inside.seams import library_files
 from autotune.inside.seams.after_import import AfterImport
-from autotune.inside.seams.base import Patches
+from autotune.inside.seams.base import Patches, Seam
 
-MOST_COPIED_BYTES = 256 * 2**20  # memory-mapped data sets are opened for change and only read
+MAX_COPIED_BYTES = 256 * 2**20  # memory-mapped data sets are opened for change and only read
 TENSORBOARD = "torch.utils.tensorboard.writer"
 
 
-class RankFilesSeam:
+class RankFilesSeam(Seam):
     """Redirects what a rank writes.
 
     Args:
@@ -95,7 +95,7 @@ class RankFilesSeam:
             self._made.add(real)
             return path
         keeps_content = "w" not in mode
-        if keeps_content and os.path.getsize(real) > MOST_COPIED_BYTES:
+        if keeps_content and os.path.getsize(real) > MAX_COPIED_BYTES:
             return path
         shadow = self._shadow_of(real)
         if keeps_content:

@@ -26,9 +26,9 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from autotune.inside.frames import stack
-from autotune.lr import LrRule, lr_factor, optimizer_factor
-from autotune.profile import OptimizerFacts
+from autotune.inside.code.frames import stack
+from autotune.program.lr import LrRule, lr_factor, optimizer_factor
+from autotune.program.profile import OptimizerFacts
 
 LIKE = 1e-3  # rates are equal but for so much: programs compute them in their own ways
 

@@ -26,7 +26,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from autotune.inside.structure import structure_of
+from autotune.inside.code.structure import structure_of
 
 Call = Callable[..., Any]
 Entries = MutableMapping[str, Any]

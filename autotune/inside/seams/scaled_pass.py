@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from autotune.inside.sharded import is_sharded
+from autotune.inside.ranks.dtensor import is_sharded
 
 
 class ScaledPass:

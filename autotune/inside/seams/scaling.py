@@ -23,7 +23,7 @@ import torch
 from torch import distributed
 from torch.optim import LBFGS, Optimizer
 
-from autotune.inside.seams.base import Patches
+from autotune.inside.seams.base import Patches, Seam
 from autotune.inside.seams.gradient_hooks import GradientHooks
 from autotune.inside.seams.scaled_pass import ScaledPass, begun, clear, leaves_of
 
@@ -32,7 +32,7 @@ FIRST_SCALE = 2.0**16
 GROWTH_INTERVAL = 2000
 
 
-class ScalingSeam:
+class ScalingSeam(Seam):
     """Scales the gradients of a program that has no GradScaler of its own.
 
     Attributes:

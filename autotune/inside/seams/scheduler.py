@@ -10,10 +10,10 @@ from weakref import WeakSet
 from torch.optim.lr_scheduler import LRScheduler
 
 from autotune.inside.seams.accumulation import AccumulationSeam
-from autotune.inside.seams.base import Patches
+from autotune.inside.seams.base import Patches, Seam
 
 
-class SchedulerSeam:
+class SchedulerSeam(Seam):
     """Holds every scheduler once ``hold()`` is called, and within a group of micro-batches.
 
     The training feed never ends, a schedule does: OneCycleLR raises after its last step, and a
@@ -46,10 +46,6 @@ class SchedulerSeam:
         for cls in _with_subclasses(LRScheduler):
             if "step" in vars(cls):
                 self._wrap(cls)
-
-    def remove(self) -> None:
-        """Put PyTorch back as it was."""
-        self._patches.undo()
 
     def _know_schedulers(self) -> None:
         original = LRScheduler.__init__

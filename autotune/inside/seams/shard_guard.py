@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from autotune.inside.seams.base import Patches
+from autotune.inside.seams.base import Patches, Seam
 
 MEND = "Leave fsdp out of the search, or set strategy to ddp in best.yaml."
 
 
-class ShardGuardSeam:
+class ShardGuardSeam(Seam):
     """Watches over the parameters of a model from the moment that it is sharded.
 
     The seam of distribution calls it, in the thread that calls the model for the first time.

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import torch.multiprocessing
 
-from autotune.inside.seams.base import Patches
+from autotune.inside.seams.base import Patches, Seam
 
 SPAWN = "torch.multiprocessing.spawn"  # a module; the package has a function of that name
 PROCESS = "multiprocessing.Process"
@@ -77,7 +77,7 @@ class Host(Protocol):
         """A script has started with what was returned for it."""
 
 
-class StartedSeam:
+class StartedSeam(Seam):
     """Tells a host of processes before they start, in whatever thread starts them.
 
     Args:
@@ -95,10 +95,6 @@ class StartedSeam:
         self._watch_together()
         self._watch_processes()
         self._watch_scripts()
-
-    def remove(self) -> None:
-        """Start processes as they are."""
-        self._patches.undo()
 
     def _watch_together(self) -> None:
         """Know how many processes torch starts as one."""

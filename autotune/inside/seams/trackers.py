@@ -1,6 +1,6 @@
 """The seam at experiment trackers and the Hugging Face hub: nothing of a trial leaves the machine.
 
-Covered, beside what ``autotune/trackers.py`` switches off by the environment: arguments in the
+Covered, beside what ``program/trackers.py`` switches off by the environment: arguments in the
 program's own code that override it (W&B, Neptune, SwanLab, Trackio, Aim, DVCLive, CodeCarbon,
 tensorboardX), MLflow on any server or data base, and all that changes repositories of the Hugging
 Face hub. Downloads go on. The loggers of Lightning and the callbacks of transformers use these
@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from autotune.inside.seams.after_import import AfterImport
-from autotune.inside.seams.base import Patches
+from autotune.inside.seams.base import Patches, Seam
 
 logger = logging.getLogger("autotune")
 
@@ -136,7 +136,7 @@ NOT_A_CHANGE = "run_as_future"
 NO_COMMIT = "0" * 40
 
 
-class TrackersSeam:
+class TrackersSeam(Seam):
     """Keeps what a program logs and uploads on this machine, in a folder of the trial's.
 
     Args:

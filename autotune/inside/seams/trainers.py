@@ -10,8 +10,8 @@ from functools import wraps
 from typing import Any
 from weakref import WeakSet
 
-from autotune.inside.seams.base import Patches
-from autotune.rehearsal import RehearsalPlan
+from autotune.inside.seams.base import Patches, Seam
+from autotune.program.rehearsal import RehearsalPlan
 
 FOREVER = 10**15  # steps
 LIGHTNING_TAKES_DEVICES = (
@@ -27,7 +27,7 @@ MODULES = {
 }
 
 
-class TrainersSeam:
+class TrainersSeam(Seam):
     """Keeps trainers in their first epoch in a rig, and sets how they accumulate gradients.
 
     They count steps by themselves, so a feed that never ends does not keep them from validating,
@@ -118,10 +118,6 @@ class TrainersSeam:
         self._steps = steps
         for trainer in self._running:
             self._set_steps(trainer)
-
-    def remove(self) -> None:
-        """Put the libraries back as they were."""
-        self._patches.undo()
 
     def _begins(self, trainer: Any, library: str) -> None:
         self.in_use = library

@@ -10,12 +10,12 @@ import torch
 from torch.utils.data._utils import pin_memory as pinning
 from torch.utils.weak import WeakIdKeyDictionary
 
-from autotune.inside.seams.base import Patches
+from autotune.inside.seams.base import Patches, Seam
 
 Copy = Callable[..., torch.Tensor]
 
 
-class TransferSeam:
+class TransferSeam(Seam):
     """Makes copies of pinned tensors to a device non-blocking.
 
     Only tensors that a DataLoader has pinned: torch's allocator of pinned memory gives these to no
@@ -46,10 +46,6 @@ class TransferSeam:
         self._know_batches()
         self._wrap("to", _target_of_to)
         self._wrap("cuda", _target_of_cuda)
-
-    def remove(self) -> None:
-        """Put PyTorch back as it was."""
-        self._patches.undo()
 
     def _know_batches(self) -> None:
         original = pinning.pin_memory

@@ -17,15 +17,15 @@ import torch
 from torch import distributed
 from torch.utils.hooks import RemovableHandle
 
-from autotune.inside.group import Group
-from autotune.inside.loss_graph import Reading, Term, read
-from autotune.inside.seams.base import Patches, outermost
+from autotune.inside.code.loss_graph import Reading, Term, read
+from autotune.inside.ranks.group import Group
+from autotune.inside.seams.base import Patches, Seam, outermost
 
-MOST_COUNTS = 16  # that ranks exchange together: all send as many, whatever their losses are
+MAX_COUNTS = 16  # that ranks exchange together: all send as many, whatever their losses are
 SAME = 1e-9
 
 
-class WeighingSeam:
+class WeighingSeam(Seam):
     """Weighs outermost backward passes.
 
     Args:
@@ -59,10 +59,6 @@ class WeighingSeam:
                     hook.remove()
 
         self._patches.replace(torch.autograd, "backward", outermost(backward, original))
-
-    def remove(self) -> None:
-        """Put PyTorch back as it was."""
-        self._patches.undo()
 
     def settle(self) -> None:
         """What the losses are is known from now on, on all ranks alike."""
@@ -125,8 +121,8 @@ class WeighingSeam:
 def _vector(counts: Sequence[float | torch.Tensor | None]) -> torch.Tensor:
     """Return counts as a vector of the length that all ranks send."""
     devices = {c.device for c in counts if isinstance(c, torch.Tensor)}
-    vector = torch.zeros(MOST_COUNTS, dtype=torch.float64, device=next(iter(devices), None))
-    for number, count in enumerate(counts[:MOST_COUNTS]):
+    vector = torch.zeros(MAX_COUNTS, dtype=torch.float64, device=next(iter(devices), None))
+    for number, count in enumerate(counts[:MAX_COUNTS]):
         if count is not None:
             vector[number] = count.detach().sum() if isinstance(count, torch.Tensor) else count
     return vector

@@ -18,10 +18,10 @@ import torch
 from torch import multiprocessing
 from torch.utils.data import DataLoader
 
-from autotune.inside.copies import without_handles
-from autotune.inside.datasets import Kind, Part, Path, Picture, look
-from autotune.inside.shards import ShardedIterable
-from autotune.profile import LoaderFacts
+from autotune.inside.data.copies import without_handles
+from autotune.inside.data.datasets import Kind, Part, Path, Picture, look
+from autotune.inside.ranks.data_sharding import ShardedIterable
+from autotune.program.profile import LoaderFacts
 
 CONTEXT = "_DataLoader__multiprocessing_context"  # behind the property, which refuses 0 workers
 

@@ -1,0 +1,490 @@
+"""The command line: one function per subcommand, and the one place where errors become exit codes.
+
+Autotune's options come before the program; all that follows the program is the program's.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autotune import __version__
+from autotune.errors import AutotuneError, ProgramError, UsageError
+
+if TYPE_CHECKING:
+    from autotune.cli.console import Console
+    from autotune.program.program import Program
+    from autotune.results.result import SearchResult
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Find the fastest safe configuration for a PyTorch training program, with proof.",
+    pretty_exceptions_enable=False,
+)
+AUTO = "auto"
+NOTHING_MEASURED = 3  # the exit status of a search that has measured the baseline alone
+PROGRAM_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": False}
+
+LINE = (
+    "The line that starts the training: train.py, file.py:function, module:function, or what you "
+    "type: python -u train.py, python -m package.train, A=1 torchrun --nproc-per-node 2 train.py, "
+    "accelerate launch train.py, a console script. Behind --, or as it is."
+)
+ProgramArgument = Annotated[str, typer.Argument(help=LINE, show_default=False, metavar="LINE")]
+ModuleOption = Annotated[
+    bool, typer.Option("-m", "--module", help="What follows is a module, as for python -m.")
+]
+ArgsArgument = Annotated[
+    list[str] | None, typer.Argument(help="The program's own arguments.", show_default=False)
+]
+BudgetOption = Annotated[
+    str, typer.Option(help="Wall time for all, confirmation included: 90s, 3m, 1h30m.")
+]
+RanksOption = Annotated[
+    int | None,
+    typer.Option(
+        "--nproc-per-node",
+        min=1,
+        help="The program wants a launcher: start it by torchrun with so many ranks.",
+    ),
+]
+FenceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--fence",
+        help="What keeps trials from changing your files: overlay, landlock or guard; by default "
+        "the first of them that works here.",
+    ),
+]
+ScratchDirOption = Annotated[
+    Path | None,
+    typer.Option(help="Where trials' writes go until they are thrown away; a local disk."),
+]
+MaxScratchOption = Annotated[
+    str | None,
+    typer.Option(help="What a trial may write, such as 20G; by default a tenth of what is free."),
+]
+CacheDirOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="A folder of data that the program prepares before its first step: later trials find "
+        "it done. Repeatable."
+    ),
+]
+SideEffectsOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-side-effects",
+        help="Start also where only Python's own functions can be kept from your files.",
+    ),
+]
+AllowEnvOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Environment variables that best.yaml may set although they load code: NAME,NAME. "
+        "Repeatable."
+    ),
+]
+OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Where best.yaml goes.")]
+
+
+@app.command(context_settings=PROGRAM_LAST)
+def search(
+    program: ProgramArgument,
+    args: ArgsArgument = None,
+    module: ModuleOption = False,
+    budget: BudgetOption = "3m",
+    space: Annotated[str, typer.Option(help="A shipped search space, or a YAML file.")] = "default",
+    tune: Annotated[str | None, typer.Option(help="Search these knobs only: a,b.")] = None,
+    fix: Annotated[
+        list[str] | None, typer.Option(help="Hold a knob at a value: knob=value. Repeatable.")
+    ] = None,
+    values: Annotated[
+        list[str] | None, typer.Option(help="Candidate values: knob=v1,v2. Repeatable.")
+    ] = None,
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Candidate values of a flag of the program's own: --arg='--hidden=128,256'; auto "
+            "takes those that mean a knob which is not to be had otherwise. Repeatable."
+        ),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(help="Candidate values of an environment variable: NAME=a,b. Repeatable."),
+    ] = None,
+    lr_rule: Annotated[
+        str | None,
+        typer.Option(help="How the learning rate follows the batch: linear, sqrt or none."),
+    ] = None,
+    keep_global_batch: Annotated[
+        bool,
+        typer.Option(
+            "--keep-global-batch", help="Leave the samples of a step and the learning rate alone."
+        ),
+    ] = False,
+    max_global_batch: Annotated[
+        int | None, typer.Option(help="The most samples of a step; 8 times your own by default.")
+    ] = None,
+    nproc_per_node: RanksOption = None,
+    output: OutputOption = Path("best.yaml"),
+    name: Annotated[str | None, typer.Option(help="Name of the run in .autotune/.")] = None,
+    seed: Annotated[int, typer.Option(help="Seeds the sampler.")] = 0,
+    fence: FenceOption = None,
+    scratch_dir: ScratchDirOption = None,
+    max_scratch: MaxScratchOption = None,
+    cache_dir: CacheDirOption = None,
+    allow_side_effects: SideEffectsOption = False,
+) -> None:
+    """Search the fastest config of a training program, unmodified."""
+    from autotune.cli.console import Console
+
+    console = Console()
+    words = _words(program, args, is_module=module)
+    with _errors(console):
+        subject = _read(console, words, "search", nproc_per_node)
+        from autotune import api
+        from autotune.cli import search_report
+        from autotune.knobs.space import options
+
+        result = api.search(
+            subject,
+            space=space,
+            budget=budget,
+            tune=options.names(tune) if tune is not None else None,
+            fix=options.settings(fix or [], "--fix"),
+            values=options.values(values or [], "--values"),
+            arg=options.own_values([a for a in arg or [] if a != AUTO], "--arg"),
+            auto_arg=AUTO in (arg or []),
+            env=options.texts(env or [], "--env"),
+            lr_rule=lr_rule,
+            keep_global_batch=keep_global_batch,
+            max_global_batch=max_global_batch,
+            name=name,
+            output=output,
+            seed=seed,
+            fence=options.fence(
+                fence, scratch_dir, max_scratch, cache_dir, allow_side_effects=allow_side_effects
+            ),
+            events=console,
+        )
+    search_report.show(result, output)
+    _exit_with(result)
+
+
+@app.command()
+def resume(
+    run: Annotated[
+        str | None, typer.Argument(help="Name or path of a run; the latest by default.")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="New total budget; by default the search's own.")
+    ] = None,
+    output: OutputOption = Path("best.yaml"),
+    force: Annotated[
+        bool, typer.Option("--force", help="Take over from a machine that has gone.")
+    ] = False,
+) -> None:
+    """Go on with a search that was stopped or killed."""
+    from autotune import api
+    from autotune.cli import search_report
+    from autotune.cli.console import Console
+
+    console = Console()
+    with _errors(console):
+        result = api.resume(run, budget=budget, output=output, force=force, events=console)
+    search_report.show(result, output)
+    _exit_with(result)
+
+
+@app.command(context_settings=PROGRAM_LAST)
+def run(
+    best: Annotated[Path, typer.Argument(help="The best.yaml of a search.", show_default=False)],
+    program: ProgramArgument,
+    args: ArgsArgument = None,
+    allow_env: AllowEnvOption = None,
+    print_command: Annotated[
+        bool,
+        typer.Option("--print-command", help="Print the command that trains, and end."),
+    ] = False,
+    nnodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Machines that train together; in a SLURM step, its nodes."),
+    ] = None,
+    node_rank: Annotated[
+        int | None, typer.Option(min=0, help="Number of this machine, from 0.")
+    ] = None,
+    rdzv_endpoint: Annotated[
+        str, typer.Option(help="HOST:PORT of the first machine, where all meet.")
+    ] = "",
+) -> None:
+    """Train with the best config: no measuring, nothing redirected."""
+    from autotune.cli.console import Console
+    from autotune.cli.train import run_plan
+    from autotune.knobs.space import options
+    from autotune.machine import hardware
+    from autotune.results import bestfile
+    from autotune.rig.torchrun_plan import Nodes, nodes_of, trust_note, with_ranks
+
+    console = Console()
+    words = _words(program, args)
+    with _errors(console):
+        file = bestfile.read(best)
+        for line in file.use(best, options.names(",".join(allow_env or []))):
+            console.warn(line)
+        subject = _read(console, words, "run")
+        machine = hardware.detect(subject.visible_devices)
+        for doubt in file.doubts(machine, subject.fingerprint):
+            console.warn(doubt)
+        if note := file.ranks_doubt(best, subject.ranks):
+            console.warn(note)
+        plan = run_plan(file, best, subject, machine)
+        nodes = nodes_of(os.environ) if nnodes is None else Nodes(nnodes, node_rank, rdzv_endpoint)
+        if nodes.count > 1 and plan.ranks is None:
+            raise UsageError(
+                f"{best} trains in one process, which cannot be shared among {nodes.count} nodes. "
+                "Search with --tune strategy,world_size first."
+            )
+        plan = with_ranks(plan, nodes)
+        if trust := trust_note(nodes, os.environ):
+            console.warn(trust)
+        if print_command:
+            sys.stdout.write(f"{plan.command}\n")
+            return
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # The program, or what launches its ranks, takes this process's place, signals and terminal.
+        os.execve(plan.argv[0], plan.argv, {**os.environ, **plan.env})  # noqa: S606
+
+
+@app.command(context_settings=PROGRAM_LAST)
+def measure(
+    program: ProgramArgument,
+    args: ArgsArgument = None,
+    module: ModuleOption = False,
+    config: Annotated[
+        Path | None, typer.Option(help="A best.yaml to run it under; as written by default.")
+    ] = None,
+    allow_env: AllowEnvOption = None,
+    processes: Annotated[
+        int, typer.Option(min=1, help="Fresh processes: equal ones may differ in speed.")
+    ] = 3,
+    nproc_per_node: RanksOption = None,
+    fence: FenceOption = None,
+    scratch_dir: ScratchDirOption = None,
+    max_scratch: MaxScratchOption = None,
+    cache_dir: CacheDirOption = None,
+    allow_side_effects: SideEffectsOption = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
+) -> None:
+    """Measure one config well: throughput, where a step goes, ceilings, memory, doubts."""
+    from autotune.cli import fact_sheet
+    from autotune.cli.console import Console
+    from autotune.knobs.space import options
+    from autotune.machine import hardware
+    from autotune.results import bestfile
+    from autotune.tuning.measure_config import measure_config
+
+    console = Console()
+    words = _words(program, args, is_module=module)
+    with _errors(console):
+        best = None if config is None else bestfile.read(config)
+        if best is not None and config is not None:
+            for line in best.use(config, options.names(",".join(allow_env or []))):
+                console.warn(line)
+        subject = _read(console, words, "measure", nproc_per_node)
+        fenced = options.fence(
+            fence, scratch_dir, max_scratch, cache_dir, allow_side_effects=allow_side_effects
+        )
+        machine = hardware.detect(subject.visible_devices)
+        facts = measure_config(subject, best, machine, processes, console, fenced)
+    if as_json:
+        sys.stdout.write(fact_sheet.as_json(facts) + "\n")
+    else:
+        fact_sheet.show(facts)
+
+
+@app.command(context_settings=PROGRAM_LAST)
+def doctor(
+    program: Annotated[
+        str | None,
+        typer.Argument(help=f"With --aa. {LINE}", show_default=False, metavar="LINE"),
+    ] = None,
+    args: ArgsArgument = None,
+    module: ModuleOption = False,
+    aa: Annotated[
+        bool, typer.Option("--aa", help="Compare the program with itself: the noise floor.")
+    ] = False,
+    budget: Annotated[str, typer.Option(help="Wall time for --aa: 90s, 3m.")] = "2m",
+    fence: FenceOption = None,
+    scratch_dir: ScratchDirOption = None,
+    max_scratch: MaxScratchOption = None,
+    cache_dir: CacheDirOption = None,
+    allow_side_effects: SideEffectsOption = False,
+) -> None:
+    """Say what this machine is, who is busy on it, and what it can tell apart."""
+    from autotune.cli import fact_sheet
+    from autotune.cli.console import Console
+    from autotune.knobs.space import options
+    from autotune.machine import hardware, preflight
+    from autotune.rig.fence import describe_fence
+    from autotune.tuning.budget import parse_duration
+    from autotune.tuning.noise_floor import measure_noise_floor
+
+    console = Console()
+    words = _words(program, args, is_module=module)
+    with _errors(console):
+        if aa and program is None:
+            raise UsageError("--aa needs a program: autotune doctor --aa train.py")
+        if program is not None and not aa:
+            line = shlex.join(words)
+            raise UsageError(f"What about '{line}'? autotune doctor --aa {line}")
+        subject = None if program is None else _read(console, words, "doctor")
+        machine = hardware.detect(None if subject is None else subject.visible_devices)
+        fenced = options.fence(
+            fence, scratch_dir, max_scratch, cache_dir, allow_side_effects=allow_side_effects
+        )
+        fact_sheet.show_machine(machine, preflight.doubts(machine), *describe_fence(fenced))
+        if subject is not None:
+            floor = measure_noise_floor(subject, machine, parse_duration(budget), console, fenced)
+            fact_sheet.show_noise_floor(floor)
+
+
+@app.command(context_settings=PROGRAM_LAST)
+def knobs(
+    program: Annotated[
+        str | None,
+        typer.Argument(
+            help=f"Without one, an ordinary program is asked. {LINE}",
+            show_default=False,
+            metavar="LINE",
+        ),
+    ] = None,
+    args: ArgsArgument = None,
+    module: ModuleOption = False,
+    fence: FenceOption = None,
+    scratch_dir: ScratchDirOption = None,
+    max_scratch: MaxScratchOption = None,
+    cache_dir: CacheDirOption = None,
+    allow_side_effects: SideEffectsOption = False,
+) -> None:
+    """List the knobs with what would be tried on this machine, or why not."""
+    from autotune.cli import knob_sheet
+    from autotune.cli.console import Console
+    from autotune.knobs.space import options
+    from autotune.machine import hardware
+    from autotune.rig.rig import Reports
+
+    console = Console()
+    words = _words(program, args, is_module=module)
+    with _errors(console):
+        subject = None if program is None else _read(console, words, "knobs")
+        machine = hardware.detect(None if subject is None else subject.visible_devices)
+        if subject is None:
+            device = "cuda" if machine.gpus else "cpu"
+            about = "an ordinary image classifier on this machine; name a program to ask it"
+            profile = knob_sheet.ordinary_program(device)
+        else:
+            fenced = options.fence(
+                fence, scratch_dir, max_scratch, cache_dir, allow_side_effects=allow_side_effects
+            )
+            reports = Reports(doubt=console.warn, note=console.note)
+            about, profile = str(subject), knob_sheet.observe(subject, machine, fenced, reports)
+        knob_sheet.show(knob_sheet.rows(machine, profile), about, profile.flags)
+
+
+def _exit_with(result: SearchResult) -> None:
+    """Let scripts know where a search has found out nothing."""
+    if result.has_measured_nothing:
+        raise typer.Exit(NOTHING_MEASURED)
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"autotune {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+def _words(
+    program: str | None, args: Sequence[str] | None, *, is_module: bool = False
+) -> tuple[str, ...]:
+    """Return the line as it was typed, with ``-m`` in its place."""
+    if program is None:
+        return ()
+    words = (program, *(args or ()))
+    return ("-m", *words) if is_module else words
+
+
+def _read(
+    console: Console, words: Sequence[str], command: str, ranks: int | None = None
+) -> Program:
+    """Return the program that a line starts; says what of the line is not taken as typed."""
+    from autotune.program import line
+
+    found = line.read(words, ranks=ranks)
+    for note in (*found.notes, *_strayed(found.program, command)):
+        console.warn(note)
+    return found.program
+
+
+def _strayed(program: Program, command: str) -> Iterator[str]:
+    """Yield a sentence for options of ours behind a program whose file does not know them."""
+    known = _option_names(command)
+    names = [arg.partition("=")[0] for arg in program.args]
+    text = Path(program.source).read_text(encoding="utf-8", errors="replace")
+    strayed = [n for n in names if n in known and n.lstrip("-").replace("-", "_") not in text]
+    if strayed:
+        yield (
+            f"{' '.join(strayed)} stands after the program and goes to it. If it is meant for "
+            f"autotune, stop here: autotune {command} {' '.join(strayed)} … {program.name} …"
+        )
+
+
+class _errors:  # noqa: N801 - reads as a statement
+    """Turns the errors of the house into a message and an exit code.
+
+    Args:
+        console: Where the message goes.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        self._console.end()
+        match error:
+            case ProgramError():
+                self._console.error(str(error), error.program_traceback)
+                raise typer.Exit(2)
+            case AutotuneError():
+                self._console.error(str(error))
+                raise typer.Exit(2)
+            case KeyboardInterrupt():
+                self._console.error("Interrupted. 'autotune resume' goes on from here.")
+                raise typer.Exit(130)
+
+
+def _option_names(command: str) -> set[str]:
+    """Return the options of a subcommand, as they are typed."""
+    group = typer.main.get_command(app)
+    found = group.commands[command].params  # type: ignore[attr-defined]
+    return {name for parameter in found for name in parameter.opts if name.startswith("-")}

@@ -1,0 +1,199 @@
+"""Console: all that a person sees while a search runs, on stderr.
+
+On a terminal one line tells phase, budget left, config and best speedup so far; elsewhere plain
+lines appear as things happen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console as RichConsole
+from rich.live import Live
+from rich.text import Text
+
+from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement.measurement import Interval
+from autotune.program.config import Config
+from autotune.results.record import SearchInfo, TrialRecord
+from autotune.rig.fence import Fence
+from autotune.rig.wire import Progress
+from autotune.tuning.budget import Budget, format_duration
+from autotune.tuning.diagnosis import Diagnosis
+from autotune.tuning.events import Events
+
+
+@dataclass
+class _State:
+    """What the live line shows."""
+
+    budget: Budget | None = None
+    phase: str = "starting"
+    config: str = ""
+    samples_per_s: float | None = None
+    best: Interval | None = None
+
+    def __rich__(self) -> Text:
+        left = f"{format_duration(self.budget.left_s)} left" if self.budget else ""
+        rate = f"{self.samples_per_s:,.0f} samples/s" if self.samples_per_s else ""
+        best = f"best {self.best.estimate:.2f}x" if self.best else ""
+        parts = [p for p in (self.phase, left, best, rate, self.config) if p]
+        return Text(" · ".join(parts), style="dim", no_wrap=True, overflow="ellipsis")
+
+
+class Console(Events):
+    """Shows on stderr what a search tells."""
+
+    def __init__(self) -> None:
+        self._talk = RichConsole(stderr=True, highlight=False, soft_wrap=True)
+        self._state = _State()
+        self._live: Live | None = None
+
+    def on_search_start(self, head: SearchInfo, run: str, budget: Budget) -> None:
+        """Introduce the search."""
+        hardware = head.hardware
+        gpus = ", ".join(g.name for g in hardware.gpus) or "no GPU"
+        self._state.budget = budget
+        self._say(f"[bold]autotune[/] {plain(head.program)} · {hardware.cpu_quota} cores, {gpus}")
+        self._say(
+            f"  run {plain(run)}, budget {format_duration(budget.total_s)}; Ctrl-C ends it early "
+            "with the best so far"
+        )
+        for doubt in hardware.doubts:
+            self.warn(doubt)
+        if self._talk.is_terminal:
+            self._live = Live(self._state, console=self._talk, refresh_per_second=4, transient=True)
+            self._live.start()
+
+    def end(self) -> None:
+        """Take the live line away."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def on_phase(self, name: str) -> None:
+        """Say which part of the search begins."""
+        self._state.phase, self._state.config, self._state.samples_per_s = name, "", None
+        self._say(f"[bold]{name}[/]")
+
+    def on_resume(self, records: Sequence[TrialRecord]) -> None:
+        """Say what an earlier session left."""
+        self._say(f"[bold]resumed[/] with {len(records)} trials")
+
+    def on_diagnosis(self, diagnosis: Diagnosis, space: ResolvedSpace) -> None:
+        """Say where the baseline's time goes, and what is searched."""
+        self._say(f"  {diagnosis.verdict}: {diagnosis.evidence}")
+        for knob, domain in space.domains.items():
+            values = ", ".join(map(str, domain.values))
+            now = space.baseline[knob]
+            self._say(f"  [dim]{plain(f'{knob}: {values} (now {now})')}[/]")
+        for reason, knobs in _by_reason(space.refused).items():
+            self._say(f"  [dim]not searched: {', '.join(knobs)} ({plain(reason)})[/]")
+
+    def on_trial_start(self, config: Config, why: str, space: ResolvedSpace) -> None:
+        """Show the config that is measured now."""
+        self._state.config = f"{_changes(config, space)}  ({why})"
+        self._state.samples_per_s = None
+
+    def on_progress(self, progress: Progress) -> None:
+        """Show a block."""
+        self._state.samples_per_s = progress.samples_per_s
+
+    def on_trial_end(self, number: int, record: TrialRecord, space: ResolvedSpace) -> None:
+        """Say how a trial ended."""
+        changes = plain(_changes(record.config, space))
+        if record.measurement is None or record.speedup is None:
+            reason = record.ending.reason if record.ending else ""
+            self._say(f"  {number:3d}  {record.outcome}: {plain(reason)}  [dim]{changes}[/]")
+            return
+        rate = record.measurement.throughput
+        if number == 0:
+            self._say(f"    0  {rate.estimate:,.0f} samples/s as written {bounds(rate)}")
+            for doubt in record.measurement.doubts:
+                self.warn(f"       {doubt}")
+            return
+        best = self._state.best
+        is_best = best is None or record.speedup.low > best.low
+        if is_best:
+            self._state.best = record.speedup
+        style = "bold green" if is_best and record.speedup.low > 1 else "default"
+        compilation = record.measurement.compilation
+        beside = f", {compilation}" if compilation is not None and compilation.graphs else ""
+        if (share := record.measurement.communication_share) is not None:
+            beside += f", communication {share:.0%} of a step"
+        self._say(
+            f"  {number:3d}  [{style}]{record.speedup.estimate:.2f}x[/] {bounds(record.speedup)}  "
+            f"{rate.estimate:,.0f} samples/s  {changes}  [dim]{record.cost_s:.1f}s{beside}[/]"
+        )
+
+    def on_rehearsal(self, config: Config, space: ResolvedSpace) -> None:
+        """Say what is run beyond its training loop."""
+        self.on_phase("rehearsing")
+        self._state.config = _changes(config, space)
+        self._say(f"  {plain(_changes(config, space))}: what follows an epoch, with short epochs")
+
+    def on_confirmation(self, candidate: TrialRecord, space: ResolvedSpace) -> None:
+        """Say what is confirmed."""
+        self.on_phase("confirming")
+        self._state.config = _changes(candidate.config, space)
+        self._say(
+            f"  baseline against {plain(_changes(candidate.config, space))}, in fresh processes, "
+            "in turn"
+        )
+
+    def on_interrupt(self, requests: int) -> None:
+        """Answer Ctrl-C."""
+        self.warn(
+            "Ending the search; the best so far is being confirmed. Ctrl-C again skips that."
+            if requests == 1
+            else "Skipping the confirmation."
+        )
+
+    def on_fence(self, fence: Fence) -> None:
+        """Say what keeps trials from changing the user's files, and what that does not cover."""
+        self.note(fence.sentence)
+        for doubt in fence.doubts:
+            self.warn(doubt)
+
+    def note(self, text: str) -> None:
+        """Say something."""
+        self._say(f"  {plain(text)}")
+
+    def warn(self, text: str) -> None:
+        """Say something that the user should not miss."""
+        self._say(f"[yellow]{plain(text)}[/]")
+
+    def error(self, message: str, program_traceback: str = "") -> None:
+        """Show an error, the program's own traceback first."""
+        self.end()
+        if program_traceback:
+            self._talk.print(Text(program_traceback.rstrip()))
+        self._talk.print(Text("autotune: ", style="bold red") + Text(message))
+
+    def _say(self, markup: str) -> None:
+        self._talk.print(markup)
+
+
+def plain(value: object) -> str:
+    """Return text of the user's with its brackets kept from being markup."""
+    return str(value).replace("[", r"\[")
+
+
+def bounds(interval: Interval) -> str:
+    """Return an interval's bounds, with decimals that fit its size."""
+    digits = 2 if interval.estimate < 100 else 0
+    return rf"\[{interval.low:,.{digits}f}, {interval.high:,.{digits}f}]"
+
+
+def _changes(config: Config, space: ResolvedSpace) -> str:
+    changes = config.changes_from(space.baseline)
+    return " ".join(f"{knob}={value}" for knob, value in changes.items()) or "baseline"
+
+
+def _by_reason(refused: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the knobs that are refused for each reason, so that it is said once."""
+    found: dict[str, list[str]] = {}
+    for knob, reason in refused.items():
+        found.setdefault(reason, []).append(knob)
+    return found

@@ -1,0 +1,201 @@
+"""Factsheets on stdout: what `measure` and `doctor` found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from pydantic import TypeAdapter
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from autotune.cli.console import bounds, plain
+from autotune.machine.hardware import Hardware
+from autotune.measurement.measurement import Interval, Memory, RankLoad
+from autotune.results.measure_report import MeasureReport
+from autotune.tuning.noise_floor import NoiseFloor
+
+BAR = 30
+SIZES = (
+    ("host memory", "host_bytes"),
+    ("GPU memory allocated", "device_allocated_bytes"),
+    ("GPU memory reserved", "device_reserved_bytes"),
+    ("GPU memory of the program", "device_process_bytes"),
+    ("GPU memory in use by all", "device_used_bytes"),
+)
+
+
+def show(facts: MeasureReport) -> None:
+    """Print what one config does."""
+    out = Console(highlight=False, soft_wrap=True)
+    out.print()
+    out.print(f"[bold]{plain(facts.command)}[/]")
+    for part in (_figures(facts), *_split(facts), *_ceilings(facts)):
+        out.print(part)
+    if facts.doubts:
+        out.print("Doubts")
+        for doubt in facts.doubts:
+            out.print(f"  [yellow]{plain(doubt)}[/]")
+
+
+def as_json(facts: MeasureReport) -> str:
+    """Return everything as JSON, derived figures included; times in s, sizes in bytes."""
+    data = TypeAdapter(MeasureReport).dump_python(facts, mode="json")
+    throughput, tokens = facts.throughput, facts.tokens_per_s
+    first = facts.measurements[0]
+    derived = {
+        "config": dict(facts.config),
+        "throughput": vars(throughput),
+        "tokens_per_s": None if tokens is None else vars(tokens),
+        "step_s": facts.step_s,
+        "joules_per_sample": first.joules_per_sample,
+        "split": facts.breakdown.split.parts if facts.breakdown.split else None,
+        "roofline_share": facts.roofline_share,
+        "doubts": list(facts.doubts),
+    }
+    return json.dumps({**data, **derived}, indent=2)
+
+
+def show_machine(
+    hardware: Hardware, doubts: list[str], fence: str, uncovered: Sequence[str]
+) -> None:
+    """Print what the machine is, whether it is quiet, and how trials are kept from files.
+
+    Args:
+        hardware: The machine.
+        doubts: Who is busy on it.
+        fence: What keeps trials from changing files.
+        uncovered: What that does not cover.
+    """
+    out = Console(highlight=False, soft_wrap=True)
+    gpus = ", ".join(gpu.name for gpu in hardware.gpus) or "none"
+    versions = ", ".join(f"{name} {version}" for name, version in hardware.versions.items())
+    shm = "none" if hardware.shm_bytes is None else _gib(hardware.shm_bytes)
+    table = _table()
+    table.add_row("CPU", f"{hardware.cpu_name}, {hardware.cpu_quota} cores for this process")
+    table.add_row("memory", f"{_gib(hardware.memory_bytes)}, /dev/shm {shm}")
+    table.add_row("GPUs", gpus)
+    table.add_row("versions", versions)
+    out.print(table)
+    out.print(plain(fence))
+    for doubt in (*uncovered, *hardware.doubts, *doubts):
+        out.print(f"[yellow]{plain(doubt)}[/]")
+    if not doubts:
+        out.print("The machine is quiet: nothing else uses its CPU or GPUs to speak of.")
+
+
+def show_noise_floor(floor: NoiseFloor) -> None:
+    """Print what can be told apart on this machine."""
+    out = Console(highlight=False, soft_wrap=True)
+    half = floor.ratio.half_width_pct
+    out.print(
+        f"[bold]The program against itself: {floor.ratio.estimate:.3f}x[/] "
+        rf"\[{floor.ratio.low:.3f}, {floor.ratio.high:.3f}], {floor.rounds} fresh processes"
+    )
+    out.print(f"  windows within a process differ by {floor.windows_spread_pct:.1f} % (1 sd)")
+    if floor.processes_spread_pct is not None:
+        out.print(f"  equal processes differ by {floor.processes_spread_pct:.1f} % (1 sd)")
+    out.print(f"  gains below about {half:.1f} % cannot be told from noise in this time")
+    if floor.claims_a_difference:
+        out.print(
+            "  [yellow]The interval excludes 1 although the configs are equal. That happens once "
+            "in twenty; if it happens again, the machine is too uneven to trust.[/]"
+        )
+
+
+def _figures(facts: MeasureReport) -> RenderableType:
+    table = _table()
+    table.add_row("throughput", f"{_rate(facts.throughput)} samples/s, {_source(facts)}")
+    if (tokens := facts.tokens_per_s) is not None:
+        table.add_row("", f"{_rate(tokens)} tokens/s, padding included")
+    memory = facts.measurements[0].memory
+    for label, name in SIZES:
+        if (size := _size(memory, name)) is not None:
+            table.add_row(label, _gib(size))
+    joules = facts.measurements[0].joules_per_sample
+    table.add_row(
+        "energy", "no counter is readable" if joules is None else f"{joules:.3g} J per sample"
+    )
+    return table
+
+
+def _source(facts: MeasureReport) -> str:
+    count = len(facts.measurements)
+    return "one process" if count == 1 else f"median and range of {count} processes"
+
+
+def _split(facts: MeasureReport) -> Iterator[RenderableType]:
+    split = facts.breakdown.split
+    if facts.measurements[0].ranks:
+        yield from _ranks(facts.measurements[0].ranks)
+        return
+    if split is None:
+        yield "The program ended before its step could be taken apart."
+        return
+    yield f"Where a step of {_ms(split.step_s)} goes ({split.steps} steps)"
+    table = _table()
+    for name, seconds in split.parts.items():
+        share = seconds / split.step_s
+        table.add_row(name, _ms(seconds), f"{share:4.0%}", "█" * round(BAR * share))
+    yield table
+    if split.launch_s is not None:
+        yield f"  launching compute and optimizer takes the host {_ms(split.launch_s)}"
+
+
+def _ranks(ranks: Sequence[RankLoad]) -> Iterator[RenderableType]:
+    yield "Where a step of each rank goes; communication includes waiting for other ranks"
+    table = _table()
+    for load in ranks:
+        sent = "unknown" if load.communication_s is None else _ms(load.communication_s)
+        table.add_row(
+            f"rank {load.rank}",
+            _ms(load.step_s),
+            f"data wait {_ms(load.wait_s)}",
+            f"communication {sent}",
+        )
+    yield table
+
+
+def _ceilings(facts: MeasureReport) -> Iterator[RenderableType]:
+    breakdown, now = facts.breakdown, facts.measurements[0].throughput.estimate
+    if facts.breakdown.split is None:
+        return
+    yield "Ceilings"
+    table = _table()
+    for name, ceiling in (
+        ("data always ready", breakdown.synthetic_data_throughput),
+        ("loader alone", breakdown.loader_throughput),
+    ):
+        if ceiling is None:
+            table.add_row(name, "unknown: needs exactly one DataLoader that trains")
+        else:
+            times = f"{ceiling.estimate / now:.2f}x of now"
+            table.add_row(name, f"{_rate(ceiling)} samples/s", times)
+    share = facts.roofline_share
+    if breakdown.flops_per_step is not None:
+        rate = breakdown.flops_per_step / facts.step_s
+        of_peak = "peak unknown here" if share is None else f"{share:.0%} of the {facts.dtype} peak"
+        table.add_row("arithmetic", f"{rate / 1e9:,.1f} GFLOP/s", of_peak)
+    yield table
+
+
+def _table() -> Table:
+    return Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 2))
+
+
+def _rate(interval: Interval) -> str:
+    digits = 2 if interval.estimate < 100 else 0
+    return f"{interval.estimate:,.{digits}f} {bounds(interval)}"
+
+
+def _size(memory: Memory, name: str) -> int | None:
+    size: int | None = getattr(memory, name)
+    return size
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:,.2f} GiB"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:,.3g} ms"

@@ -1,0 +1,184 @@
+"""The table of knobs: what each sets, what it is now, what would be tried, or why it is not."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from autotune.cli.console import plain
+from autotune.knobs import registry
+from autotune.knobs.base import Here
+from autotune.machine.hardware import Hardware
+from autotune.measurement.outcome import Ending
+from autotune.program.domain import NotOffered
+from autotune.program.fence_options import STRONGEST, FenceOptions
+from autotune.program.flags import Flag, as_text
+from autotune.program.profile import LoaderFacts, OptimizerFacts, Profile
+from autotune.program.program import Program
+from autotune.rig.failures import program_error
+from autotune.rig.rig import SILENT, Reports
+from autotune.rig.rig_factory import RigFactory
+from autotune.tuning.live_rig import START_SILENCE_S
+from autotune.tuning.start import first_start
+
+BATCH = 32
+WAYS = ("for-loop", "foreach", "fused")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One knob, for one machine and one program.
+
+    Attributes:
+        changes: ``live`` or ``restart``.
+        now: The program's own value, empty where the knob is not offered.
+        values: What a search would try; empty where the knob is not offered.
+        reason: Why it is not offered, empty where it is.
+    """
+
+    knob: str
+    changes: str
+    now: str
+    values: tuple[str, ...]
+    reason: str
+
+
+def rows(hardware: Hardware, profile: Profile) -> list[Row]:
+    """Return every knob for a machine and a program."""
+    return list(_rows(hardware, profile))
+
+
+def _rows(hardware: Hardware, profile: Profile) -> Iterator[Row]:
+    for name, knob in registry().items():
+        offer = knob.domain(Here(hardware, profile))
+        if isinstance(offer, NotOffered):
+            yield Row(name, knob.scope, "", (), offer.reason)
+            continue
+        now = knob.current(profile)
+        domain = offer.including(now)
+        values = tuple(map(_text, domain.values))
+        alone = domain.alone or f"{values[0]} is the only value that fits here"
+        only = "" if len(values) > 1 else alone
+        yield Row(name, knob.scope, _text(now), () if only else values, only)
+
+
+def observe(
+    program: Program,
+    hardware: Hardware,
+    fence: FenceOptions = STRONGEST,
+    reports: Reports = SILENT,
+) -> Profile:
+    """Run a program for its first few steps, behind a fence, and return what they reveal.
+
+    Raises:
+        FenceError: when nothing keeps the program from changing the user's files.
+        ProgramError: when it fails or trains too few steps.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="autotune-") as folder,
+        RigFactory(program, Path(folder), hardware, reports, fence) as rigs,
+    ):
+        started = first_start.observe(rigs, lambda: None, START_SILENCE_S)
+        if isinstance(started, Ending):
+            raise program_error(program, started)
+        with started:
+            return started.ready.profile
+
+
+def ordinary_program(device: str) -> Profile:
+    """Return what a small image classifier with attention would reveal, trained with AdamW."""
+    loader = LoaderFacts(
+        dataset="Dataset",
+        dataset_len=60_000,
+        batch_size=BATCH,
+        num_workers=0,
+        prefetch_factor=None,
+        pin_memory=False,
+        persistent_workers=False,
+        sampler="RandomSampler",
+        has_batch_sampler=False,
+        iterable=False,
+        drop_last=False,
+    )
+    implementation = "foreach" if device == "cuda" else "for-loop"
+    return Profile(
+        device=device,
+        loaders=(loader,),
+        optimizers=(OptimizerFacts("AdamW", ("AdamW", "Adam"), (1e-3,), implementation, WAYS),),
+        root_modules=("Net",),
+        parameters=10**6,
+        repeated_blocks=8,
+        program_checkpointing=False,
+        conv2d_layers=8,
+        channels_last=False,
+        program_autocast=None,
+        program_scaler=False,
+        weights_dtype="float32",
+        program_compile=False,
+        num_threads=1,
+        interop_threads=1,
+        cudnn_benchmark=False,
+        matmul_precision="highest",
+        flush_denormal=False,
+        deterministic_algorithms=False,
+        anomaly_detection=False,
+        calls_sdpa=True,
+        sdpa_backend="auto",
+        profiles=False,
+        copies_without_blocking=False,
+        zero_grad_to_none=True,
+        preloaded="",
+        cuda_alloc_conf="",
+        samples_per_step=float(BATCH),
+        torch_version="",
+    )
+
+
+def show(table_rows: Sequence[Row], about: str, flags: Sequence[Flag] = ()) -> None:
+    """Print the knobs that are offered, those that are not with the reasons, and own flags."""
+    out = Console(highlight=False, soft_wrap=True)
+    out.print(f"Knobs for {plain(about)}")
+    offered = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("knob", "now", "would be tried", "changes"):
+        offered.add_column(column, overflow="fold")
+    for row in table_rows:
+        if row.values:
+            offered.add_row(row.knob, row.now, ", ".join(row.values), row.changes)
+    out.print(offered)
+    refused = [row for row in table_rows if not row.values]
+    if refused:
+        out.print("Not offered")
+        width = max(len(row.knob) for row in refused)
+        for row in refused:
+            out.print(f"  {row.knob:{width}}  [dim]{plain(row.reason)}[/]")
+    if flags:
+        out.print("Flags of the program: --arg='NAME=value,value' searches them")
+        own = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for column in ("  flag", "now", "takes", "means"):
+            own.add_column(column, overflow="fold")
+        for flag in flags:
+            now = "" if flag.value is None else plain(as_text(flag.value))
+            takes = "on or off" if flag.is_switch else ", ".join(flag.choices) or flag.takes
+            own.add_row(f"  {plain(flag.name)}", now, plain(takes), _meaning(flag))
+        out.print(own)
+
+
+def _meaning(flag: Flag) -> str:
+    """The knob that the flag sets, by its name; ``--arg auto`` may use it."""
+    return next((n for n, knob in registry().items() if flag.words & set(knob.flag_names)), "")
+
+
+def markdown() -> str:
+    """Return the README's table."""
+    lines = ["| knob | changes | what it sets |", "|---|---|---|"]
+    lines += [f"| `{n}` | {knob.scope} | {knob.summary} |" for n, knob in registry().items()]
+    return "\n".join(lines)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,196 @@
+"""The closing verdict of a search, on stdout: what was found, what it costs, how to use it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from shlex import quote
+from typing import assert_never
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from autotune.cli.console import bounds, plain
+from autotune.measurement.measurement import Interval, Memory
+from autotune.measurement.outcome import Outcome
+from autotune.program.dangerous_variables import dangerous
+from autotune.program.program import ProgramKind
+from autotune.results.blame import FAILURES
+from autotune.results.result import Finding, SearchResult
+from autotune.tuning.budget import format_duration
+
+MORE_S = 120  # what a confirmation needs on most programs
+
+
+def show(result: SearchResult, output: Path) -> None:
+    """Print the verdict; *output* is where best.yaml was written."""
+    out = Console(highlight=False, soft_wrap=True)
+    out.print()
+    for part in (
+        *_headline(result),
+        _before_after(result),
+        *_changes(result),
+        *_footnotes(result, output),
+        *_commands(result, output),
+    ):
+        out.print(part)
+
+
+def _headline(result: SearchResult) -> Iterator[str]:
+    match result.finding:
+        case Finding.FASTER:
+            speedup = result.speedup
+            yield (
+                f"[bold green]{speedup.estimate:.2f}x faster[/] {bounds(speedup)}, "
+                "confirmed in fresh processes"
+            )
+            yield from _winners_curse(result)
+        case Finding.NO_GAIN:
+            yield "[bold]No significant gain:[/] your program's own config is kept."
+            if result.candidate_speedup is not None:
+                speedup = result.candidate_speedup
+                yield (
+                    f"  The best candidate came out at {speedup.estimate:.2f}x {bounds(speedup)} "
+                    "in fresh processes."
+                )
+            elif any(record.is_blamed for record in result.rehearsals):
+                yield "  What was measured to be faster fails outside of the training loop."
+            elif any(record.measurement is not None for record in result.records[1:]):
+                yield "  No config that was measured looked faster than the program as written."
+            else:
+                yield "  Nothing that could be tried here can make it faster."
+        case Finding.NOTHING:
+            yield (
+                f"[bold red]Nothing could be measured:[/] {plain(result.reason)}. Your program's "
+                "own config is kept."
+            )
+        case Finding.UNCONFIRMED if result.candidate is None:
+            yield (
+                f"[bold yellow]Only the baseline was measured[/] ({plain(result.reason)}): your "
+                "program's own config is kept."
+            )
+            yield _go_on(result)
+        case Finding.UNCONFIRMED:
+            yield (
+                f"[bold yellow]Not confirmed[/] ({plain(result.reason)}): your program's own "
+                "config is kept."
+            )
+            if result.candidate_speedup is not None and result.candidate is not None:
+                changes = result.candidate.changes_from(result.baseline)
+                listed = " ".join(f"{knob}={value}" for knob, value in changes.items())
+                speedup = result.candidate_speedup
+                gave = f"{speedup.estimate:.2f}x {bounds(speedup)}"
+                yield f"  Measured live, {plain(listed)} gave {gave}{_in_one_process(result)}."
+            yield _go_on(result)
+        case _:
+            assert_never(result.finding)
+
+
+def _in_one_process(result: SearchResult) -> str:
+    one = result.one_process
+    return "" if one is None else f"; one fresh process gave {one.estimate:.2f}x {bounds(one)}"
+
+
+def _go_on(result: SearchResult) -> str:
+    budget_s = round(result.seconds + MORE_S)
+    return f"  Go on with: autotune resume {quote(result.run_dir.name)} --budget {budget_s}s"
+
+
+def _winners_curse(result: SearchResult) -> Iterator[str]:
+    """Say why the claim is not what the search itself measured, where that was more."""
+    searched = [r.speedup for r in result.records if r.config == result.best and r.speedup]
+    if searched and searched[0].estimate > result.speedup.estimate:
+        yield (
+            f"  [dim]The search measured {searched[0].estimate:.2f}x: the best of "
+            f"{len(result.records)} is partly luck, so only the confirmation counts.[/]"
+        )
+
+
+def _before_after(result: SearchResult) -> RenderableType:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 2))
+    for column in ("", "before", "after"):
+        table.add_column(column, justify="right" if column else "left")
+    table.add_row("samples/s", *map(_rate, result.throughput))
+    for label, name in (
+        ("host memory", "host_bytes"),
+        ("GPU memory reserved", "device_reserved_bytes"),
+        ("GPU memory in use", "device_used_bytes"),
+    ):
+        if getattr(result.memory[0], name) is not None:
+            table.add_row(label, *(_size(memory, name) for memory in result.memory))
+    return table
+
+
+def _changes(result: SearchResult) -> Iterator[str]:
+    if not result.changes:
+        return
+    yield "Changed:"
+    for knob, value in result.changes.items():
+        yield f"  {plain(knob)}: {plain(result.baseline[knob])} → {plain(value)}"
+    yield f"Learning: {plain(result.learning_note)}"
+    compilation, steps = result.compilation, result.break_even_steps
+    if compilation is not None and steps is not None:
+        yield (
+            f"Compiling: {compilation} at the start of a run when nothing is cached: it pays after "
+            f"{steps:,} steps."
+        )
+
+
+def _footnotes(result: SearchResult, output: Path) -> Iterator[str]:
+    for doubt in result.doubts:
+        yield f"[yellow]{plain(doubt)}[/]"
+    if result.steps_note:
+        yield plain(result.steps_note)
+    for note in result.rehearsal_notes:
+        yield plain(note)
+    for note in result.parallel_notes:
+        yield f"{plain(note)}."
+    yield from _failures(result)
+    if result.untried:
+        values = plain(", ".join(result.untried))
+        yield f"[dim]Not measured: {values} (a longer --budget leaves time).[/]"
+    ok = sum(record.outcome is Outcome.OK for record in result.records)
+    noun = "process" if result.processes == 1 else "processes"
+    yield (
+        f"[dim]{ok} of {len(result.records)} trials measured in {result.processes} {noun}, "
+        f"{format_duration(result.seconds)}; {plain(output)}, {plain(result.run_dir)}[/]"
+    )
+
+
+def _failures(result: SearchResult) -> Iterator[str]:
+    """Say which configs failed, and whether that is theirs."""
+    for record in result.records[1:]:
+        if record.ending is not None and record.outcome in FAILURES:
+            changes = record.config.changes_from(result.baseline)
+            listed = " ".join(f"{knob}={value}" for knob, value in changes.items())
+            yield f"[dim]{plain(listed)} {record.outcome}: {plain(record.ending.reason)}[/]"
+
+
+def _commands(result: SearchResult, output: Path) -> Iterator[str]:
+    if not result.changes:
+        return
+    yield "Use it:"
+    variables = dangerous([k.removeprefix("$") for k in result.changes if k.startswith("$")])
+    if result.head.program.kind is ProgramKind.PICKLED_FUNCTION:
+        yield f"  import autotune; {_apply(output, variables)}  # before calling the function"
+        return
+    allowed = f"--allow-env {','.join(variables)} " if variables else ""
+    yield f"  autotune run {allowed}{plain(output)} {plain(result.head.program)}"
+    if result.has_ranks:
+        return
+    yield f"  or as first line of the script: import autotune; {_apply(output, variables)}"
+
+
+def _apply(output: Path, variables: list[str]) -> str:
+    allowed = f", allow_env={plain(variables)}" if variables else ""
+    return f'autotune.apply("{plain(output)}"{allowed})'
+
+
+def _rate(interval: Interval) -> str:
+    digits = 1 if interval.estimate < 100 else 0
+    return f"{interval.estimate:,.{digits}f} {bounds(interval)}"
+
+
+def _size(memory: Memory, name: str) -> str:
+    size = getattr(memory, name)
+    return "unknown" if size is None else f"{size / 2**30:.2f} GiB"

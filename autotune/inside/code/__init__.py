@@ -1,0 +1,1 @@
+"""Code: the program's own objects and source, looked at without running any of it."""

@@ -1,0 +1,366 @@
+"""Feed: the iterator that the program gets from a DataLoader; for training it need not end."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from threading import get_ident
+from time import perf_counter
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import DataLoader
+
+from autotune.program.profile import LoaderFacts
+
+
+class _Listener(Protocol):
+    """What a feed asks and tells whoever measures; ``Listener`` describes each call."""
+
+    def before_batch(self, feed: Feed) -> None: ...
+
+    def after_batch(self, feed: Feed, samples: int, wait_s: float) -> None: ...
+
+    def trains_on(self, feed: Feed) -> bool: ...
+
+    def starts_over(self, feed: Feed) -> bool: ...
+
+    def cuts(self, feed: Feed) -> bool: ...
+
+    def epoch_ended(self, feed: Feed) -> None: ...
+
+    def pass_ended(self, feed: Feed) -> None: ...
+
+
+class _Items(Protocol):
+    """Is told when a feed fetches a batch of a loader."""
+
+    def before(self, loader: DataLoader[Any]) -> None: ...
+
+    def after(self, loader: DataLoader[Any]) -> None: ...
+
+
+class _Loaders(Protocol):
+    """What a feed needs of the loader seam; ``LoaderSeam`` describes each member."""
+
+    version: int
+    replays: bool
+
+    @property
+    def items(self) -> _Items: ...
+
+    def variant(self, loader: DataLoader[Any]) -> DataLoader[Any]: ...
+
+    def iterate(self, loader: DataLoader[Any], own: DataLoader[Any]) -> Iterator[Any]: ...
+
+    def end_workers(self, loader: DataLoader[Any]) -> None: ...
+
+    def hand_out(
+        self, loader: DataLoader[Any], number: int, iteration: object = None, *, trains: bool
+    ) -> None: ...
+
+    def is_target(self, loader: DataLoader[Any]) -> bool: ...
+
+    def facts(self, loader: DataLoader[Any]) -> LoaderFacts: ...
+
+    def length(self, loader: DataLoader[Any]) -> int | None: ...
+
+    def length_read(self, loader: DataLoader[Any]) -> int | None: ...
+
+    def dataset_len(self, loader: DataLoader[Any]) -> int | None: ...
+
+    def batch_size(self, loader: DataLoader[Any]) -> int | None: ...
+
+    def round_of(self, loader: DataLoader[Any]) -> int | None: ...
+
+
+class Feed:
+    """Hands out the batches of a loader and swaps the loader underneath when options change.
+
+    Until the listener says otherwise it is PyTorch's own iterator with a stopwatch: same batches,
+    same random numbers, same end.
+
+    Attributes:
+        loader: The loader that the program iterates.
+        starts: How often iteration over the data has begun.
+        start_s: Seconds from the last beginning to its first batch.
+        begin_s: Part of them that the beginning itself took: workers start.
+        handed: Batches that the program got in this pass.
+        is_mixed: What it got is not one pass over the data as they were when the pass began.
+        is_short: The last batch has fewer samples than the others, for another batch size than the
+            program's: by itself it may never meet such a one.
+        wants_gradients: Gradients were enabled when the program began to iterate.
+        thread: The thread that asked for the last batch.
+    """
+
+    def __init__(self, loader: DataLoader[Any], seam: _Loaders, listener: _Listener) -> None:
+        self.loader = loader
+        self.starts = 0
+        self.start_s = self.begin_s = 0.0
+        self.handed = 0
+        self.is_short = False
+        self._has_started_over = False
+        self._seam = seam
+        self._listener = listener
+        self._version = seam.version
+        self.wants_gradients = torch.is_grad_enabled()
+        self.thread = get_ident()
+        self._cached: _Cached | None = None
+        self._active = seam.variant(loader) if listener.trains_on(self) else loader
+        self.is_mixed = seam.length(self._active) != seam.length(loader)
+        self._begin()
+
+    def __iter__(self) -> Feed:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._active)
+
+    def __next__(self) -> Any:
+        self.thread = get_ident()
+        self._listener.before_batch(self)
+        if self._listener.cuts(self):
+            self._end()
+            raise StopIteration
+        is_steered = self._listener.trains_on(self)
+        if is_steered and self.is_behind:
+            self._swap()
+        asked = perf_counter()
+        if is_steered and self._seam.replays:
+            self.is_mixed = True
+            self._cached = self._cached or _Cached(*self._next(starts_over=True))
+            batch, samples = self._cached.batch(), self._cached.samples
+        else:
+            self._cached = None
+            starts_over = is_steered and self._listener.starts_over(self)
+            batch, samples = self._next(starts_over=starts_over)
+        self.handed += 1
+        trains = is_steered or self._seam.is_target(self.loader)
+        self._seam.hand_out(self._active, self._batch_number, trains=trains)
+        self._listener.after_batch(self, samples, perf_counter() - asked)
+        return batch
+
+    def take(self) -> int:
+        """Take a batch as the program would, starting over at the end; return its samples."""
+        self.is_mixed = True
+        return self._next(starts_over=True)[1]
+
+    @property
+    def limit(self) -> int | None:
+        """How many batches the program takes a pass for; None where nothing says it.
+
+        By the length that it last read from this loader, whatever the batch is by now.
+        """
+        return self._seam.length_read(self.loader)
+
+    @property
+    def is_behind(self) -> bool:
+        """Other options were asked for than it has."""
+        return self._version != self._seam.version
+
+    def goes_beyond(self) -> bool:
+        """Tell whether the program got more batches than it takes a pass for."""
+        limit = self.limit
+        return self._has_started_over if limit is None else self.handed > limit
+
+    def __getattr__(self, name: str) -> Any:
+        """Answer as PyTorch's iterator, which a program may ask for its workers."""
+        if name.startswith("__") or "_inner" not in vars(self):
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+    @property
+    def num_workers(self) -> int:
+        """Workers that load now."""
+        return self._active.num_workers
+
+    @property
+    def buffered_batches(self) -> int:
+        """Batches that workers hold ready at most."""
+        return self._active.num_workers * (self._active.prefetch_factor or 0)
+
+    @property
+    def ready_batches(self) -> int | None:
+        """Batches that workers have finished and the program has not taken; None if unseen."""
+        if not self._active.num_workers:
+            return 0
+        tasks = getattr(self._inner, "_task_info", None)
+        queued = self._queued_batches
+        if tasks is None or queued is None or self.thread != get_ident():  # another is at them
+            return None
+        return queued + sum(len(task) == 2 for task in tasks.values())  # waiting for their turn
+
+    @property
+    def has_idle_workers(self) -> bool | None:
+        """Some worker has nothing to do, because the buffers are full; None if unseen."""
+        unfinished = getattr(self._inner, "_tasks_outstanding", None)
+        queued = self._queued_batches
+        if unfinished is None or queued is None:
+            return None
+        return bool(unfinished - queued < self._active.num_workers)
+
+    @property
+    def _queued_batches(self) -> int | None:
+        """Batches on their way from the workers, in queues that torch keeps for itself."""
+        queues = {
+            id(q): q
+            for name in ("_data_queue", "_worker_result_queue")
+            if (q := getattr(self._inner, name, None)) is not None
+        }
+        try:
+            return sum(int(q.qsize()) for q in queues.values()) if queues else None
+        except NotImplementedError:  # macOS has no sem_getvalue
+            return None
+
+    @property
+    def batches_per_epoch(self) -> int | None:
+        """Batches between two beginnings, None for data without a length."""
+        return self._seam.length(self._active)
+
+    @property
+    def samples_per_epoch(self) -> int | None:
+        """Samples between two beginnings, None where data or batches have no known size."""
+        batches, size = self.batches_per_epoch, self._seam.batch_size(self._active)
+        if batches is None or size is None:
+            return None
+        whole = batches * size
+        if self._seam.facts(self.loader).drop_last:
+            return whole
+        return min(whole, self._seam.dataset_len(self.loader) or whole)
+
+    def _next(self, *, starts_over: bool) -> tuple[Any, int]:
+        try:
+            batch = self._fetch()
+        except StopIteration:
+            if not starts_over:
+                self._listener.pass_ended(self)
+                raise
+            self._listener.epoch_ended(self)
+            self._has_started_over = True
+            self._begin()
+            batch = self._fetch()
+        self._note_start()
+        return batch, self._count(batch)
+
+    def _fetch(self) -> Any:
+        self._seam.items.before(self.loader)
+        batch = next(self._inner)
+        self._seam.items.after(self.loader)
+        return batch
+
+    def _count(self, batch: Any) -> int:
+        """Samples in a batch: by the loader's own size where it has one, else by the tensors."""
+        self._batch_number += 1
+        self.is_short = False
+        if self._batch_size is None:
+            tensor = first_tensor(batch)
+            return int(tensor.shape[0]) if tensor is not None else 1
+        if self._short_batch is None or self._batch_number % self._short_batch:
+            return self._batch_size
+        dataset_len = self._seam.dataset_len(self.loader) or self._batch_size
+        samples = (dataset_len - 1) % self._batch_size + 1
+        is_own_size = self._batch_size == self._seam.batch_size(self.loader)
+        self.is_short = samples < self._batch_size and not is_own_size
+        return samples
+
+    def _begin(self) -> None:
+        self._begun = perf_counter()
+        self._fresh = True
+        self._batch_number = 0
+        self._batch_size = self._seam.batch_size(self._active)
+        facts = self._seam.facts(self.loader)
+        self._short_batch = (
+            None if facts.drop_last or facts.iterable else self._seam.round_of(self._active)
+        )
+        self._inner: Iterator[Any] = self._seam.iterate(self._active, self.loader)
+        self.begin_s = perf_counter() - self._begun
+        self.starts += 1
+
+    def _end(self) -> None:
+        """End the pass before the data do; workers go as they would then, or stay."""
+        self._inner = iter(())
+        self._listener.pass_ended(self)
+
+    def _note_start(self) -> None:
+        if self._fresh:
+            self._fresh = False
+            self.start_s = perf_counter() - self._begun
+
+    def _swap(self) -> None:
+        """End the old workers before new ones start: both at once would disturb the new ones."""
+        self._version = self._seam.version
+        variant = self._seam.variant(self.loader)
+        if self.handed:
+            self.is_mixed = True
+        else:
+            self.is_mixed = self._seam.length(variant) != self._seam.length(self.loader)
+        self._inner = iter(())  # other threads may look at it
+        self._seam.end_workers(self._active)
+        self._active = variant
+        self._begin()
+
+
+class _Cached:
+    """One batch for many steps.
+
+    Each step gets containers of its own, whose entries a program may replace or take out. Tensors
+    are the same until the program changes one in place; from then on it gets copies.
+    """
+
+    def __init__(self, batch: Any, samples: int) -> None:
+        self.samples = samples
+        self._master = copy.deepcopy(batch)
+        self._hand_out(batch)
+
+    def batch(self) -> Any:
+        if self._versions != _versions(self._batch):
+            self._hand_out(copy.deepcopy(self._master))
+        return _new_containers(self._batch)
+
+    def _hand_out(self, batch: Any) -> None:
+        self._batch = batch
+        self._versions = _versions(batch)
+
+
+def _versions(batch: Any) -> list[int]:
+    """How often each tensor was changed in place."""
+    return [t._version for t in tensors_in(batch)]  # noqa: SLF001 - autograd's own counter
+
+
+def _new_containers(batch: Any) -> Any:
+    """Copy nested lists and mappings, not the tensors in them."""
+    if isinstance(batch, Mapping) and hasattr(batch, "__setitem__"):
+        new = copy.copy(batch)
+        for key, part in batch.items():
+            new[key] = _new_containers(part)
+        return new
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*map(_new_containers, batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(map(_new_containers, batch))
+    return batch
+
+
+def first_tensor(batch: Any) -> torch.Tensor | None:
+    """Return the first tensor with a batch dimension in nested lists, tuples and mappings."""
+    if type(batch) is tuple and batch and isinstance(batch[0], torch.Tensor) and batch[0].dim():
+        return batch[0]  # the ordinary case, once in every step
+    return next((t for t in tensors_in(batch) if t.dim()), None)
+
+
+def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested lists, tuples and mappings."""
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, Mapping):
+        for part in batch.values():
+            yield from tensors_in(part)
+    elif isinstance(batch, (list, tuple)):
+        for part in batch:
+            yield from tensors_in(part)
+
+
+def steps_per_epoch(feed: Feed, batches_per_step: int) -> int | None:
+    """Return the optimizer steps between two beginnings, None where that is unknown."""
+    batches = feed.batches_per_epoch
+    return None if batches is None else max(1, batches // batches_per_step)

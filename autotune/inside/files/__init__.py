@@ -1,0 +1,1 @@
+"""Files: the program's files as a trial has changed them, kept apart from the real ones."""

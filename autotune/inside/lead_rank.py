@@ -1,0 +1,504 @@
+"""LeadRank: at each border between two steps it counts, times, and does what the parent asks."""
+
+from __future__ import annotations
+
+import math
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from time import perf_counter, sleep, time
+
+import torch
+
+from autotune.inside.absence import Absence
+from autotune.inside.batchprobe import BatchProbe
+from autotune.inside.compiled import CompileCounter, frames_compiled
+from autotune.inside.data.feed import Feed, steps_per_epoch
+from autotune.inside.meter import Flow, Instruments, Meter
+from autotune.inside.ranks.communication import MIN_STEPS, CommunicationClock
+from autotune.inside.ranks.follower_rank import Tally
+from autotune.inside.ranks.forks import ForkTrainingError
+from autotune.inside.ranks.group import ALONE, Group
+from autotune.inside.ranks.rank_sync import RankCommand, RankSync, Report
+from autotune.inside.seams.parts import PartsClock
+from autotune.inside.standstill import doing, waits_for_processes
+from autotune.inside.step_breakdown import Dissection
+from autotune.inside.step_tracker import Step, StepTracker
+from autotune.machine.probes.host_load import HostLoad
+from autotune.machine.probes.torch_memory import TorchMemory
+from autotune.measurement.measurement import (
+    BatchEffect,
+    Measurement,
+    Memory,
+    RankLoad,
+    StepBreakdown,
+)
+from autotune.program.applied_config import AppliedConfig
+from autotune.rig.wire import (
+    Close,
+    Dissect,
+    Dissected,
+    Ended,
+    Link,
+    LinkClosed,
+    Measure,
+    Measured,
+    NotFinite,
+    Phase,
+    Progress,
+    Ready,
+    Start,
+    ToRig,
+    WindowPlan,
+)
+
+SIGN_OF_LIFE_S = 5.0
+PROGRESS_S = 0.3  # a message costs some 0.1 ms, and nobody reads faster
+RECORDED_S = 0.2  # of steps whose communication is recorded
+MAX_RECORDED_STEPS = 20
+FIRST_WORD_S = 1.0  # without a step; later words come ever more rarely
+LATER_WORDS = 1.5
+LAST_WORD_S = 300.0  # one that stands still for longer has been described; silence then counts
+FIRST_STEPS = 8  # each is told of, so that the parent knows how long a step takes
+
+
+class LeadRank(StepTracker):
+    """Obeys the parent; of several ranks the first, which tells the others.
+
+    Args:
+        link: To the parent.
+        commands: What the parent sends, read from the link by another thread.
+        start: The program, and the config it starts under.
+        started: When the process began to run the program, by ``perf_counter``.
+        quit_process: Ends the process at once.
+        group: The processes that train together.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        commands: queue.SimpleQueue[ToRig],
+        start: Start,
+        started: float,
+        quit_process: Callable[[], None],
+        group: Group = ALONE,
+    ) -> None:
+        super().__init__(start.setting, group, start.program.mode.epochs)
+        self._is_brief = start.program.mode.brief
+        self._link = link
+        self._commands = commands
+        self._setting = start.setting
+        self._started = started
+        self._quit = quit_process
+        self._meetings = RankSync(group)
+        self._communication = CommunicationClock()
+        self._tally = Tally()
+        self._steps_left = 0
+        self._samples_share = 1.0
+        self._last_block: list[Report] = []
+        self._meter: Meter | None = None
+        self._dissection: Dissection | None = None
+        self._probe: BatchProbe | None = None
+        self._probed: BatchEffect | None = None
+        self._asked: Measure | None = None
+        self._asked_at = started
+        self._measured: Measurement | None = None
+        self._memory = TorchMemory("cpu")
+        self._compiled = CompileCounter()
+        self._host_load = HostLoad(os.getppid())
+        self._sent = started
+        self._turn = threading.RLock()  # the meter and the wire are one thread's at a time
+        self._is_answered = False  # or will be by the thread that has said so
+        self._number = 0  # of the parent's last question
+        self._overtime = threading.Timer(0.0, lambda: None)
+        self._is_ready = threading.Event()
+        self._absence = Absence()
+        for work in (self._describe_start, self._watch_forks, self._tell_of_absences):
+            threading.Thread(target=work, daemon=True).start()
+
+    @property
+    def clock(self) -> PartsClock | None:
+        """Counts the parts of the present step while the program is taken apart."""
+        return None if self._dissection is None else self._dissection.clock
+
+    def disturbed(self) -> None:
+        """Leave the present step out."""
+        task = self._meter or self._dissection
+        if task is not None:
+            task.disturb()
+        if self._is_ready.is_set() and perf_counter() - self._sent > SIGN_OF_LIFE_S:
+            self._progress(self._absence.phase)
+
+    def paused(self) -> None:
+        """Stop all clocks at the end of an epoch."""
+        if self.forks.is_child:
+            return
+        with self._turn:
+            self._tally.pause()
+            if self._meter is not None and not self._is_answered:
+                self._meter.pause()
+            self._absence.begin(self.steps)
+
+    def resumed(self, begin_s: float) -> None:
+        """Let them go on with the next epoch, of which its beginning is a part."""
+        if self.forks.is_child:
+            return
+        with self._turn:
+            self._tally.go_on()
+            task = self._meter or self._dissection
+            if task is not None:
+                task.resume(begin_s)
+            self._absence.end()
+
+    def program_ended(self, *, has_failed: bool = False) -> None:
+        """Report what was measured so far, when the program ends in the middle of a window.
+
+        One that fails is not measured: its last word is the answer, and not that to what is asked
+        next, which may be another config.
+        """
+        with self._turn:
+            meter, measured = self._meter, self._measured
+            if not self.steps and self.forks.trainer is not None:
+                self._refuse_forks()
+            elif has_failed:
+                self._is_answered = True
+            elif measured is not None:
+                self._measured = None
+                self._answer(measured)
+            elif meter is not None and not self._is_answered:
+                self._is_answered = True  # also where there is too little to answer with
+                if meter.finish("the program ended", with_what_there_is=self._is_brief):
+                    self._answer(self._measurement(meter))
+            elif self._dissection is not None:
+                self._dissection.close()
+                self._link.send(Dissected(self._dissection.breakdown, self._number))
+
+    def step_made(self) -> None:
+        """Tell the parent of the first steps: it cannot know how long they take."""
+        super().step_made()
+        if self._is_ready.is_set():
+            if self._absence.is_another_stage(self.steps, self._feed_steps):
+                self._come_to_an_end()
+            return
+        if self.steps <= FIRST_STEPS or perf_counter() - self._sent > PROGRESS_S:
+            self._tell_start()
+
+    def _come_to_an_end(self) -> None:
+        """End a program as if it had come to its end: what it trains now is not tuned."""
+        self.program_ended()
+        self._link.send(Ended(self.steps, "", "", 0, at_s=time()))
+        self._quit()
+
+    def observed(self) -> None:
+        """Tell the parent what the first steps revealed."""
+        self._memory = TorchMemory(self.observer.device())
+        profile = self.observer.profile(self.config_reads)
+        self._gather(self._tally.report())
+        with self._turn:
+            self._is_ready.set()
+            downloaded_to = tuple(sorted(self.seams.downloads.places))
+            startup_s = perf_counter() - self._started
+            self._link.send(Ready(profile, startup_s, downloaded_to, torch.cuda.device_count()))
+        self._obey()
+
+    def stand_aside(self) -> None:
+        """Let the program train as it is, and tell the parent no more."""
+        super().stand_aside()
+        self._is_ready.set()
+
+    def take_ranks(self, group: Group) -> None:
+        """Lead the ranks that the program starts by itself, before it trains."""
+        super().take_ranks(group)
+        self._meetings = RankSync(group)
+
+    def _forked(self) -> None:
+        super()._forked()
+        self._link.close()  # this process's copy; it would keep the wire open after the rig's end
+
+    def _tell_start(self, what: str = "", unseen: str = "") -> None:
+        with self._turn:
+            if not self._is_ready.is_set():
+                elapsed_s = perf_counter() - self._started
+                progress = Progress("start-up", 0.0, self.steps, elapsed_s, what, unseen)
+                self._link.send(progress)
+                self._sent = perf_counter()
+
+    def _describe_start(self) -> None:
+        """Say now and then what the program does while it makes no step; a thread of its own."""
+        wait_s = FIRST_WORD_S
+        with suppress(LinkClosed):
+            while not self._is_ready.wait(wait_s) and wait_s < LAST_WORD_S:
+                if perf_counter() - self._sent > wait_s / 2:
+                    self._tell_start(doing(), self.seams.by_hand.unseen())
+                wait_s *= LATER_WORDS
+
+    def _tell_of_absences(self) -> None:
+        """Tell the parent when long absences begin and end; a thread of its own."""
+        self._is_ready.wait()
+        with suppress(LinkClosed):
+            while True:
+                sleep(SIGN_OF_LIFE_S)
+                self._absence.tell(self._progress)
+
+    def _watch_forks(self) -> None:
+        """End a program that trains in processes it forks; a thread of its own."""
+        trainer = self.forks.wait_for_trainer(lambda: self.steps > 0, waits_for_processes)
+        if trainer is not None:
+            with suppress(LinkClosed):
+                self._refuse_forks()
+            self._quit()
+
+    def _refuse_forks(self) -> None:
+        with self._turn:
+            self._link.send(Ended(0, ForkTrainingError.__name__, "", 1, at_s=time()))
+
+    def on_step_end(self, step: Step) -> None:
+        """Go on with what the parent asked for."""
+        self._absence.end()
+        self._tally.add(step)
+        self._steps_left -= 1
+        is_meeting = self._steps_left <= 0
+        if self._dissection is not None:
+            self._dissect(self._dissection, step)
+        elif self._probe is not None:
+            if perf_counter() - self._sent > SIGN_OF_LIFE_S:
+                self._progress("warm-up")
+            if self._probe.step(self.loss):
+                self._end_phase(self._probe)
+        elif self._measured is not None:
+            if is_meeting:
+                self._conclude(self._measured)
+        elif self._meter is not None:
+            self._measure(self._meter, step, is_meeting=is_meeting)
+
+    def _measure(self, meter: Meter, step: Step, *, is_meeting: bool) -> None:
+        samples = round(step.samples * self._samples_share)
+        tokens = round(step.tokens * self._samples_share)
+        with self._turn:
+            is_late = self._is_answered
+            closed_a_block = not is_late and meter.step(samples, step.wait_s, tokens)
+            has_failed = closed_a_block and not _is_finite(meter.losses)
+            # Read here alone: once the turn is given away, the end may be the other thread's.
+            is_done = not is_late and meter.is_done
+            self._is_answered |= has_failed or is_done
+        if perf_counter() - self._sent > (PROGRESS_S if closed_a_block else SIGN_OF_LIFE_S):
+            self._progress(meter.phase, meter.blocks[-1].samples_per_s if meter.blocks else 0.0)
+        if not is_meeting:
+            return
+        self._last_block = self._gather(self._tally.report())
+        if is_late:
+            self._obey()
+        elif has_failed:
+            assert self._setting is not None, "a window is measured under a setting"
+            self._link.send(NotFinite(self._setting.config, self._number))
+            self._obey()
+        elif is_done:
+            self._finish(self._measurement(meter))
+        else:
+            if closed_a_block:
+                meter.go_on()
+            self._go_on(RankCommand(meter.steps_to_go))
+
+    def _answer_in_overtime(self, meter: Meter) -> None:
+        """Answer with what the meter has: the program does not come to its next border in time."""
+        with self._turn:
+            if meter is not self._meter or self._is_answered or not meter.end_now():
+                return
+            self._is_answered = True
+            with suppress(LinkClosed):
+                self._answer(self._measurement(meter))
+
+    def _finish(self, measurement: Measurement) -> None:
+        """Send what was measured; of several ranks, record their communication first."""
+        if self._group.world_size == 1:
+            self._answer(measurement)
+            self._obey()
+            return
+        self._measured = measurement
+        steps = math.ceil(RECORDED_S / measurement.step_s)
+        steps = min(MAX_RECORDED_STEPS, max(MIN_STEPS, steps))
+        self._go_on(RankCommand(steps, records=True))
+        self._communication.start()
+
+    def _conclude(self, measurement: Measurement) -> None:
+        recorded = self._gather(self._tally.report(self._communication.stop(self._tally.steps)))
+        ranks = tuple(
+            RankLoad(
+                rank=rank,
+                step_s=report.seconds / report.steps,
+                wait_s=report.wait_s / report.steps,
+                communication_s=recorded[rank].communication_s,
+            )
+            for rank, report in enumerate(self._last_block)
+        )
+        self._measured = None
+        self._answer(replace(measurement, ranks=ranks))
+        self._obey()
+
+    def _answer(self, measurement: Measurement) -> None:
+        self._link.send(Measured(measurement, self._number, self.steps))
+
+    def _gather(self, own: Report) -> list[Report]:
+        """Meet the other ranks; what all of them trained on is told by the same steps of each."""
+        reports = self._meetings.gather(own)
+        ranks = (pid for report in reports[1:] for pid in report.pids)
+        self._host_load.count_in((*self._group.helpers, *ranks))
+        samples = sum(report.samples for report in reports)
+        self._samples_share = samples / own.samples if own.samples else float(len(reports))
+        return reports
+
+    def _go_on(self, order: RankCommand) -> None:
+        self._meetings.announce(order)
+        self._steps_left = order.steps
+        self._tally = Tally()
+
+    def _progress(self, phase: Phase, samples_per_s: float = 0.0) -> None:
+        if self.forks.is_child:
+            return  # the lock may be another thread's that is not here, and the wire is closed
+        with self._turn:
+            self._link.send(Progress(phase, samples_per_s))
+            self._sent = perf_counter()
+
+    def _dissect(self, dissection: Dissection, step: Step) -> None:
+        dissection.step(step.samples, step.wait_s)
+        if dissection.is_done:
+            self._dissection = None
+            self._link.send(Dissected(dissection.breakdown, self._number))
+            self._obey()
+
+    def _measurement(self, meter: Meter) -> Measurement:
+        measurement = meter.measurement(self._memory.read(Memory()))
+        compilation = self._compiled.read()
+        self._compiled.reset()
+        return replace(measurement, compilation=compilation, effect=self._probed)
+
+    def _obey(self) -> None:
+        """Wait for the parent's next command and carry it out."""
+        self._overtime.cancel()
+        match self._commands.get():
+            case Measure(setting, plan, number) as asked:
+                self._meetings.announce(RankCommand(1, setting))
+                self._steps_left = 1
+                with self._turn:
+                    self._meter, self._number = None, number
+                batches = self._unknown_batches(setting)
+                if batches is None:
+                    self._switch(setting)
+                    self._begin_window(plan, number)
+                else:
+                    self._probe = BatchProbe(*batches, self.seams.forward)
+                    self._asked, self._asked_at = asked, perf_counter()
+            case Dissect(plan, number) if self._group.world_size == 1:
+                with self._turn:
+                    self._meter, self._number = None, number
+                self._dissection = Dissection(
+                    plan,
+                    self._instruments(),
+                    self.seams,
+                    lambda: self._feed_of_this_thread,
+                    counts_flops=frames_compiled() == 0,
+                )
+            case Dissect(_, number):  # several ranks are told apart by their loads, not their parts
+                self._link.send(Dissected(StepBreakdown(), number))
+                self._obey()
+            case Close():
+                self._meetings.announce(RankCommand(ends=True))
+                self._quit()
+            case other:
+                raise AssertionError(f"unexpected command {other!r}")
+
+    @property
+    def _feed_of_this_thread(self) -> Feed | None:
+        """The one training loader's feed, if no other thread asks it for batches."""
+        is_alone = len(self.observer.loaders or ()) == 1 and not self.observer.loader_thread
+        return self.feed if is_alone else None
+
+    def _switch(self, setting: AppliedConfig) -> None:
+        before = self._setting.config if self._setting else setting.baseline
+        if setting.config != before:
+            self.hold_schedules()
+            self.note_switch()
+        self.steering.apply(setting, since=self._setting)
+        self._setting = setting
+
+    def _unknown_batches(self, setting: AppliedConfig) -> tuple[int, int] | None:
+        """The batch as it is and the new one, where nobody knows yet what another one does."""
+        before = self._setting.config if self._setting else setting.baseline
+        own, new = before.get("batch_size"), setting.config.get("batch_size")
+        by_itself = "batch_size" in setting.program_knobs or "batch_size" in setting.flags
+        known = setting.sums is not None or (self._probed and self._probed.sums is not None)
+        if not own or not new or own == new or by_itself or known or self._group.world_size > 1:
+            return None
+        return int(own), int(new)
+
+    def _end_phase(self, probe: BatchProbe) -> None:
+        """Go from the batch as it was to the new one, and from that to the window."""
+        assert self._asked is not None, "a probe comes before what was asked for"
+        if not probe.has_turned:
+            self.seams.rates.hold(held=True)
+            self._switch(self._asked.setting)
+            probe.turn()
+            return
+        self._probe, self._probed = None, probe.end()
+        self.seams.rates.hold(held=False)
+        self.steering.set_sums(sums=bool(self._probed.sums))
+        plan, took_s = self._asked.plan, perf_counter() - self._asked_at
+        if plan.most_s is not None:  # what it may take all in all
+            plan = replace(plan, most_s=max(0.0, plan.most_s - took_s))
+        self._begin_window(plan, self._asked.number)
+
+    def _begin_window(self, plan: WindowPlan, number: int) -> None:
+        self._memory.reset()
+        self.loss = None
+        self._tally = Tally()
+        meter = Meter(plan, self._instruments())
+        meter.disturb()  # the switch itself falls into the first step
+        with self._turn:
+            self._meter, self._number, self._is_answered = meter, number, False
+        if plan.most_s is not None:
+            self._overtime = threading.Timer(plan.most_s, self._answer_in_overtime, (meter,))
+            self._overtime.daemon = True
+            self._overtime.start()
+
+    def _instruments(self) -> Instruments:
+        return Instruments(
+            self._flow, self._sync, self._read_loss, self._activity, self._host_load.read
+        )
+
+    def _activity(self) -> int:
+        """Grows while torch compiles, and while its allocator takes memory from the device."""
+        return frames_compiled() + self._memory.segments_taken()
+
+    def _flow(self) -> Flow:
+        feed = self.feed
+        if feed is None or not self.observer.loaders:
+            return Flow()
+        batches = self.batches_per_step
+        ready = feed.ready_batches
+        samples = self.samples_between_starts or feed.samples_per_epoch
+        return Flow(
+            buffered_steps=math.ceil(feed.buffered_batches / batches),
+            cycle_steps=max(1, math.ceil(feed.num_workers / batches)),
+            steps_per_epoch=steps_per_epoch(feed, batches),
+            samples_per_epoch=samples and round(samples * self._samples_share),
+            start_s=feed.start_s,
+            starts=self.starts,
+            ready_steps=None if ready is None else ready / batches,
+            has_idle_workers=feed.has_idle_workers,
+        )
+
+    def _sync(self) -> None:
+        if self.observer.device() != "cpu":
+            torch.accelerator.synchronize()
+
+    def _read_loss(self) -> float | None:
+        return None if self.loss is None else float(self.loss.item())
+
+
+def _is_finite(losses: Sequence[float | None]) -> bool:
+    """Tell whether the last loss is a number, as far as the program shows one."""
+    last = losses[-1] if losses else None
+    return last is None or math.isfinite(last)

@@ -1,0 +1,112 @@
+"""FollowerRank: a rank that does what the first one says, at the borders where they meet."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from time import perf_counter
+
+from autotune.inside.ranks.communication import CommunicationClock
+from autotune.inside.ranks.group import Group
+from autotune.inside.ranks.rank_sync import RankCommand, RankSync, Report
+from autotune.inside.step_tracker import Step, StepTracker
+from autotune.measurement.run_mode import Epochs
+from autotune.program.applied_config import AppliedConfig
+
+
+class FollowerRank(StepTracker):
+    """Counts borders, and attends the meetings.
+
+    Args:
+        setting: What the program starts under; None leaves it as it is.
+        group: The processes that train together.
+        quit_process: Ends the process at once.
+        epochs: How the program's epochs end.
+    """
+
+    def __init__(
+        self,
+        setting: AppliedConfig | None,
+        group: Group,
+        quit_process: Callable[[], None],
+        epochs: Epochs = Epochs.ENDLESS,
+    ) -> None:
+        super().__init__(setting, group, epochs)
+        self._setting = setting
+        self._quit = quit_process
+        self._meetings = RankSync(group)
+        self._communication = CommunicationClock()
+        self._tally = Tally()
+        self._steps_left = 0
+
+    def observed(self) -> None:
+        """Meet for the first time."""
+        self._meet()
+
+    def paused(self) -> None:
+        """Stop the clock at the end of an epoch."""
+        self._tally.pause()
+
+    def resumed(self, begin_s: float) -> None:  # noqa: ARG002
+        """Let it go on with the next epoch."""
+        self._tally.go_on()
+
+    def on_step_end(self, step: Step) -> None:
+        """Meet, if this is where."""
+        self._tally.add(step)
+        self._steps_left -= 1
+        if self._steps_left <= 0:
+            self._meet()
+
+    def _meet(self) -> None:
+        communication_s = self._communication.stop(self._tally.steps)
+        self._obey(self._meetings.attend(self._tally.report(communication_s)))
+        self._tally = Tally()
+
+    def _obey(self, order: RankCommand) -> None:
+        self._steps_left = order.steps
+        if order.ends:
+            self._quit()
+        if order.setting is not None:
+            before = self._setting.config if self._setting else order.setting.baseline
+            if order.setting.config != before:
+                self.hold_schedules()
+                self.note_switch()
+            self.steering.apply(order.setting, since=self._setting)
+            self._setting = order.setting
+        if order.records:
+            self._communication.start()
+
+
+class Tally:
+    """Adds up the steps between two meetings."""
+
+    def __init__(self) -> None:
+        self._began = perf_counter()
+        self._paused_at: float | None = None
+        self._samples = self.steps = 0
+        self._wait_s = 0.0
+
+    def pause(self) -> None:
+        """Leave out what comes now."""
+        self._paused_at = perf_counter()
+
+    def go_on(self) -> None:
+        """Count time again."""
+        if self._paused_at is not None:
+            self._began += perf_counter() - self._paused_at
+            self._paused_at = None
+
+    def add(self, step: Step) -> None:
+        """Count a step."""
+        self._samples += step.samples
+        self.steps += 1
+        self._wait_s += step.wait_s
+
+    def report(self, communication_s: float | None = None) -> Report:
+        """Return what was counted."""
+        seconds = perf_counter() - self._began
+        workers = (child.pid for child in multiprocessing.active_children() if child.pid)
+        pids = (os.getpid(), *workers)
+        return Report(self._samples, self.steps, seconds, self._wait_s, communication_s, pids)

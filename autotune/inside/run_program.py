@@ -1,0 +1,168 @@
+"""Runs the user's program as Python itself would: a script, a module, a function, a pickle."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import inspect
+import os
+import pickle
+import runpy
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, assert_never
+
+from autotune.inside.code.frames import note_program
+from autotune.knobs import registry
+from autotune.program.config import Config, KnobValue
+from autotune.program.program import Program, ProgramKind
+
+
+@dataclass(frozen=True)
+class RecordedConfig(Config):
+    """A Config that notes which knobs the program reads, and the value it got for each."""
+
+    reads: dict[str, KnobValue] = field(default_factory=dict)
+
+    def __getitem__(self, knob: str) -> KnobValue:
+        if knob not in self.values_by_knob:
+            raise KeyError(
+                f"{knob}: the baseline has no value for it. "
+                f"Read it with the program's own value as default: config.get({knob!r}, ...)"
+            )
+        self._note(knob, self.values_by_knob[knob])
+        return self.values_by_knob[knob]
+
+    def get(self, knob: str, default: Any = None) -> Any:
+        """Return the value of a knob, or the program's own value where the config has none."""
+        if knob in self.values_by_knob:
+            return self[knob]
+        self._note(knob, default)
+        return default
+
+    def _note(self, knob: str, value: object) -> None:
+        """Note a read; names and values that are no knob's are the program's own affair."""
+        if knob in registry() and isinstance(value, KnobValue):
+            self.reads[knob] = value
+
+    def __hash__(self) -> int:
+        return super().__hash__()
+
+
+SeeKeywords = Callable[[inspect.Signature, dict[str, KnobValue]], None]
+
+
+def run(
+    program: Program, config: RecordedConfig, see_keywords: SeeKeywords = lambda *_: None
+) -> None:
+    """Run a program to its end in this process; its exceptions pass through.
+
+    Args:
+        program: The program.
+        config: For a function that asks for it.
+        see_keywords: Told what a function takes, and what of it is given.
+    """
+    sys.argv = [program.path_typed or program.target, *program.args]
+    if program.import_root:
+        sys.path.insert(0, program.import_root)
+    note_program(program.source)
+    _filter_warnings(program.warning_filters)
+    match program.kind:
+        case ProgramKind.SCRIPT:
+            _run_script(Path(program.cwd), sys.argv[0])
+        case ProgramKind.MODULE:
+            _run_module(program.target)
+        case ProgramKind.FILE_FUNCTION:
+            _call(_from_file(Path(program.target), program.function), program, config, see_keywords)
+        case ProgramKind.MODULE_FUNCTION:
+            module = importlib.import_module(program.target)
+            _call(getattr(module, program.function), program, config, see_keywords)
+        case ProgramKind.PICKLED_FUNCTION:
+            function = pickle.loads(Path(program.target).read_bytes())  # noqa: S301 - our own file
+            _call(function, program, config, see_keywords)
+        case _:
+            assert_never(program.kind)
+
+
+def _filter_warnings(filters: Sequence[str]) -> None:
+    """Do what ``python -W`` does; processes that the program spawns inherit it."""
+    sys.warnoptions.extend(filters)
+    warnings._processoptions(filters)  # type: ignore[attr-defined]  # noqa: SLF001 - as Python does
+
+
+def _run_script(cwd: Path, typed: str) -> None:
+    """Execute a file as ``__main__``, as ``python FILE`` does.
+
+    Python makes the path absolute and leaves the rest of it as it was typed. The module stays in
+    sys.modules: workers started by spawn import the script by its name.
+    """
+    path = os.path.join(cwd, typed)  # noqa: PTH118 - a Path would normalise it
+    main = _new_main()
+    vars(main).update(
+        __file__=path,
+        __cached__=None,
+        __loader__=importlib.machinery.SourceFileLoader("__main__", path),
+    )
+    code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
+    exec(code, vars(main))  # noqa: S102 - the user's own program
+
+
+def _run_module(name: str) -> None:
+    """Execute a module as ``__main__``, as ``python -m`` does: by the function that it calls."""
+    _new_main()
+    sys.argv[0] = "-m"  # until the module's file is found
+    runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def _new_main() -> ModuleType:
+    """Put a fresh ``__main__`` in the place of ours, with what Python itself sets in one."""
+    main = ModuleType("__main__")
+    vars(main)["__builtins__"] = __builtins__
+    if "__annotations__" in vars(sys.modules["__main__"]):  # up to Python 3.13
+        vars(main)["__annotations__"] = {}
+    sys.modules["__main__"] = main
+    return main
+
+
+def _from_file(path: Path, function: str) -> Callable[..., Any]:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None, "a .py file has a spec"
+    assert spec.loader is not None, "a .py file has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    found: Callable[..., Any] = getattr(module, function)
+    return found
+
+
+def _call(
+    function: Callable[..., Any],
+    program: Program,
+    config: RecordedConfig,
+    see_keywords: SeeKeywords,
+) -> None:
+    signature = inspect.signature(function)
+    see_keywords(signature, dict(program.keywords))
+    keywords: dict[str, Any] = dict(program.keywords)
+    if "config" in signature.parameters:
+        keywords["config"] = config
+    function(*program.args, **keywords)
+
+
+def own_frames(traceback: Any) -> Any:
+    """Return the traceback from the user's first frame on: our own frames above it go."""
+    package = str(Path(__file__).parent.parent) + os.sep
+    frames = list(_frames(traceback))
+    user = (f for f in frames if not f.tb_frame.f_code.co_filename.startswith((package, "<frozen")))
+    return next(user, traceback)
+
+
+def _frames(traceback: Any) -> Iterator[Any]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next

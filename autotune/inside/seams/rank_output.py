@@ -1,0 +1,257 @@
+"""The seam that silences ranks beside the first: one program is heard, and one writes files.
+
+Covered: what is printed, progress bars, log handlers, experiment trackers, ``torch.save``, files
+opened for writing, also by the C code of safetensors, HDF5, SQLite and cv2, renamed, linked or
+removed, directories made. A checkpoint that such a rank would have saved and loads again is the one
+that the first rank saved at the same turn, whatever names they give it, and wherever the first rank
+has brought it; other files that it writes, and checkpoints among temporary files, are its own, in a
+folder that ends with it. Not covered: what other libraries write by their own C code.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import torch
+
+from autotune.inside.ranks.group import Group
+from autotune.inside.seams.base import Patches, Seam
+from autotune.inside.seams.rank_files import RankFilesSeam
+from autotune.program.trackers import TRACKERS_OFF
+
+PATIENCE_S = 300.0  # for the first rank to write a checkpoint
+POLL_S = 0.02
+
+
+def mute_output() -> None:
+    """Print nothing from here on but the error that ends the process."""
+    nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open to the end
+    os.dup2(nowhere.fileno(), 1)
+    sys.stdout = sys.stderr = nowhere
+    sys.excepthook = partial(traceback.print_exception, file=sys.__stderr__)
+    os.environ.update(TRACKERS_OFF, TQDM_DISABLE="1")
+
+
+class RankOutputSeam(RankFilesSeam):
+    """Keeps a rank from writing where the first rank writes."""
+
+    def __init__(self, shadow_dir: Path, unguarded: Sequence[Path], group: Group) -> None:
+        super().__init__(shadow_dir, unguarded)
+        self._group = group
+        self._turns = 0  # of saving checkpoints
+        self._turn_of: dict[str, int] = {}  # by where this rank would have the checkpoint
+
+    def install(self) -> None:
+        """Begin to keep quiet."""
+        self._shadow_dir.mkdir(parents=True, exist_ok=True)  # while directories can be made
+        super().install()
+        self._patches.replace(shutil, "rmtree", self._unless_guarded(shutil.rmtree))
+        for owner, name, places in (
+            (shutil, "copyfile", lambda src, dst: (os.path.realpath(src), os.path.realpath(dst))),
+            (os, "symlink", lambda src, dst: (_linked(src, dst), _place(dst))),
+            (os, "link", lambda src, dst: (_place(src), _place(dst))),
+        ):
+            self._patches.replace(owner, name, self._pass_on_by(getattr(owner, name), places))
+        self._patches.replace(shutil, "copytree", self._copytree_by(shutil.copytree))
+        for name in ("copymode", "copystat"):
+            self._patches.replace(shutil, name, self._unless_target_guarded(getattr(shutil, name)))
+
+    def _is_guarded(self, real: str) -> bool:
+        return not f"{real}{os.sep}".startswith(self._unguarded)
+
+    def _path_for(self, path: Any, mode: str) -> Any:
+        if isinstance(path, str):
+            if set(mode) & set("ax+") and not os.path.exists(path):
+                mode = "w"
+            if "r" in mode:
+                path = self._place_of(path)
+        return super()._path_for(path, mode)
+
+    def _rename_by(self, original: Callable[..., None]) -> Callable[..., None]:
+        seam = self
+
+        def rename(src: Any, dst: Any, **kwargs: Any) -> None:
+            source, target = os.path.realpath(src), os.path.realpath(dst)
+            if (shadow := seam._shadows.pop(source, None)) is not None:
+                seam._shadows[target] = shadow
+            elif not seam._is_guarded(target):
+                original(src, dst, **kwargs)
+            seam._pass_on(_place(src), _place(dst))
+
+        return rename
+
+    def _pass_on_by(
+        self, original: Callable[..., Any], places: Callable[[Any, Any], tuple[str, str]]
+    ) -> Callable[..., Any]:
+        """The first rank copies or links; what is a checkpoint of its goes on being one."""
+        seam = self
+
+        def call(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
+            source, target = places(src, dst)
+            if not seam._is_guarded(target):
+                original(src, dst, *args, **kwargs)
+            seam._pass_on(source, target)
+            return dst
+
+        return call
+
+    def _copytree_by(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        seam = self
+
+        def copytree(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
+            source, target = os.path.realpath(src), os.path.realpath(dst)
+            if not seam._is_guarded(target):
+                return original(src, dst, *args, **kwargs)
+            for known in [k for k in seam._turn_of if k.startswith(source + os.sep)]:
+                seam._pass_on(known, target + known.removeprefix(source))
+            return dst
+
+        return copytree
+
+    def _unless_target_guarded(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        seam = self
+
+        def call(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
+            if not seam._is_guarded(os.path.realpath(dst)):
+                return original(src, dst, *args, **kwargs)
+            return None
+
+        return call
+
+    def _redirect_mkdir(self) -> None:
+        self._patches.replace(os, "mkdir", self._unless_guarded(os.mkdir))
+
+    def _unless_guarded(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        seam = self
+
+        def call(path: Any, *args: Any, **kwargs: Any) -> Any:
+            if not seam._is_guarded(os.path.realpath(path)):
+                return original(path, *args, **kwargs)
+            return None
+
+        return call
+
+    def _redirect_torch(self) -> None:
+        original_save, original_load = torch.save, torch.load
+        seam = self
+
+        def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
+            if isinstance(f, (str, os.PathLike)):
+                real = os.path.realpath(f)
+                seam._turns += 1
+                seam._turn_of[real] = seam._turns
+                seam._shadows.pop(real, None)
+                if seam._is_guarded(real):
+                    return
+                f = seam._shadows[real] = seam._shadow_of(real)
+            original_save(obj, f, *args, **kwargs)
+
+        def load(f: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(f, (str, os.PathLike)):
+                f = seam._place_of(os.fspath(f))
+            return original_load(f, *args, **kwargs)
+
+        self._patches.replace(torch, "save", save)
+        self._patches.replace(torch, "load", load)
+
+    def _pass_on(self, source: str, target: str) -> None:
+        if source in self._turn_of:
+            self._turn_of[target] = self._turn_of[source]
+
+    def _place_of(self, path: str) -> str:
+        """Return where to read a file: of a checkpoint, where the first rank has it by now."""
+        real = os.path.realpath(path)
+        if real in self._shadows:
+            return str(self._shadows[real])
+        turn = max(self._turn_of.get(name, 0) for name in (real, _place(path)))
+        if not turn or not self._is_guarded(real):
+            return path
+        until = monotonic() + PATIENCE_S
+        while (place := told_place(self._group, turn)) is None:
+            if monotonic() > until:
+                raise TimeoutError(
+                    f"rank {self._group.rank} waits for {path}, which the first rank never saves: "
+                    "the ranks decide otherwise. Leave strategy and world_size out of the search."
+                )
+            sleep(POLL_S)
+        return place
+
+
+class TellSavesSeam(Seam):
+    """On the first rank: tells the others where checkpoints are saved, renamed and copied to.
+
+    Args:
+        group: The processes that train together.
+        place_of: Returns where a file lies that was saved by a name.
+    """
+
+    def __init__(self, group: Group, place_of: Callable[[str], str]) -> None:
+        self._group = group
+        self._place_of = place_of
+        self._turns = 0
+        self._turn_of: dict[str, int] = {}
+        self._places: dict[int, list[str]] = {}
+        self._patches = Patches()
+
+    def install(self) -> None:
+        """Begin to tell."""
+        original = torch.save
+        seam = self
+
+        def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
+            original(obj, f, *args, **kwargs)
+            if isinstance(f, (str, os.PathLike)):
+                seam._turns += 1
+                seam._tell(os.path.realpath(f), seam._turns)
+
+        self._patches.replace(torch, "save", save)
+        for name in ("replace", "rename"):
+            self._pass_on(os, name, _place)
+        self._pass_on(shutil, "copyfile", os.path.realpath)
+
+    def _pass_on(self, owner: Any, name: str, place_of: Callable[[Any], str]) -> None:
+        original = getattr(owner, name)
+        seam = self
+
+        def call(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
+            source, target = place_of(src), place_of(dst)
+            done = original(src, dst, *args, **kwargs)
+            if source in seam._turn_of:
+                seam._tell(target, seam._turn_of[source])
+            return done
+
+        self._patches.replace(owner, name, call)
+
+    def _tell(self, real: str, turn: int) -> None:
+        self._turn_of[real] = turn
+        self._places.setdefault(turn, []).append(self._place_of(real))
+        self._group.store.set(_turn_key(turn), self._places[turn])
+
+
+def told_place(group: Group, turn: int) -> str | None:
+    """Return where the first rank has the checkpoint of a turn by now, None until it has."""
+    places: list[str] = group.store.look(_turn_key(turn)) or []
+    return next((place for place in reversed(places) if os.path.exists(place)), None)
+
+
+def _place(path: str | os.PathLike[str]) -> str:
+    """Where a file lies that is renamed: of a link, the link itself."""
+    folder, name = os.path.split(path)
+    return os.path.join(os.path.realpath(folder), name)
+
+
+def _linked(path: str | os.PathLike[str], link: str | os.PathLike[str]) -> str:
+    """Where a file lies that a link is made to, by a path from the link's folder."""
+    return os.path.realpath(os.path.join(os.path.dirname(link), path))
+
+
+def _turn_key(turn: int) -> str:
+    return f"checkpoint/{turn}"

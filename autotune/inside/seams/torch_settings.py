@@ -1,0 +1,199 @@
+"""Switches that hold for the whole process, by the names of their knobs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch.autograd import profiler
+from torch.backends import cuda, cudnn, mkldnn
+
+from autotune.inside.seams.base import Patches, Seam
+from autotune.program.config import KnobValue
+
+
+class TorchSettingsSeam(Seam):
+    """Sets process-wide switches, and sets them again after the program's own set-up code."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[str, KnobValue] = {}
+        self._patches = Patches()
+
+    @property
+    def is_needed(self) -> bool:
+        """Some switch was asked for."""
+        return bool(self._wanted)
+
+    def switch(self, name: str, value: KnobValue) -> None:
+        """Set a switch of SWITCHES."""
+        self._wanted[name] = value
+        SWITCHES[name](value)
+
+    def settle(self) -> None:
+        """Set again what was asked for: the program may have set its own while it started."""
+        for name, value in self._wanted.items():
+            switch = SWITCHES[name]
+            if isinstance(switch, _Remembering):
+                switch.look_again()
+            switch(value)
+
+    def set_interop_threads(self, threads: int) -> None:
+        """Set torch's inter-op threads; torch allows that once, so the program's own call idles."""
+        torch.set_num_interop_threads(threads)
+        self._patches.replace(torch, "set_num_interop_threads", lambda _threads: None)
+
+
+def profiles() -> bool:
+    """Tell whether a profiler of torch's records."""
+    return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+class _Remembering(ABC):
+    """A switch that can go back to what the program had."""
+
+    def __init__(self) -> None:
+        self._own: tuple[Any, ...] | None = None
+        self._set: tuple[Any, ...] | None = None
+
+    def __call__(self, value: KnobValue) -> None:
+        if self._own is None:
+            self._own = self.read()
+        self._set = self.chosen(value, self._own)
+        self.write(*self._set)
+
+    def look_again(self) -> None:
+        """Remember what the program has set since."""
+        if self._set is not None and (now := self.read()) != self._set:
+            self._own = now
+
+    @abstractmethod
+    def read(self) -> tuple[Any, ...]: ...
+
+    @abstractmethod
+    def write(self, *values: Any) -> None: ...
+
+    @abstractmethod
+    def chosen(self, value: KnobValue, own: tuple[Any, ...]) -> tuple[Any, ...]: ...
+
+
+class _Deterministic(_Remembering):
+    """Deterministic algorithms off, or back on as strict as the program had them."""
+
+    def read(self) -> tuple[Any, ...]:
+        return (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+            bool(cudnn.deterministic),
+        )
+
+    def write(self, *values: Any) -> None:
+        algorithms, warn_only, convolutions = values
+        torch.use_deterministic_algorithms(algorithms, warn_only=warn_only)
+        cudnn.deterministic = convolutions
+
+    def chosen(self, value: KnobValue, own: tuple[Any, ...]) -> tuple[Any, ...]:
+        algorithms, warn_only, convolutions = own
+        return bool(value) and algorithms, warn_only, bool(value) and convolutions
+
+
+def matmul_precision() -> str:
+    """Return how coarsely products of fp32 may be computed: highest, high or medium.
+
+    torch itself does not say once a program has used both its older and its newer names for it, as
+    ``set_float32_matmul_precision("medium")`` and then ``cuda.matmul.allow_tf32 = True``.
+    """
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        by_cuda = torch.cuda.is_available()
+        name = (cuda if by_cuda else mkldnn).matmul.fp32_precision
+        return {"bf16": "medium", "tf32": "high"}.get(name, "highest")
+
+
+class _Tf32(_Remembering):
+    """TF32 products on CUDA, or what the program set itself; the CPU has a knob of its own."""
+
+    def read(self) -> tuple[Any, ...]:
+        return matmul_precision(), bool(cudnn.allow_tf32)
+
+    def write(self, *values: Any) -> None:
+        if torch.cuda.is_available():
+            products, convolutions = values
+            torch.set_float32_matmul_precision(products)
+            cudnn.allow_tf32 = convolutions
+
+    def chosen(self, value: KnobValue, own: tuple[Any, ...]) -> tuple[Any, ...]:
+        return {"tf32": ("high", True), "fp32": ("highest", own[1])}.get(str(value), own)
+
+
+SDPA_BACKENDS: Mapping[str, tuple[Callable[[], bool], Callable[[bool], None]]] = {
+    "flash": (cuda.flash_sdp_enabled, cuda.enable_flash_sdp),
+    "efficient": (cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
+    "math": (cuda.math_sdp_enabled, cuda.enable_math_sdp),
+    "cudnn": (cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp),
+}
+
+
+def sdpa_backend(enabled: tuple[bool, ...] | None = None) -> str:
+    """Return the one backend of attention that is enabled, of several ``auto``."""
+    enabled = _Attention().read() if enabled is None else enabled
+    names = [name for name, is_on in zip(SDPA_BACKENDS, enabled, strict=True) if is_on]
+    return names[0] if len(names) == 1 else "auto"
+
+
+class _Attention(_Remembering):
+    """One backend of scaled dot-product attention, all of them, or what the program had.
+
+    The one of plain arithmetic stays beside a fused one: torch takes it for what that cannot do,
+    as an evaluation in fp32 or a mask of another kind.
+    """
+
+    def read(self) -> tuple[Any, ...]:
+        return tuple(is_on() for is_on, _ in SDPA_BACKENDS.values())
+
+    def write(self, *values: Any) -> None:
+        for (_, enable), value in zip(SDPA_BACKENDS.values(), values, strict=True):
+            enable(value)
+
+    def chosen(self, value: KnobValue, own: tuple[Any, ...]) -> tuple[Any, ...]:
+        if value == sdpa_backend(own):
+            return own
+        return tuple(value in {"auto", name} or name == "math" for name in SDPA_BACKENDS)
+
+
+class _Profiler:
+    """The profiler on, or ended early: whoever left it on gets what it recorded until then."""
+
+    def __init__(self) -> None:
+        self._patches = Patches()
+
+    def __call__(self, enabled: KnobValue) -> None:
+        if enabled or not profiles():
+            return
+        recorded = profiler._disable_profiler()  # type: ignore[attr-defined]  # noqa: SLF001
+
+        def ended_before() -> Any:
+            self._patches.undo()
+            return recorded
+
+        self._patches.replace(profiler, "_disable_profiler", ended_before)
+
+
+def _set_anomaly_detection(enabled: KnobValue) -> None:
+    torch.autograd.set_detect_anomaly(bool(enabled), torch.is_anomaly_check_nan_enabled())
+
+
+SWITCHES: Mapping[str, Callable[[Any], object]] = {
+    "num_threads": torch.set_num_threads,
+    "cudnn_benchmark": partial(setattr, cudnn, "benchmark"),
+    "tf32": _Tf32(),
+    "matmul_precision": torch.set_float32_matmul_precision,
+    "flush_denormal": torch.set_flush_denormal,
+    "sdpa_backend": _Attention(),
+    "deterministic_algorithms": _Deterministic(),
+    "anomaly_detection": _set_anomaly_detection,
+    "autograd_profiler": _Profiler(),
+}

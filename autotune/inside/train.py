@@ -1,0 +1,117 @@
+"""Training under a config: no measuring, no redirects; behind ``autotune run`` and ``apply()``."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+from autotune.errors import UsageError
+from autotune.inside import run_program
+from autotune.inside.ranks.group import Group, is_rank, join, join_in_place
+from autotune.inside.ranks.run_children import RunChildren
+from autotune.inside.steering import install
+from autotune.knobs import launch_plan_for
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config
+from autotune.program.flags import KEYWORD
+from autotune.program.line import read
+from autotune.program.lr import LrRule
+from autotune.program.program import LaunchPlan
+from autotune.results import bestfile
+
+IN_RIG = "AUTOTUNE_RIG"
+IN_RUN = "AUTOTUNE_RUN"
+STARTS_WITH_THE_PROCESS = {"malloc"}
+RATE_NOTES = {
+    LrRule.LINEAR: "the learning rate follows (linear rule)",
+    LrRule.SQRT: "the learning rate follows (sqrt rule)",
+    LrRule.NONE: "the learning rate stays",
+    LrRule.AUTO: "the learning rate of each optimizer follows by its kind",
+}
+
+
+def apply(path: Path, allow_env: Collection[str] = ()) -> None:
+    """Apply a best.yaml to this process; does nothing where autotune already steers the program."""
+    if IN_RIG in os.environ or IN_RUN in os.environ:
+        return
+    from autotune.machine import hardware
+
+    best = bestfile.read(path)
+    said = best.use(path, allow_env)
+    for line in (*said, *best.doubts(hardware.detect(), fingerprint=None)):
+        sys.stderr.write(f"autotune: {line}\n")
+    setting = best.setting
+    plan = launch_plan_for(setting, LaunchPlan((), ".", args=tuple(sys.argv[1:])))
+    sys.argv[1:] = plan.args
+    os.environ.update(plan.env)
+    if plan.ranks is not None:
+        raise UsageError(
+            f"{path} trains in {plan.ranks} ranks, which 'autotune run {path} ...' starts."
+        )
+    late = [knob for knob in setting.changes() if _comes_too_late(knob, setting)]
+    for knob in late:
+        sys.stderr.write(
+            f"autotune: {knob} acts only where a process starts: use 'autotune run {path} ...'.\n"
+        )
+    written = {knob: setting.baseline[knob] for knob in late if knob in setting.baseline}
+    kept = {knob: value for knob, value in setting.config.items() if knob not in late}
+    install(replace(setting, config=Config({**kept, **written})), is_late=True)
+
+
+def _comes_too_late(knob: str, setting: AppliedConfig) -> bool:
+    """Tell whether a knob acts on a function's call or on the start of a process."""
+    flag = setting.flags.get(knob)
+    is_keyword = flag is not None and flag.name.startswith(KEYWORD)
+    return is_keyword or knob in STARTS_WITH_THE_PROCESS or knob.startswith("$")
+
+
+def _ranks_note(setting: AppliedConfig, group: Group) -> str:
+    """What a user must know who reads what the program prints."""
+    strategy = setting.config.get("strategy", "ddp")
+    note = (
+        f"{group.world_size} ranks train by {strategy}. What the program prints of its samples, "
+        "its speed and its training loss is one rank's share."
+    )
+    searched = int(setting.config.get("world_size", 1))
+    if group.world_size != searched:
+        note += (
+            f" A step has {group.world_size / searched:g} times the samples that were searched "
+            f"for; {RATE_NOTES[setting.lr_rule]}."
+        )
+    return note
+
+
+def main(best_path: str, *words: str) -> None:
+    """Run a program under a best.yaml; *words* are its own, see ``Program.words``."""
+    program = read(words).program
+    setting = bestfile.read(Path(best_path)).setting
+    plan = launch_plan_for(setting, LaunchPlan((), program.cwd, args=program.args))
+    config = run_program.RecordedConfig(setting.config)
+    if setting.distributes_itself or not is_rank(os.environ):
+        group = join(os.environ)
+        install(setting, group)
+        if not group.is_launched:
+            started = replace(program, args=()).words
+            command = ("-P", "-m", "autotune.inside.train", best_path, *started)
+            RunChildren(setting, command)
+        run_program.run(plan.of(program), config)
+        return
+    group = join_in_place(has_device_each=setting.device == "cuda")
+    if group.is_first and group.world_size > 1:
+        sys.stderr.write(f"autotune: {_ranks_note(setting, group)}\n")
+    seams = install(setting, group)
+    with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
+        if not group.is_first:  # what it writes elsewhere is none of the user's files
+            tempfile.tempdir = os.environ["TMPDIR"] = folder
+        seams.silence(Path(folder))
+        seams.distribution.agree()
+        run_program.run(plan.of(program), config)
+    group.leave()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

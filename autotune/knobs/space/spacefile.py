@@ -1,0 +1,109 @@
+"""Search spaces as YAML files: the shipped ones by name, the user's own by path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from autotune.errors import FileFormatError, UsageError, did_you_mean
+from autotune.knobs import registry
+from autotune.knobs.space import yamlfile
+from autotune.knobs.space.space import SearchSpace
+from autotune.program.config import KnobValue
+from autotune.program.dangerous_variables import danger_of
+
+VERSION = 1
+KEYS = ("version", "knobs", "fixed")
+AUTO = "auto"
+
+
+def shipped_dir() -> Path:
+    """Return where the shipped spaces are: in the wheel, or beside the package in a clone."""
+    inside = Path(__file__).parents[2] / "search_spaces"
+    return inside if inside.is_dir() else Path(__file__).parents[3] / "search_spaces"
+
+
+def shipped_names() -> list[str]:
+    """Return the names that ``--space`` knows."""
+    return sorted(p.stem for p in shipped_dir().glob("*.yaml"))
+
+
+def load(name_or_path: str) -> SearchSpace:
+    """Return the search space of a shipped name or of a file.
+
+    Raises:
+        UsageError: when there is no such space.
+        FileFormatError: with every fault of the file, each with its line.
+    """
+    if name_or_path in shipped_names():
+        return _parse(yamlfile.read(shipped_dir() / f"{name_or_path}.yaml"))
+    path = Path(name_or_path)
+    if path.suffix not in {".yaml", ".yml"} and not path.is_file():
+        names = shipped_names()
+        raise UsageError(
+            f"There is no search space '{name_or_path}'.{did_you_mean(name_or_path, names)} "
+            f"Shipped are: {', '.join(names)}; or name a YAML file."
+        )
+    return _parse(yamlfile.read(path))
+
+
+def _parse(file: yamlfile.YamlFile) -> SearchSpace:
+    faults = list(_faults(file))
+    knobs: dict[str, tuple[KnobValue, ...] | None] = {}
+    fixed: dict[str, KnobValue] = {}
+    for section, accept in (("knobs", knobs), ("fixed", fixed)):
+        entries = file.data.get(section) or {}
+        if not isinstance(entries, Mapping):
+            faults.append(f"{file.where(section)}: '{section}' holds 'knob: value' lines.")
+            continue
+        for name, raw in entries.items():
+            try:
+                value = _values(str(name), raw) if accept is knobs else _value(str(name), raw)
+            except ValueError as error:
+                faults.append(f"{file.where(section, str(name))}: {error}")
+            else:
+                accept[str(name)] = value  # type: ignore[assignment]
+    if faults:
+        raise FileFormatError("\n".join(faults))
+    return SearchSpace(file.path.stem, {k: v for k, v in knobs.items() if k not in fixed}, fixed)
+
+
+def _faults(file: yamlfile.YamlFile) -> Iterator[str]:
+    for key in file.data:
+        if key not in KEYS:
+            hint = did_you_mean(str(key), KEYS)
+            yield f"{file.where(str(key))}: Unknown key '{key}'.{hint} Keys are: {', '.join(KEYS)}."
+    version = file.data.get("version")
+    if version != VERSION:
+        yield (
+            f"{file.where('version')}: version is {version!r}, this autotune reads {VERSION}. "
+            f"Write 'version: {VERSION}', or upgrade autotune for a later one."
+        )
+    if not file.data.get("knobs") and not file.data.get("fixed"):
+        yield f"{file.path}: 'knobs' is missing or empty. Write for example 'num_workers: auto'."
+
+
+def _values(name: str, raw: object) -> tuple[KnobValue, ...] | None:
+    _check_name(name)
+    if raw == AUTO:
+        return None
+    if isinstance(raw, list) and raw:
+        return tuple(dict.fromkeys(_value(name, item) for item in raw))
+    raise ValueError(f"knob '{name}' takes 'auto' or a list of values, not {raw!r}.")
+
+
+def _value(name: str, raw: object) -> KnobValue:
+    _check_name(name)
+    try:
+        return registry()[name].parse(raw)
+    except ValueError as error:
+        raise ValueError(f"knob '{name}' {error}.") from error
+
+
+def _check_name(name: str) -> None:
+    if name not in registry():
+        hint = did_you_mean(name, registry())
+        raise ValueError(f"Unknown knob '{name}'.{hint} 'autotune knobs' lists them.")
+    variable = name.removeprefix("$")
+    if variable != name and (danger := danger_of(variable)):
+        raise ValueError(f"'{name}': {danger}. Name it yourself: --env {variable}=VALUE,VALUE.")

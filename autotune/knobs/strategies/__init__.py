@@ -1,0 +1,39 @@
+"""The strategies: a family of one file per way to train on several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from autotune.knobs.strategies.base import (
+    Site,
+    Strategy,
+    ddp_refusal,
+    devices_of,
+    in_place_refusal,
+    starts_them_itself,
+)
+from autotune.knobs.strategies.data_parallel import DataParallel
+from autotune.knobs.strategies.ddp import Ddp
+from autotune.knobs.strategies.fsdp import Fsdp
+from autotune.knobs.strategies.model_split import ModelSplit
+from autotune.knobs.strategies.own import Own
+from autotune.knobs.strategies.single import Single
+from autotune.knobs.strategies.zero1 import Zero1
+
+__all__ = [
+    "STRATEGIES",
+    "Site",
+    "Strategy",
+    "ddp_refusal",
+    "devices_of",
+    "in_place_refusal",
+    "starts_them_itself",
+]
+
+STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
+    {
+        strategy.name: strategy
+        for strategy in (Single(), DataParallel(), Ddp(), Fsdp(), Zero1(), ModelSplit(), Own())
+    }
+)

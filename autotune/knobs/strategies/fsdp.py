@@ -1,0 +1,175 @@
+"""The strategy of fully sharded data parallelism (FSDP2).
+
+``fully_shard`` puts sharded parameters in the place of the model's. The program's optimizers follow
+by name, and what leaves the model or an optimizer as a state dict is whole, plain tensors.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from autotune.knobs.base import Here
+from autotune.knobs.strategies.base import Site, Strategy, ranks_refusal
+from autotune.program.config import Config
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+class Fsdp(Strategy):
+    """FSDP2: ranks share weights, gradients and optimizer state, and gather them block by block."""
+
+    name = "fsdp"
+    replaces_parameters = True
+
+    def __init__(self) -> None:
+        self._gathering: list[weakref.ref[Any]] = []  # FSDP's modules; they may stay gathered
+
+    def refusal(self, here: Here) -> str | None:
+        """Return why the data cannot be shared out, or the weights not be sharded."""
+        if here.profile.channels_last:
+            return "the program lays weights out as channels_last, which fsdp cannot shard"
+        return ranks_refusal(here.hardware, here.profile)
+
+    def conflict(self, config: Config) -> str | None:
+        """Shards are pieces of flat memory, without a layout of images."""
+        if config.get("channels_last") is True:
+            return "fsdp shards weights, which channels_last would lay out otherwise."
+        return None
+
+    def distribute(self, module: nn.Module, site: Site) -> nn.Module:
+        """Shard the model block by block, and hand the new parameters to the optimizers."""
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import FSDPModule, fully_shard
+
+        before = dict(module.named_parameters())
+        device = next(iter(before.values())).device.type
+        options = {"mesh": init_device_mesh(device, (site.world_size,)), **_options(site)}
+        if site.options.get("fsdp_shard", "blocks") == "blocks":
+            for block in site.blocks(module):
+                fully_shard(block, **options)
+        fully_shard(module, **options)
+        parts = [part for part in module.modules() if isinstance(part, FSDPModule)]
+        self._gathering += map(weakref.ref, parts)
+        after = dict(module.named_parameters())
+        replaced = {before[name]: after[name] for name in before}
+        for optimizer in site.optimizers:
+            self.hand_over(optimizer, replaced)
+        for part in module.modules():
+            part.register_state_dict_post_hook(_whole_weights)
+            part.register_load_state_dict_pre_hook(_shard_weights)
+        module.register_forward_hook(partial(_let_go, list(after.values())))
+        return module
+
+    def hand_over(self, optimizer: Optimizer, replaced: Mapping[Any, Any]) -> None:
+        """Give an optimizer the new parameters, with the state that was loaded for the old ones."""
+        for group in optimizer.param_groups:
+            kept = [p for p in group["params"] if p not in replaced]
+            if kept and len(kept) < len(group["params"]):  # lists of both kinds have no kernels
+                group.update({name: False for name in ("foreach", "fused") if name in group})
+            group["params"] = [replaced.get(p, p) for p in group["params"]]
+        for old in [p for p in optimizer.state if p in replaced]:
+            new = replaced[old]
+            state = optimizer.state.pop(old)
+            optimizer.state[new] = {key: _sharded_as(new, value) for key, value in state.items()}
+
+    def adopt(self, optimizer: Optimizer, site: Site) -> None:
+        """Let its state be saved whole, and loaded so."""
+        optimizer.register_state_dict_post_hook(_whole_state)
+        optimizer.register_load_state_dict_post_hook(_shard_state)
+        optimizer.register_step_post_hook(lambda *_: self._let_go_of_old_weights())
+        _shard_state(optimizer)
+
+    def _let_go_of_old_weights(self) -> None:
+        """After a step: what was called before it, and never backward, would go on with the old."""
+        for part in filter(None, (known() for known in self._gathering)):
+            part.reshard()
+
+    def sync_gradients(self, called: Any, *, enabled: bool) -> None:
+        """Keep gradients whole on each rank until they are averaged."""
+        called.set_requires_gradient_sync(enabled)
+
+
+def _let_go(trained: Sequence[nn.Parameter], module: nn.Module, *_: Any) -> None:
+    """After an evaluation the model's parameters are the sharded ones again, which are trained.
+
+    So they are after a call between the backward pass and the step: gradients are theirs.
+    """
+    import torch
+    from torch.distributed.fsdp import FSDPModule
+
+    if not torch.is_grad_enabled() or any(p.grad is not None for p in trained):
+        for part in module.modules():
+            if isinstance(part, FSDPModule):
+                part.reshard()
+
+
+def _options(site: Site) -> dict[str, Any]:
+    import torch
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
+
+    # of the outermost module, too, which torch keeps gathered by default: model.zero_grad() between
+    # forward and backward would clear gradients of gathered parameters, which have none
+    reshards = site.options.get("fsdp_reshard_after_forward", True)
+    options: dict[str, Any] = {"reshard_after_forward": bool(reshards)}
+    if site.options.get("fsdp_mixed_precision") == "bf16":
+        options["mp_policy"] = MixedPrecisionPolicy(
+            param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32
+        )
+    if site.options.get("fsdp_cpu_offload"):
+        options["offload_policy"] = CPUOffloadPolicy()
+    return options
+
+
+def _sharded_as(parameter: Any, value: Any) -> Any:
+    """A whole tensor of a parameter's shape, sharded as that is; anything else as it is."""
+    import torch
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    if not isinstance(parameter, DTensor) or not isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, DTensor) or value.shape != parameter.shape:
+        return value
+    value = value.to(parameter.device)
+    # every rank holds the whole: each keeps its own piece, nothing is sent
+    return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
+
+
+def _whole(value: Any) -> Any:
+    from torch.distributed.tensor import DTensor
+
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def _whole_weights(_module: nn.Module, state_dict: dict[str, Any], prefix: str, _: Any) -> None:
+    for name, value in state_dict.items():
+        if name.startswith(prefix):
+            state_dict[name] = _whole(value)
+
+
+def _shard_weights(
+    module: nn.Module, state_dict: dict[str, torch.Tensor], prefix: str, *_: Any
+) -> None:
+    for name, parameter in module.named_parameters(recurse=False):
+        key = prefix + name
+        if key in state_dict:
+            state_dict[key] = _sharded_as(parameter, state_dict[key])
+
+
+def _whole_state(_optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+    whole = {
+        number: {key: _whole(value) for key, value in state.items()}
+        for number, state in state_dict["state"].items()
+    }
+    return {**state_dict, "state": whole}
+
+
+def _shard_state(optimizer: Optimizer) -> None:
+    for parameter, state in optimizer.state.items():
+        for key, value in state.items():
+            state[key] = _sharded_as(parameter, value)

@@ -1,0 +1,21 @@
+"""The strategy of one device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.knobs.strategies.base import Site, Strategy
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Single(Strategy):
+    """One process on one device, as the program is written."""
+
+    name = "single"
+    launches_ranks = False
+
+    def distribute(self, module: nn.Module, site: Site) -> nn.Module:
+        """Leave the model alone."""
+        return module

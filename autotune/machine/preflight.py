@@ -1,0 +1,72 @@
+"""Pre-flight: says whether this machine is quiet enough to measure on, and who is busy on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from time import monotonic, sleep
+
+import psutil
+
+from autotune.machine.hardware import Hardware
+from autotune.machine.probes.nvml import GpuWatch
+
+LOOK_S = 0.5
+BUSY_SHARE = 0.10  # of all cores
+NAMED_SHARE = 0.05  # of one core
+MAX_NAMED = 3
+
+
+def doubts(hardware: Hardware, look_s: float = LOOK_S) -> list[str]:
+    """Return what would disturb a measurement now, as sentences for the user."""
+    return [*_cpu_doubts(hardware, look_s), *_gpu_doubts(hardware)]
+
+
+def _cpu_doubts(hardware: Hardware, look_s: float) -> Iterator[str]:
+    before, began = _cpu_seconds(), monotonic()
+    sleep(look_s)
+    after, elapsed_s = _cpu_seconds(), monotonic() - began
+    used = {pid: (after[pid] - before[pid]) / elapsed_s for pid in after.keys() & before.keys()}
+    share = sum(used.values()) / hardware.cpu_quota
+    if share < BUSY_SHARE:
+        return
+    busiest = sorted(used, key=lambda pid: used[pid], reverse=True)[:MAX_NAMED]
+    named = [
+        f"{_name(pid)} {used[pid]:.0%} of a core" for pid in busiest if used[pid] > NAMED_SHARE
+    ]
+    cores = "core" if hardware.cpu_quota == 1 else f"{hardware.cpu_quota} cores"
+    yield (
+        f"The machine is busy: other processes use {share:.0%} of its {cores} "
+        f"({', '.join(named) or 'many small ones'}). Results will be less sure; end them if you "
+        "can."
+    )
+
+
+def _gpu_doubts(hardware: Hardware) -> Iterator[str]:
+    watch = GpuWatch(tuple(gpu.uuid for gpu in hardware.gpus), pid=None)
+    watch.sample(monotonic())
+    names = {gpu.uuid: gpu.name for gpu in hardware.gpus}
+    for reading in watch.readings:
+        gpu = names[reading.uuid]
+        if reading.foreign_processes:
+            users = ", ".join(map(_name, reading.foreign_processes))
+            yield f"Others are on {gpu}: {users}. Results will be less sure; end them if you can."
+        for reason in reading.slowdowns:
+            yield f"{gpu} is slowed down now ({reason}, {reading.temperature_c} degrees Celsius)."
+
+
+def _cpu_seconds() -> Mapping[int, float]:
+    """CPU time of each process but our own tree."""
+    own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    return {
+        process.pid: times.user + times.system
+        for process in psutil.process_iter(["cpu_times"])
+        if process.pid not in own and (times := process.info["cpu_times"]) is not None
+    }
+
+
+def _name(pid: int) -> str:
+    try:
+        return f"{psutil.Process(pid).name()} (process {pid})"
+    except psutil.Error:
+        return f"process {pid}"

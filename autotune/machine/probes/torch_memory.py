@@ -1,0 +1,54 @@
+"""What torch's caching allocator reports; runs inside the program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autotune.machine.probes.base import Probe
+from autotune.measurement.measurement import Memory
+
+
+class TorchMemory(Probe):
+    """Peak allocated and reserved bytes over all CUDA devices; None on others."""
+
+    def __init__(self, device: str) -> None:
+        self._is_cuda = device == "cuda"
+        self._retries = self._failures = 0
+
+    def reset(self) -> None:
+        """Set torch's own peaks back, and give back what an earlier config left in the cache."""
+        if self._is_cuda:
+            import torch
+
+            torch.cuda.empty_cache()
+            for index in range(torch.cuda.device_count()):
+                torch.cuda.reset_peak_memory_stats(index)
+        self._retries, self._failures = self._total("num_alloc_retries"), self._total("num_ooms")
+
+    def segments_taken(self) -> int:
+        """Return how often the allocator has taken memory from the devices so far."""
+        return self._total("segment.all.allocated")
+
+    def read(self, memory: Memory) -> Memory:
+        """Fill in the allocator's peaks."""
+        if not self._is_cuda:
+            return memory
+        import torch
+
+        devices = range(torch.cuda.device_count())
+        return replace(
+            memory,
+            device_allocated_bytes=sum(torch.cuda.max_memory_allocated(i) for i in devices),
+            device_reserved_bytes=sum(torch.cuda.max_memory_reserved(i) for i in devices),
+            alloc_retries=self._total("num_alloc_retries") - self._retries,
+            alloc_failures=self._total("num_ooms") - self._failures,
+        )
+
+    def _total(self, statistic: str) -> int:
+        """One of ``torch.cuda.memory_stats()`` over all devices, 0 without CUDA."""
+        if not self._is_cuda:
+            return 0
+        import torch
+
+        devices = range(torch.cuda.device_count())
+        return sum(int(torch.cuda.memory_stats(i).get(statistic, 0)) for i in devices)

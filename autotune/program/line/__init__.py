@@ -1,0 +1,191 @@
+"""The line that one types, read from its front until program, ranks and variables are known.
+
+``autotune search -- LINE`` starts what LINE starts. It does not run LINE: a launcher in between
+would hide the program from the rigs. So each known word is taken off by its reader, the rest goes
+to the next, and what is left names the program. ``autotune search train.py`` is the shortest line.
+
+Covered: interpreters, variables, torchrun, accelerate, srun, and harmless commands before them.
+Lines that autotune cannot start are answered with the line to type.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autotune.errors import UsageError
+from autotune.program.line import elsewhere, shell_script, torchrun
+from autotune.program.line.accelerate import MODULES as ACCELERATE_MODULES
+from autotune.program.line.accelerate import take_accelerate, take_accelerate_launch
+from autotune.program.line.base import Known, Reader, Shell
+from autotune.program.line.prefixes import HARMLESS, take_harmless
+from autotune.program.line.python import is_python, take_options, take_python
+from autotune.program.line.slurm import take_srun
+from autotune.program.line.target import program_at
+from autotune.program.line.torchrun import take_torchrun
+from autotune.program.line.variables import is_assignment, take_assignments, take_env
+from autotune.program.program import Program
+
+__all__ = ["Line", "Shell", "read", "words_of"]
+
+READERS: Mapping[str, Reader] = {
+    "env": take_env,
+    "torchrun": take_torchrun,
+    "accelerate": take_accelerate,
+    "accelerate-launch": take_accelerate_launch,
+    "srun": take_srun,
+    **dict.fromkeys(HARMLESS, take_harmless),
+}
+Refusal = Callable[[tuple[str, ...], Known, Shell], UsageError]
+REFUSALS: Mapping[str, Refusal] = {
+    **dict.fromkeys(elsewhere.MANAGERS, elsewhere.refuse_manager),
+    **dict.fromkeys(elsewhere.OUTER, elsewhere.refuse_outer),
+    **dict.fromkeys(elsewhere.PROFILERS, elsewhere.refuse_profiler),
+    **dict.fromkeys(elsewhere.LAUNCHERS, elsewhere.refuse_launcher),
+    **dict.fromkeys(shell_script.SHELLS, shell_script.refuse_script),
+}
+SCRIPT_ENDS = (".sh", ".bash", ".slurm", ".sbatch")
+OPERATORS = frozenset({"|", "||", "&&", ";", "&", ">", ">>", "<", "2>&1", "2>", "&>"})
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line that was read.
+
+    Attributes:
+        program: What it starts.
+        notes: What the user should know of how it was read, one sentence each.
+    """
+
+    program: Program
+    notes: tuple[str, ...] = ()
+
+
+def words_of(command: str | Sequence[str]) -> tuple[str, ...]:
+    """Return a command's words; text is parted as a shell would, but not expanded.
+
+    Raises:
+        UsageError: for what only a shell can do.
+    """
+    if not isinstance(command, str):
+        return tuple(map(str, command))
+    try:
+        words = tuple(shlex.split(command))
+    except ValueError as error:
+        raise UsageError(f"command={command!r} has an open quote.") from error
+    if found := sorted(OPERATORS & set(words)):
+        raise UsageError(
+            f"command={command!r} needs a shell for {' '.join(found)}. Give the one program that "
+            "trains, without pipes and redirections."
+        )
+    return words
+
+
+def read(words: Sequence[str], shell: Shell | None = None, ranks: int | None = None) -> Line:
+    """Return the program that a line starts.
+
+    Args:
+        words: The line, parted as a shell parts it. A first ``--`` is dropped.
+        shell: Where it is typed; by default where this process runs.
+        ranks: How many ranks the user asks for besides; None leaves it to the line.
+
+    Raises:
+        UsageError: when nothing can be started by it, with the line to type.
+    """
+    whole = tuple(words)[1:] if tuple(words[:1]) == ("--",) else tuple(words)
+    shell = shell or Shell.here(whole)
+    rest, known = whole, Known()
+    while rest and (reader := _reader_of(rest, known, shell)):
+        rest, known = reader(rest, known, shell)
+    if not rest:
+        raise UsageError(
+            f"'{shlex.join(whole)}' names no program to train. Type: {shell.command} train.py"
+        )
+    program = program_at(rest, known, shell)
+    program = _with_ranks(program, ranks)
+    if rest != whole or not _is_short(program, rest):
+        place = len(whole) - len(program.args)
+        program = replace(program, command=whole[:place])
+    return Line(program, known.notes)
+
+
+def _reader_of(words: tuple[str, ...], known: Known, shell: Shell) -> Reader | None:
+    """Return who reads the first word, None where it is the program.
+
+    Raises:
+        UsageError: for a word that starts what autotune cannot.
+    """
+    word, name = words[0], Path(words[0]).name
+    if known.is_python:
+        return _reader_of_module(words, known, shell) if word == "-m" else None
+    if word.startswith("-"):
+        return take_options
+    if _is_users_file(word, shell):
+        return None
+    if is_assignment(word):
+        return take_assignments
+    if refuse := _refusal_of(name):
+        raise refuse(words, known, shell)
+    return take_python if is_python(word) else READERS.get(name)
+
+
+def _is_users_file(word: str, shell: Shell) -> bool:
+    """Tell whether a word that reads like a command, or like A=1, is a file that was written here.
+
+    A path that nobody may execute is no command.
+    """
+    path = shell.cwd / word
+    if word.endswith(SCRIPT_ENDS) or not path.is_file():
+        return False
+    return "/" not in word or is_assignment(word) or not os.access(path, os.X_OK)
+
+
+def _refusal_of(name: str) -> Refusal | None:
+    """Return what answers a command that autotune cannot start, None for others."""
+    return shell_script.refuse_script if name.endswith(SCRIPT_ENDS) else REFUSALS.get(name)
+
+
+def _reader_of_module(words: tuple[str, ...], known: Known, shell: Shell) -> Reader | None:
+    """Return who reads ``-m MODULE``, None where the module is the program."""
+    module = words[1] if len(words) > 1 else ""
+    if module in elsewhere.PROFILER_MODULES:
+        raise elsewhere.refuse_profiler(("python", *words), known, shell)
+    if module in torchrun.MODULES:
+        return _as("torchrun", take_torchrun)
+    if module == torchrun.OLD_MODULE:
+        return _as("torchrun", torchrun.take_old_launcher)
+    if module in ACCELERATE_MODULES:
+        is_launch = module == "accelerate.commands.launch"
+        return _as("accelerate", take_accelerate, *(["launch"] if is_launch else []))
+    return None
+
+
+def _as(name: str, reader: Reader, *more: str) -> Reader:
+    """Return a reader of ``-m MODULE …`` that reads it as a command of another name.
+
+    A launcher starts interpreters of its own: the options of the one that runs it end there.
+    """
+
+    def take(words: tuple[str, ...], known: Known, shell: Shell) -> tuple[tuple[str, ...], Known]:
+        return reader((name, *more, *words[2:]), known.without_python(), shell)
+
+    return take
+
+
+def _is_short(program: Program, words: tuple[str, ...]) -> bool:
+    """Tell whether ``str(program)`` shows the line without being told how it was typed."""
+    return words[0] != "-m" and str(program) == shlex.join(words)
+
+
+def _with_ranks(program: Program, ranks: int | None) -> Program:
+    if ranks is None:
+        return program
+    if program.ranks is not None and program.ranks != ranks:
+        raise UsageError(
+            f"--nproc-per-node {ranks} is asked for, and the line starts {program.ranks} ranks. "
+            "Say it once."
+        )
+    return replace(program, ranks=ranks)

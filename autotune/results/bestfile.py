@@ -1,0 +1,304 @@
+"""best.yaml: what it holds, how it is written, and clear errors when an edited one is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from autotune.errors import FileFormatError, did_you_mean
+from autotune.knobs import registry
+from autotune.knobs.space import yamlfile
+from autotune.machine.hardware import Hardware
+from autotune.measurement.measurement import Memory
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config, KnobValue
+from autotune.program.dangerous_variables import refuse_unless_allowed
+from autotune.program.flags import AS_WRITTEN, KEYWORD, Flag, as_text
+from autotune.program.lr import LrRule
+from autotune.program.profile import LoaderFacts, OptimizerFacts
+from autotune.results.former_names import with_present_names
+
+VERSION = 1
+HEADER = """\
+# Written by autotune. Train with it:  autotune run {name} {program}
+# Values under 'config' may be edited; what differs from 'baseline' is applied.
+"""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ProgramSection(_Section):
+    """Which program this was searched for, and the loader that its loader knobs act on."""
+
+    command: str
+    fingerprint: str
+    device: str
+    loader: LoaderFacts | None = None
+    program_knobs: tuple[str, ...] = ()
+    program_autocast: bool = False
+    program_scaler: bool = False
+    trainer: str = ""
+    flags: dict[str, Flag] = Field(default_factory=dict)
+    distributes_itself: str = ""
+    optimizers: tuple[OptimizerFacts, ...] = ()
+    ranks: int | None = None
+
+
+class SpeedupSection(_Section):
+    """Confirmed speedup over the baseline with its 95 % interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+class ThroughputSection(_Section):
+    """Samples per second, end to end."""
+
+    baseline: float
+    best: float
+
+
+class MemorySection(_Section):
+    """Peaks in bytes; null where nothing reports them."""
+
+    baseline: Memory
+    best: Memory
+
+
+class LearningSection(_Section):
+    """What the config means for learning: the batch, the learning rate, the loss that was seen."""
+
+    lr_rule: LrRule
+    sums: bool | None = None
+    lr_factor: float
+    batch_size: dict[Literal["baseline", "best"], int | None]
+    loss: dict[Literal["baseline", "best"], float | None]
+    note: str
+
+
+class SearchSection(_Section):
+    """What the search did.
+
+    Attributes:
+        compile_seconds: What compiling costs a run of ``config``, None where it does not compile.
+        break_even_steps: Steps after which a run that compiles has caught up with the baseline.
+    """
+
+    trials: int
+    seconds: float
+    compile_seconds: float | None = None
+    break_even_steps: int | None = None
+    verdict: str
+    confirmed: bool
+    processes: int
+    date: str
+
+
+class BestFile(_Section):
+    """A whole best.yaml."""
+
+    version: Literal[1] = 1
+    program: ProgramSection
+    config: dict[str, KnobValue]
+    baseline: dict[str, KnobValue]
+    speedup: SpeedupSection
+    throughput: ThroughputSection
+    memory: MemorySection
+    learning: LearningSection
+    hardware: Hardware
+    versions: dict[str, str] = Field(default_factory=dict)
+    search: SearchSection
+
+    @property
+    def setting(self) -> AppliedConfig:
+        """The config with what is needed to apply it."""
+        return AppliedConfig(
+            config=Config(self.config),
+            baseline=Config(self.baseline),
+            loader=self.program.loader,
+            lr_rule=self.learning.lr_rule,
+            program_knobs=self.program.program_knobs,
+            device=self.program.device,
+            program_autocast=self.program.program_autocast,
+            program_scaler=self.program.program_scaler,
+            trainer=self.program.trainer,
+            flags=self.program.flags,
+            distributes_itself=self.program.distributes_itself,
+            optimizers=self.program.optimizers,
+            sums=self.learning.sums,
+        )
+
+    def doubts(self, hardware: Hardware, fingerprint: str | None) -> list[str]:
+        """Return what differs from where the file was made, one sentence each."""
+        there = self._hardware_with_versions()
+        found = [
+            f"{difference}. The best config may be another one here; search again."
+            for difference in there.differences(hardware)
+        ]
+        if fingerprint is not None and fingerprint != self.program.fingerprint:
+            found.append(
+                f"The program has changed since the search ({self.program.command}). "
+                "Search again if the change matters to speed."
+            )
+        return found
+
+    def ranks_doubt(self, path: Path, ranks: int | None) -> str:
+        """Return what to say where a line starts other ranks than were searched; empty if not.
+
+        Args:
+            path: The file, for what is said.
+            ranks: How many the line starts, None where it starts one process.
+        """
+        searched = self.program.ranks
+        if ranks is None or ranks == searched:
+            return ""
+        return (
+            f"{path.name} was searched with {searched or 'no'} ranks and the line starts {ranks}. "
+            "The best config may be another one; search again."
+        )
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables of the user's own that the config sets."""
+        return {
+            knob.removeprefix("$"): str(value)
+            for knob, value in self.setting.changes().items()
+            if knob.startswith("$") and value != AS_WRITTEN
+        }
+
+    def use(self, path: Path, allow_env: Collection[str] = ()) -> list[str]:
+        """Return what the file hands to the program beside knobs of ours, one sentence each.
+
+        Args:
+            path: The file, for what is said.
+            allow_env: Environment variables that it may set although they load code.
+
+        Raises:
+            UsageError: when it sets others that do; see ``dangerous_variables``.
+        """
+        variables = self.variables
+        allowed = {name.removeprefix("$") for name in allow_env}
+        refuse_unless_allowed(variables, allowed, str(path))
+        said = {"sets environment variables": variables, "passes to the program": self._arguments}
+        return [
+            f"{path.name} {what}: {' '.join(f'{_shown(n)}={_shown(v)}' for n, v in values.items())}"
+            for what, values in said.items()
+            if values
+        ]
+
+    @property
+    def _arguments(self) -> dict[str, str]:
+        """What the config passes by flags and keywords of the program's own."""
+        found = {}
+        for knob, value in self.setting.changes().items():
+            flag = self.program.flags.get(knob)
+            if flag is not None and value != AS_WRITTEN:
+                own = value if knob in flag.spellings else registry()[knob].format_flag(value, flag)
+                found[flag.name.removeprefix(KEYWORD)] = as_text(own)
+        return found
+
+    def write(self, path: Path) -> None:
+        """Write the file whole: to a part file first, then in its place."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = self.model_dump(mode="json", exclude={"hardware": {"versions"}})
+        body = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        on_one_line = " ".join(self.program.command.split())
+        header = HEADER.format(name=path.name, program=on_one_line)
+        part.write_text(header + body, encoding="utf-8")
+        part.replace(path)
+
+    def _hardware_with_versions(self) -> Hardware:
+        return Hardware(**{**vars(self.hardware), "versions": self.versions})
+
+
+def _shown(value: str) -> str:
+    """Return a value as it is told from its neighbours, and harmless to a terminal."""
+    return value if value.isprintable() and value and " " not in value else repr(value)
+
+
+def read(path: Path) -> BestFile:
+    """Read a best.yaml.
+
+    Raises:
+        FileFormatError: when it is unreadable, of a later version or wrong, with the lines.
+    """
+    file = yamlfile.read(path)
+    version = file.data.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise FileFormatError(
+            f"{file.where('version')}: this file has version {version}, this autotune reads up to "
+            f"{VERSION}. Upgrade autotune: pip install -U autotune-torch"
+        )
+    data: dict[str, Any] = dict(file.data)
+    if "program" in data:
+        data["program"] = with_present_names(data["program"])
+    faults = [
+        *_parse_knobs(file, data, "config"),
+        *_parse_knobs(file, data, "baseline"),
+    ]
+    try:
+        best = BestFile.model_validate_json(_as_json(data))
+    except ValidationError as error:
+        faults += [_fault(file, dict(fault)) for fault in error.errors()]
+    if faults:
+        raise FileFormatError("\n".join(faults))
+    return best
+
+
+def _as_json(data: dict[str, Any]) -> str:
+    """JSON mode accepts lists for tuples and text for enums, as YAML gives them."""
+    import json
+
+    return json.dumps(data, default=str)
+
+
+def _parse_knobs(file: yamlfile.YamlFile, data: dict[str, Any], section: str) -> list[str]:
+    """Read the values of a section as the knobs take them; return the faults."""
+    faults = []
+    entries = data.get(section)
+    if not isinstance(entries, dict):
+        return []
+    parsed: dict[str, KnobValue] = {}
+    for name, raw in entries.items():
+        where = file.where(section, str(name))
+        knob = registry().get(str(name))
+        if knob is None:
+            hint = did_you_mean(str(name), registry())
+            faults.append(f"{where}: Unknown knob '{name}'.{hint} 'autotune knobs' lists them.")
+            continue
+        try:
+            parsed[str(name)] = knob.parse(raw)
+        except ValueError as error:
+            faults.append(f"{where}: knob '{name}' {error}.")
+    data[section] = parsed
+    return faults
+
+
+def _fault(file: yamlfile.YamlFile, fault: dict[str, Any]) -> str:
+    keys = tuple(str(part) for part in fault["loc"])
+    name = ".".join(keys)
+    match fault["type"]:
+        case "extra_forbidden":
+            hint = did_you_mean(keys[-1], _known_keys(keys[:-1]))
+            return f"{file.where(*keys)}: Unknown key '{name}'.{hint}"
+        case "missing":
+            return f"{file.where(*keys)}: '{name}' is missing."
+        case _:
+            return f"{file.where(*keys)}: '{name}': {fault['msg']}, found {fault['input']!r}."
+
+
+def _known_keys(above: tuple[str, ...]) -> list[str]:
+    model: Any = BestFile
+    for key in above:
+        field = getattr(model, "model_fields", {}).get(key)
+        model = field.annotation if field is not None else None
+    return list(getattr(model, "model_fields", {}))

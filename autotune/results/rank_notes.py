@@ -1,0 +1,60 @@
+"""What training on several ranks costs and where its time goes, as sentences for the user; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from autotune.measurement.measurement import Measurement
+from autotune.program.config import Config
+from autotune.results.record import TrialRecord
+
+# Below these a word about it would be noise: what was seen to come and go between equal windows of
+# two ranks on a 2-core machine
+WORTH_A_WORD = 0.1
+MUCH = 0.3
+
+
+def parallel_notes(records: Sequence[TrialRecord], best: Config) -> tuple[str, ...]:
+    """Return what was seen of the ranks: of the best config's, or of the fastest that lost.
+
+    Args:
+        records: The trials.
+        best: The config that is recommended.
+    """
+    measured = [r for r in records if r.measurement is not None and r.measurement.ranks]
+    own = [r for r in measured if r.config == best]
+    fastest = sorted(measured, key=lambda r: -(r.speedup.estimate if r.speedup else 0.0))
+    for record in (*own, *fastest[:1]):
+        assert record.measurement is not None, "only measured records are left"
+        head = _head(record, has_won=record.config == best)
+        return tuple(f"{head}: {note}" for note in _notes(record.measurement))
+    return ()
+
+
+def _head(record: TrialRecord, *, has_won: bool) -> str:
+    assert record.measurement is not None, "only measured records have ranks"
+    count = len(record.measurement.ranks)
+    strategy = record.config.get("strategy")
+    head = f"{count} ranks by {strategy}" if strategy not in {None, "own"} else f"{count} ranks"
+    if has_won or record.speedup is None:
+        return head
+    return f"{head} reached {record.speedup.estimate:.2f}x"
+
+
+def _notes(measurement: Measurement) -> Iterator[str]:
+    share, imbalance = measurement.communication_share, measurement.imbalance_share
+    if share is None or imbalance is None:
+        yield "the share of communication could not be recorded"
+        return
+    mend = ""
+    if share > MUCH:
+        mend = "; a larger batch or accumulation_steps would send less often"
+    yield f"communication is under way in {share:.0%} of a step{mend}"
+    if imbalance > WORTH_A_WORD:
+        yield (
+            f"rank {measurement.slowest_rank} is the slowest, and the others wait {imbalance:.0%} "
+            "of a step for it: its samples take longer, or something else runs on its cores"
+        )
+    waits = max(load.wait_s / load.step_s for load in measurement.ranks)
+    if waits > MUCH:
+        yield f"a rank waits for its data {waits:.0%} of a step: num_workers is per rank"

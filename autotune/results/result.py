@@ -1,0 +1,339 @@
+"""SearchResult: what a search found, as a pure function of its record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from statistics import fmean
+
+from autotune.knobs import launch_plan_for
+from autotune.measurement.measurement import Compilation, Interval, Memory
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config, KnobValue
+from autotune.program.flags import KEYWORD
+from autotune.program.lr import LrRule, batch_growth, global_batch, optimizer_factor, rule_for
+from autotune.program.program import LaunchPlan
+from autotune.program.rehearsal import RehearsalRecord, blames, note
+from autotune.results import bestfile
+from autotune.results.bestfile import BestFile
+from autotune.results.rank_notes import parallel_notes
+from autotune.results.record import SearchInfo, TrialRecord
+
+ADVISE_WARMUP_ABOVE = 4
+
+
+class Finding(StrEnum):
+    """How a search came out."""
+
+    FASTER = "faster"
+    NO_GAIN = "no significant gain"
+    UNCONFIRMED = "not confirmed"
+    NOTHING = "nothing could be measured"
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search found.
+
+    Attributes:
+        finding: Faster, no significant gain (the program's own config stays best), stopped before
+            a claim was confirmed or anything but the baseline measured, or no config but the
+            baseline could be measured.
+        best: The config to use; the baseline unless a faster one was confirmed.
+        baseline: The program's own config.
+        candidate: The config that the confirmation was about, None when nothing looked faster.
+        speedup: Of ``best`` over ``baseline``, from fresh processes, with its 95 % interval.
+        candidate_speedup: Of ``candidate``: confirmed, or live when there was no confirmation.
+        one_process: The same in the only fresh process that there was, which confirms nothing; None
+            with several or none.
+        throughput: Samples/s of ``baseline`` and ``best``: median and range of the windows.
+        memory: Peaks of ``baseline`` and ``best``.
+        losses: Last loss of the baseline's and the best's windows.
+        reason: Why there is no confirmation, empty when there is one.
+        untried: Values of restart knobs that there was no time for.
+        doubts: Why the confirmation is less sure than others, as sentences for the user.
+        rehearsals: What was found out about configs beyond their training loops.
+        has_batchnorm: The model has layers whose result depends on a batch as a whole.
+    """
+
+    finding: Finding
+    best: Config
+    baseline: Config
+    candidate: Config | None
+    speedup: Interval
+    candidate_speedup: Interval | None
+    throughput: tuple[Interval, Interval]
+    memory: tuple[Memory, Memory]
+    losses: tuple[float | None, float | None]
+    reason: str
+    untried: tuple[str, ...]
+    doubts: tuple[str, ...]
+    records: tuple[TrialRecord, ...]
+    head: SearchInfo
+    setting: AppliedConfig
+    seconds: float
+    processes: int
+    run_dir: Path
+    has_batchnorm: bool = False
+    one_process: Interval | None = None
+    rehearsals: tuple[RehearsalRecord, ...] = ()
+
+    @property
+    def trials(self) -> list[dict[str, object]]:
+        """One flat row per trial, ready for ``pandas.DataFrame(result.trials)``."""
+        return [dict(_row(number, record)) for number, record in enumerate(self.records)]
+
+    @property
+    def has_measured_nothing(self) -> bool:
+        """The search wanted more than the baseline, and was kept from measuring it."""
+        is_open = self.finding is Finding.UNCONFIRMED and self.candidate is None
+        was_measured = any(record.measurement is not None for record in self.records[1:])
+        return self.finding is Finding.NOTHING or (is_open and not was_measured)
+
+    @property
+    def changes(self) -> Mapping[str, KnobValue]:
+        """The knobs in which ``best`` differs from the baseline."""
+        return self.best.changes_from(self.baseline)
+
+    @property
+    def lr_factor(self) -> float:
+        """Factor on the learning rate of the first optimizer that ``best`` implies."""
+        return next((factor for _, _, factor in self._lr_factors), 1.0)
+
+    @property
+    def _lr_factors(self) -> list[tuple[str, LrRule, float]]:
+        """The program's optimizers, the rule of each, and the factor on its rate."""
+        if "batch_size" in self.setting.program_knobs:
+            return []
+        chosen, sums = self.setting.lr_rule, bool(self.setting.sums)
+        return [
+            (
+                facts.name,
+                rule_for(facts.families) if chosen is LrRule.AUTO else chosen,
+                optimizer_factor(chosen, facts.families, self.batch_growth, sums=sums),
+            )
+            for facts in self.setting.optimizers
+        ]
+
+    @property
+    def global_batches(self) -> tuple[int | None, int | None]:
+        """Samples that make one optimizer step, in ``baseline`` and in ``best``."""
+        return global_batch(self.baseline), global_batch(self.best)
+
+    @property
+    def has_ranks(self) -> bool:
+        """``best`` trains in ranks that a launcher starts."""
+        plan = LaunchPlan((), ".", ranks=self.head.program.ranks)
+        return launch_plan_for(replace(self.setting, config=self.best), plan).ranks is not None
+
+    @property
+    def parallel_notes(self) -> tuple[str, ...]:
+        """Where the time of several ranks goes, as sentences; empty where none were measured."""
+        return parallel_notes(self.records, self.best)
+
+    @property
+    def rehearsal_notes(self) -> tuple[str, ...]:
+        """What ``best`` came through after its training loop, and what others did not."""
+        own = note(self.rehearsals, self.best) if self.changes else ""
+        return (*([own] if own else []), *blames(self.rehearsals))
+
+    @property
+    def batch_growth(self) -> float:
+        """How many times the samples of the program's own step a step of ``best`` has."""
+        counts_ranks = not self.setting.distributes_itself
+        return batch_growth(self.baseline, self.best, counts_ranks=counts_ranks)
+
+    @property
+    def compilation(self) -> Compilation | None:
+        """What compiling costs a run of ``best`` when nothing is cached; None without compiling."""
+        if self.best.get("compile", "off") == "off":
+            return None
+        seen = [
+            record.measurement.compilation
+            for record in self.records
+            if record.measurement is not None
+            and record.config.get("compile") == self.best["compile"]
+        ]
+        return max(filter(None, seen), key=lambda c: c.seconds, default=None)
+
+    @property
+    def break_even_steps(self) -> int | None:
+        """Steps of ``best`` after which it has caught up with the baseline, compiling included."""
+        compilation, (before, after) = self.compilation, self.throughput
+        if compilation is None or after.estimate <= before.estimate:
+            return None
+        gained_s = 1 / before.estimate - 1 / after.estimate  # per sample
+        return math.ceil(compilation.seconds / gained_s / self._samples_per_step)
+
+    @property
+    def _samples_per_step(self) -> float:
+        return fmean(
+            record.measurement.samples_per_step
+            for record in self.records
+            if record.config == self.best and record.measurement is not None
+        )
+
+    @property
+    def steps_note(self) -> str:
+        """What other samples in a step mean where steps are fixed; empty where none were tried."""
+        if not self.setting.bounded_by_steps:
+            return ""
+        seen = [(r, r.measurement) for r in self.records if r.measurement is not None]
+        own = next((m.samples_per_step for _, m in seen), 1.0)
+        grown = (
+            (self.setting.extra_work(r.config, m.samples_per_step / own), 1 / r.speedup.estimate)
+            for r, m in seen
+            if r.speedup is not None
+        )
+        growth, longer = max(grown, default=(1.0, 1.0))
+        if growth == 1.0:
+            return ""
+        return (
+            f"The program makes a fixed number of steps ({self.setting.bounded_by_steps}), so its "
+            f"configs are compared by steps/s: with {growth:g} times the samples a step takes "
+            f"{longer:.2f}x as long, and so does the whole run."
+        )
+
+    @property
+    def learning_note(self) -> str:
+        """What the best config means for learning, as sentences for the user."""
+        return self._batch_note + self._own_flags_note
+
+    @property
+    def _batch_note(self) -> str:
+        before, after = self.global_batches
+        growth = self.batch_growth
+        if growth == 1.0:
+            note = "The learning rate is the program's own, and so are the samples of each step."
+            if before is None and self._own_flags:
+                return "The learning rate is the program's own."
+            return note + self._micro_batch_note
+        if before is None:
+            change = f"A step has {growth:g} times the samples"
+        else:
+            change = f"The batch goes from {before} to {after}"
+        if "batch_size" in self.setting.program_knobs:
+            return f"{change}; the program sets its own learning rate."
+        note = f"{change} and {self._rates_note}: check the final accuracy once."
+        if growth > ADVISE_WARMUP_ABOVE:
+            note += " A few epochs of learning-rate warm-up are advisable at this factor."
+        return f"{note}{self._micro_batch_note} --keep-global-batch searches without this change."
+
+    @property
+    def _rates_note(self) -> str:
+        """What becomes of the learning rates, as the part of a sentence."""
+        scaled = {
+            f"{name} is multiplied by {factor:.3g} ({rule} rule)": None
+            for name, rule, factor in self._lr_factors
+            if factor != 1.0
+        }
+        if not scaled:
+            return "the learning rate stays" + (
+                ", for the loss sums over its samples" if self.setting.sums else ""
+            )
+        return "during its steps the learning rate of " + " and that of ".join(scaled)
+
+    @property
+    def _own_flags(self) -> list[str]:
+        return [knob for knob in self.changes if knob.startswith(("-", KEYWORD))]
+
+    @property
+    def _own_flags_note(self) -> str:
+        if not self._own_flags:
+            return ""
+        names = ", ".join(self._own_flags)
+        return f" What {names} means for learning is yours to judge: it is your program's own."
+
+    @property
+    def _micro_batch_note(self) -> str:
+        note = ""
+        if (steps := self.changes.get("accumulation_steps")) is not None:
+            note += (
+                f" Gradients of {steps} batches make one step; a loss must average over its "
+                "samples, and BatchNorm sees each batch alone."
+            )
+        ranks = self.changes.get("world_size", 1)
+        if self.has_batchnorm and ranks != 1 and not self.best.get("sync_batchnorm"):
+            note += " BatchNorm sees the samples of each rank alone."
+        return note
+
+    def save(self, path: str | Path) -> Path:
+        """Write best.yaml to *path* and return it."""
+        path = Path(path)
+        self.best_file().write(path)
+        return path
+
+    def best_file(self) -> BestFile:
+        """Return the content of best.yaml."""
+        hardware = self.head.hardware
+        compilation = self.compilation
+        sides = ("baseline", "best")
+        return BestFile(
+            program=bestfile.ProgramSection(
+                command=str(self.head.program),
+                fingerprint=self.head.program.fingerprint,
+                device=self.setting.device,
+                loader=self.setting.loader,
+                program_knobs=self.setting.program_knobs,
+                program_autocast=self.setting.program_autocast,
+                program_scaler=self.setting.program_scaler,
+                trainer=self.setting.trainer,
+                flags=dict(self.setting.flags),
+                distributes_itself=self.setting.distributes_itself,
+                optimizers=self.setting.optimizers,
+                ranks=self.head.program.ranks,
+            ),
+            config=dict(self.best),
+            baseline=dict(self.baseline),
+            speedup=bestfile.SpeedupSection(
+                estimate=round(self.speedup.estimate, 4),
+                low=round(self.speedup.low, 4),
+                high=round(self.speedup.high, 4),
+            ),
+            throughput=bestfile.ThroughputSection(
+                baseline=round(self.throughput[0].estimate, 2),
+                best=round(self.throughput[1].estimate, 2),
+            ),
+            memory=bestfile.MemorySection(baseline=self.memory[0], best=self.memory[1]),
+            learning=bestfile.LearningSection(
+                lr_rule=self.setting.lr_rule,
+                sums=self.setting.sums,
+                lr_factor=round(self.lr_factor, 6),
+                batch_size=dict(zip(sides, self.global_batches, strict=True)),
+                loss=dict(zip(sides, self.losses, strict=True)),
+                note=self.learning_note,
+            ),
+            hardware=hardware,
+            versions=dict(hardware.versions),
+            search=bestfile.SearchSection(
+                trials=len(self.records),
+                seconds=round(self.seconds, 1),
+                compile_seconds=round(compilation.seconds, 1) if compilation else None,
+                break_even_steps=self.break_even_steps,
+                verdict=self.finding,
+                confirmed=self.finding is Finding.FASTER,
+                processes=self.processes,
+                date=self.head.created,
+            ),
+        )
+
+
+def _row(number: int, record: TrialRecord) -> Iterator[tuple[str, object]]:
+    measurement, speedup = record.measurement, record.speedup
+    yield "trial", number
+    yield from record.config.items()
+    yield "outcome", str(record.outcome)
+    yield "samples_per_s", measurement.throughput.estimate if measurement else None
+    yield "speedup", speedup.estimate if speedup else None
+    yield "speedup_low", speedup.low if speedup else None
+    yield "speedup_high", speedup.high if speedup else None
+    yield "wait_share", measurement.wait_share if measurement else None
+    yield "host_bytes", measurement.memory.host_bytes if measurement else None
+    yield "device_bytes", measurement.memory.device_reserved_bytes if measurement else None
+    yield "cost_s", record.cost_s
+    yield "rig", record.rig
+    yield "why", record.why
+    yield "reason", record.ending.reason if record.ending else ""

@@ -1,0 +1,363 @@
+"""The overlay fence: each rig sees the real files through overlays, whose upper layers go.
+
+Reads come from the real files at their own speed. Writes, renames, links and deletions, whoever
+makes them, go to a private upper layer. Needs Linux 5.11, or root.
+
+Not covered, and said where it is noticed: a folder that cannot be an overlay's lower layer becomes
+read-only; the rename of an existing folder ends with EXDEV (mended inside for Python's own calls);
+of two hard links the one that was not written to stays as it was; files are copied whole when they
+are opened for writing; locks and inotify do not reach the real files.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autotune.program.fence_options import FenceKind, FenceOptions
+from autotune.program.program import LaunchPlan
+from autotune.rig.fence import kernel, scratch
+from autotune.rig.fence.base import Fence, View, entering
+from autotune.rig.fence.caches import Prepared, cache_roots, heaviest
+from autotune.rig.fence.mounts import Mount, is_below, read_mounts
+from autotune.rig.fence.plan import Cover, RealFolders, Step, plan
+from autotune.rig.fence.scratch import Scratch
+from autotune.rig.fence.spec import EXERCISE, Covering, FenceSpec
+from autotune.rig.fence.trial import Refused, check_runs, read_answer, refused_covers
+
+LOOKED_AT, LOOKED_AT_DEPTH = 5_000, 2  # entries of the working directory: some 20 ms
+MAX_LAYERS = 100  # of kept caches: the options of a mount end at 4 KiB
+WHOLE_RANGE = ["0", "0", "4294967295"]  # /proc/self/uid_map in the first user namespace
+
+
+@dataclass(frozen=True)
+class Rights:
+    """What this process may do by itself.
+
+    Attributes:
+        may_mount: It needs no user namespace for it.
+        is_root: It is root of the whole system, not of a container's namespace.
+    """
+
+    may_mount: bool
+    is_root: bool
+
+    @property
+    def options(self) -> str:
+        """Of an overlay: root's keeps track of renamed folders, others must use ``user.*``."""
+        return ",index=off,metacopy=off" + (",redirect_dir=on" if self.is_root else ",userxattr")
+
+
+def socket_folders(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return folders below /tmp with pipes and sockets, which connect only where they are real.
+
+    Source: CUDA's Multi-Process Service, section CUDA_MPS_PIPE_DIRECTORY; X(7).
+    """
+    return (environment.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "/tmp/.X11-unix")  # noqa: S108
+
+
+def rights() -> Rights:
+    """Return what this process may do."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    uid_map = Path("/proc/self/uid_map").read_text(encoding="utf-8").split()
+    may_mount = kernel.has_capability(kernel.CAP_SYS_ADMIN, status)
+    return Rights(may_mount, is_root=may_mount and uid_map == WHOLE_RANGE)
+
+
+class OverlayFence(Fence):
+    """Overlays over all that this user may write.
+
+    Args:
+        options: What the user says of it.
+        run_dir: The run directory, one of the places for upper layers.
+
+    Raises:
+        Refused: when the system makes no overlays here, with the reason.
+    """
+
+    kind = FenceKind.OVERLAY
+
+    def __init__(self, options: FenceOptions, run_dir: Path) -> None:
+        self._rights = rights()
+        if not self._rights.may_mount and os.geteuid() == 0:
+            raise Refused("root without CAP_SYS_ADMIN, as in most containers, may not mount")
+        super().__init__()
+        self._scratches: list[Scratch] = []
+        self._layers: dict[str, tuple[str, ...]] = {}
+        try:
+            mounts = read_mounts(
+                Path("/proc/self/mountinfo").read_text("utf-8", errors="surrogateescape")
+            )
+            near = [str(_real(place)) for place in (Path.cwd(), Path(os.path.expanduser("~")))]
+            self._steps = plan(mounts, RealFolders(), is_root=self._rights.is_root, towards=near)
+            failed = self._find_scratches(scratch.candidates(options.scratch_dir, run_dir))
+            self.doubts = self._make_read_only_what_fails(mounts)
+        except BaseException:
+            self.close()
+            raise
+        named = options.scratch_dir
+        if named is not None and _real(named) in failed:
+            self.doubts += (f"--scratch-dir {named} is not used: {failed[_real(named)]}.",)
+        self.rooms = scratch.rooms(self.folders, options.max_scratch_bytes)
+        self.max_scratch_bytes = min(room.max_bytes for room in self.rooms)
+        self.devices = {s.path: Path(s.path).stat().st_dev for s in self._steps if _needs_place(s)}
+        self.roots = (*cache_roots(os.environ), *map(_real, options.caches))
+
+    @property
+    def sentence(self) -> str:
+        """What the user is told before the first trial."""
+        places = " and ".join(str(s.path.parent) for s in self._scratches)
+        return (
+            "Trials see your files through overlays: what they write, rename or delete is kept in "
+            f"{places} until the trial ends, and thrown away."
+        )
+
+    def view(self) -> View:
+        """Return a view in which nothing has been written yet."""
+        return OverlayView(self)
+
+    def close(self) -> None:
+        """Remove the scratch folders."""
+        for each in self._scratches:
+            each.close()
+        super().close()
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The scratch folders, that of the rigs' own files first."""
+        return (self._own.path, *(s.path for s in self._scratches))
+
+    def spec(self, name: str) -> FenceSpec:
+        """Return what a process is told, with new folders below each scratch folder."""
+        coverings = []
+        for number, step in enumerate(self._steps):
+            if not _needs_place(step):
+                coverings.append(Covering(step))
+                continue
+            place = self._scratch_for(step.path) / name / str(number)
+            coverings.append(Covering(step, str(place), self._layers.get(step.path, ())))
+            _make_folders(step, place)
+        return FenceSpec(
+            coverings=tuple(coverings),
+            in_user_namespace=not self._rights.may_mount,
+            overlay_options=self._rights.options,
+        )
+
+    def keep(self, prepared: Prepared, name: str) -> None:
+        """Let later views find what a program prepared before its first step."""
+        path = str(prepared.covered)
+        if len(self._layers.get(path, ())) >= MAX_LAYERS:
+            return
+        layer = self._scratch_for(path) / "layers" / f"{name}-{prepared.upper.parent.name}"
+        layer.mkdir(parents=True)
+        if prepared.keep(layer):
+            _make_like(layer, prepared.covered)
+            self._layers[path] = (str(layer), *self._layers.get(path, ()))
+
+    def _scratch_for(self, path: str) -> Path:
+        """Return the first scratch folder outside of what an overlay covers."""
+        outside = [s.path for s in self._scratches if not is_below(str(s.path), path)]
+        return outside[0]
+
+    def _find_scratches(self, places: Sequence[Path]) -> dict[Path, str]:
+        """Take the first places on which overlays work, until each overlay has one outside.
+
+        Returns:
+            The places on which they do not work, with the reasons.
+        """
+        failed: dict[Path, str] = {}
+        for place in places:
+            try:
+                made = Scratch(place)
+            except OSError as error:
+                failed[place] = str(error)
+                continue
+            self._scratches.append(made)
+            if reason := _tries_overlay(made.path, self._rights):
+                self._scratches.remove(made)
+                made.close()
+                failed[place] = reason
+            elif all(map(self._has_place, self._steps)):
+                break
+        if not self._scratches:
+            told = "; ".join(f"{place}: {reason}" for place, reason in failed.items())
+            raise Refused(f"no folder holds an overlay's upper layer ({told})")
+        return failed
+
+    def _make_read_only_what_fails(self, mounts: Sequence[Mount]) -> tuple[str, ...]:
+        """Try the plan out; return what cannot be covered, as sentences for the user."""
+        steps = self._steps
+        lost = {s.path: "no place for its upper layer" for s in steps if not self._has_place(s)}
+        self._steps = tuple(s for s in steps if s.path not in lost)
+        here = _real(Path.cwd())
+        if not self._rights.may_mount:
+            _insist_on_own(here)
+        exercised = (str(here),) if os.access(here, os.W_OK) else ()
+        lost |= refused_covers(replace(self.spec("tried"), exercised=exercised))
+        for folder in self.folders:
+            scratch.remove(folder / "tried")
+        _insist_on_working_at(here, lost)
+        kept = tuple(s for s in self._steps if s.path not in lost)
+        # what this user cannot reach, no trial can change
+        lost = {path: reason for path, reason in lost.items() if _is_reachable(path)}
+        self._steps = (*kept, *(Step(Cover.READ_ONLY, path) for path in lost))
+        if lost:
+            check_runs(self.spec("tried"), "true")
+            for folder in self.folders:
+                scratch.remove(folder / "tried")
+        kinds = {mount.path: f" ({mount.file_system})" for mount in mounts}
+        return tuple(
+            f"Trials can read but not write {path}{kinds.get(path, '')}: {reason}."
+            for path, reason in lost.items()
+        )
+
+    def _has_place(self, step: Step) -> bool:
+        return not _needs_place(step) or any(
+            not is_below(str(s.path), step.path) for s in self._scratches
+        )
+
+
+class OverlayView(View):
+    """One rig's upper layers.
+
+    Args:
+        fence: Whose.
+    """
+
+    def __init__(self, fence: OverlayFence) -> None:
+        self.own_dir = fence.new_own_dir()
+        self.shadow_dir = self.own_dir / "files"
+        self._fence = fence
+        self._spec = fence.spec(self._name)
+        self._rooms = tuple(room.of(self._name) for room in fence.rooms)
+        self._prepared: list[Prepared] = []
+
+    @property
+    def _name(self) -> str:
+        """Of its folders in the scratch folders."""
+        return self.own_dir.name
+
+    def fenced(self, plan: LaunchPlan, own: Sequence[Path]) -> LaunchPlan:
+        """Return the plan that starts a process inside."""
+        sockets = (_real(Path(place)) for place in socket_folders(os.environ))
+        passed = tuple(map(str, (self.own_dir, *own, *(p for p in sockets if p.is_dir()))))
+        spec = replace(self._spec, passed_through=passed, answer_file=str(self.own_dir / "answer"))
+        spec.write(self.own_dir / "spec")
+        return entering(self.own_dir / "spec", plan)
+
+    def overflow(self) -> str | None:
+        """Say what wrote more than the scratch folders may hold; None while all is well."""
+        return next(filter(None, (room.overflow() for room in self._rooms)), None)
+
+    def prepared(self, roots: Sequence[Path], here: Path) -> str | None:
+        """Note what the caches hold now; say where much was prepared that is no cache."""
+        every = (*self._fence.roots, *map(_real, roots))
+        for covering in self._spec.coverings:
+            if covering.step.cover is Cover.OVERLAY:
+                upper = Path(covering.scratch, "upper")
+                found = Prepared(Path(covering.step.path), upper)
+                found.note(every)
+                self._prepared.append(found)
+        heap = heaviest(self._prepared, here)
+        if heap is None or not heap.is_worth_keeping:
+            return None
+        return (
+            f"The program wrote {heap.files:,} files, {heap.total_bytes / 2**20:,.0f} MiB, to "
+            f"{heap.folder} before its first step, and does so again in each process of the "
+            f"search. If they are prepared data, not results: --cache-dir {heap.folder}"
+        )
+
+    def error(self) -> str | None:
+        """Return why a started process could not enter, None if it could."""
+        error: str | None = read_answer(self.own_dir / "answer").get("error")
+        return error
+
+    def close(self) -> None:
+        """Throw the writes away, but for prepared caches."""
+        try:
+            for prepared in self._prepared:
+                if prepared.files:
+                    self._fence.keep(prepared, self._name)
+        finally:
+            for folder in self._fence.folders:
+                scratch.remove(folder / self._name)
+
+
+def _insist_on_own(here: Path) -> None:
+    """An ordinary user's overlay cannot copy what belongs to others, be it by the group alone."""
+    ours = (os.geteuid(), os.getegid())
+    depth = len(here.parts)
+    looked_at = 0
+    for path, folders, files in os.walk(here):
+        folders[:] = [name for name in folders if not os.path.ismount(os.path.join(path, name))]
+        if len(Path(path).parts) - depth >= LOOKED_AT_DEPTH:
+            folders.clear()
+        for inner in (Path(path, name) for name in (*folders, *files)):
+            looked_at += 1
+            status = inner.lstat()
+            is_ours = (status.st_uid, status.st_gid) == ours or inner.is_symlink()
+            if not is_ours and os.access(inner, os.W_OK):
+                raise Refused(f"{inner} belongs to another user or group")
+        if looked_at > LOOKED_AT:
+            return
+
+
+def _is_reachable(path: str) -> bool:
+    try:
+        Path(path).stat()
+    except OSError:
+        return False
+    return True
+
+
+def _insist_on_working_at(here: Path, lost: Mapping[str, str]) -> None:
+    """A program that cannot write where it stands is not helped by a fence that is strong."""
+    for path, reason in lost.items():
+        if here.is_relative_to(path):
+            raise Refused(f"{path} cannot be covered: {reason}")
+
+
+def _tries_overlay(place: Path, own: Rights) -> str | None:
+    """Try an overlay with upper layer and lower layer in a folder; return why it fails."""
+    lower = place / "probe" / "lower"
+    lower.mkdir(parents=True)
+    (lower / EXERCISE).write_text("some", encoding="utf-8")
+    step = Step(Cover.OVERLAY, str(lower))
+    _make_folders(step, place / "probe")
+    spec = FenceSpec(
+        coverings=(Covering(step, str(place / "probe")),),
+        in_user_namespace=not own.may_mount,
+        overlay_options=own.options,
+    )
+    failures = refused_covers(spec)
+    is_whole = (lower / EXERCISE).read_text(encoding="utf-8") == "some"
+    scratch.remove(place / "probe")
+    return failures.get(str(lower)) or (None if is_whole else "writes went to the real file")
+
+
+def _needs_place(step: Step) -> bool:
+    return step.cover is not Cover.READ_ONLY
+
+
+def _make_folders(step: Step, place: Path) -> None:
+    is_overlay = step.cover is Cover.OVERLAY
+    for name in ("upper", "work") if is_overlay else ("rebuilt", "original"):
+        (place / name).mkdir(parents=True)
+    if is_overlay:
+        _make_like(place / "upper", Path(step.path))
+
+
+def _make_like(folder: Path, real: Path) -> None:
+    """Give a layer the mode, times and, as far as allowed, the owner of the folder it covers."""
+    status = real.stat()
+    with suppress(OSError):  # in some containers most owners cannot be named
+        os.chown(folder, status.st_uid, status.st_gid)
+    shutil.copystat(real, folder)
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))

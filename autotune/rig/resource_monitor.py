@@ -1,0 +1,129 @@
+"""ResourceMonitor: what the parent reads about a rig from outside, and adds to a measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from time import monotonic, sleep
+
+from autotune.machine.probes.energy import CpuEnergy
+from autotune.machine.probes.host import HostMemory
+from autotune.machine.probes.nvml import GpuWatch, NvmlMemory
+from autotune.measurement.interference import GpuReading, Interference
+from autotune.measurement.measurement import Block, Measurement
+from autotune.measurement.stats import widen_for_disturbance
+
+MEMORY_EVERY_S = 1.0  # reading PSS costs some milliseconds per process
+DEVICE_EVERY_S = 0.5
+NEAR_S = 0.3  # a reading so close to a block speaks for it
+MIN_POWER_S = 0.4  # NVML updates its energy counter some ten times a second
+SETTLE_S = 3.0
+HELD_BYTES = 64 << 20  # of the driver's own bookkeeping, which comes and goes
+
+
+class ResourceMonitor:
+    """Samples memory, GPUs and energy while a rig is at work.
+
+    Args:
+        pid: The rig's process.
+        gpu_uuids: The GPUs that it may use.
+        used_before: What was in use on these before it started, None where unknown.
+    """
+
+    def __init__(self, pid: int, gpu_uuids: tuple[str, ...], used_before: int | None) -> None:
+        self._used_before = used_before
+        self._gpu_memory = NvmlMemory(gpu_uuids, pid)
+        self._memory = (HostMemory(pid), self._gpu_memory)
+        self._gpus = GpuWatch(gpu_uuids, pid)
+        self._cpu = CpuEnergy()
+        self._cpu_readings: list[tuple[float, float]] = []
+        self._memory_at = self._device_at = 0.0
+
+    def reset(self) -> None:
+        """Begin a window."""
+        for probe in self._memory:
+            probe.reset()
+        self._gpus.reset()
+        self._cpu_readings.clear()
+
+    def sample(self) -> None:
+        """Read what is due."""
+        now = monotonic()
+        if now - self._memory_at >= MEMORY_EVERY_S:
+            self._memory_at = now
+            for probe in self._memory:
+                probe.sample()
+        if now - self._device_at >= DEVICE_EVERY_S:
+            self._device_at = now
+            self._gpus.sample(now)
+            joules = self._cpu.joules()
+            if joules is not None:
+                self._cpu_readings.append((now, joules))
+
+    def complete(self, measurement: Measurement, device: str) -> Measurement:
+        """Add the readings; the program stands still now, with what it holds."""
+        memory = measurement.memory
+        for probe in self._memory:
+            probe.sample()
+            memory = probe.read(memory)
+        blocks = tuple(annotate(block, self._gpus.readings) for block in measurement.blocks)
+        return replace(
+            measurement,
+            memory=memory,
+            blocks=blocks,
+            throughput=widen_for_disturbance(blocks, measurement.throughput),
+            power_w=self._power_w(blocks, device),
+        )
+
+    def held_bytes(self) -> int:
+        """Return what an ended rig still holds on the GPUs after a moment's grace, else 0."""
+        until = monotonic() + SETTLE_S
+        while True:
+            used = self._gpu_memory.used_bytes()
+            if used is None or self._used_before is None:
+                return 0
+            held = used - self._used_before
+            if held <= HELD_BYTES:
+                return 0
+            if monotonic() > until:
+                return held
+            sleep(0.1)
+
+    def _power_w(self, blocks: Sequence[Block], device: str) -> float | None:
+        begin, end = blocks[0].ended_at_s - blocks[0].seconds, blocks[-1].ended_at_s
+        if device == "cpu":
+            return mean_power_w(self._cpu_readings, begin, end)
+        by_gpu: dict[str, list[tuple[float, float]]] = {}
+        for reading in self._gpus.readings:
+            readings = by_gpu.setdefault(reading.uuid, [])
+            if reading.energy_j is not None:
+                readings.append((reading.at_s, reading.energy_j))
+        powers = [mean_power_w(readings, begin, end) for readings in by_gpu.values()]
+        known = [power for power in powers if power is not None]
+        return sum(known) if known and len(known) == len(powers) else None
+
+
+def annotate(block: Block, readings: Sequence[GpuReading]) -> Block:
+    """Return a block with what the GPUs' readings during it say."""
+    begin, end = block.ended_at_s - block.seconds, block.ended_at_s
+    reasons = tuple(
+        dict.fromkeys(
+            reason
+            for reading in readings
+            if begin - NEAR_S <= reading.at_s <= end + NEAR_S
+            for reason in reading.reasons
+        )
+    )
+    if not reasons:
+        return block
+    return replace(block, interference=replace(block.interference or Interference(), gpu=reasons))
+
+
+def mean_power_w(
+    readings: Sequence[tuple[float, float]], begin_s: float, end_s: float
+) -> float | None:
+    """Return the mean power between two moments from (time, joules) readings, None if too few."""
+    within = [(at, joules) for at, joules in readings if begin_s <= at <= end_s]
+    if len(within) < 2 or within[-1][0] - within[0][0] < MIN_POWER_S:
+        return None
+    return (within[-1][1] - within[0][1]) / (within[-1][0] - within[0][0])

@@ -1,0 +1,109 @@
+"""The baseline: the untouched program observed and measured, or a clear word why it cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autotune.errors import AutotuneError, BudgetError
+from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement.measurement import Measurement, StepBreakdown
+from autotune.measurement.outcome import Cause, Ending, Outcome
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.profile import Profile
+from autotune.results.record import BaselineInfo, SearchInfo, gradients_sum
+from autotune.rig.failures import program_error
+from autotune.tuning.session import Session
+from autotune.tuning.start.first_start import examined
+from autotune.tuning.start.start_up_time import unmeasured
+
+MIN_BUDGET_S = 5.0  # importing torch alone took 2-6 s on 2 cores
+DISSECTION_WORTH_S = 45.0  # for trials: taking the program apart took 2-7 s on 2 cores
+DISSECTION_WORTH_STEPS = 100  # of which it takes some 25, however long they are
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What the untouched program revealed, and what can be searched because of it."""
+
+    profile: Profile
+    measurement: Measurement
+    breakdown: StepBreakdown
+    space: ResolvedSpace
+    setting: AppliedConfig
+
+
+def measure_baseline(session: Session) -> Baseline:
+    """Observe and measure the untouched program, unless an earlier session did.
+
+    Raises:
+        ProgramError: when the program fails by itself or trains no step.
+        BudgetError: when the budget ends before the baseline is measured.
+        UsageError: when a knob that the user named cannot act here.
+    """
+    baseline = _from_record(session)
+    if baseline is not None:
+        session.divide()
+        return baseline
+    if session.budget.total_s < MIN_BUDGET_S:
+        raise BudgetError(
+            f"A budget of {session.budget.total_s:g} s is too short: a program takes about "
+            f"{MIN_BUDGET_S:.0f} s to start, and searches take minutes. Try --budget 3m."
+        )
+    return _measure(session)
+
+
+def _from_record(session: Session) -> Baseline | None:
+    study = session.study
+    facts, records = study.facts, study.records
+    if facts is None:
+        return None
+    space = study.head.space.resolve(study.head.hardware, facts.profile)
+    setting = _setting(space, facts.profile, study.head)
+    setting = replace(setting, sums=gradients_sum(records))
+    measurement = next(r.measurement for r in records if r.measurement is not None)
+    session.trial_runner.set_up(space, setting, measurement.step_s)
+    session.events.on_resume(records)
+    return Baseline(facts.profile, measurement, facts.breakdown, space, setting)
+
+
+def _setting(space: ResolvedSpace, profile: Profile, head: SearchInfo) -> AppliedConfig:
+    return AppliedConfig.as_written(space.baseline, profile, head.options.lr_rule, space.flags)
+
+
+def _measure(session: Session) -> Baseline:
+    study, trial_runner = session.study, session.trial_runner
+    head = study.head
+    session.events.on_phase("baseline")
+    began = session.rigs.clock()
+    ready = trial_runner.observe(session.until_over)
+    if isinstance(ready, Ending):
+        raise _failure(session, ready)
+    space = head.space.resolve(head.hardware, ready.profile)
+    setting = _setting(space, ready.profile, head)
+    trial_runner.set_up(space, setting)
+    trial = study.ask_for(space.baseline, space)
+    record = trial_runner.baseline(session.until_over)
+    study.tell(trial, record)
+    if record.ending is not None:
+        took_s = session.rigs.clock() - began
+        raise _failure(session, examined(session.rigs, record.ending, took_s, session.until_over))
+    assert record.measurement is not None, "a trial without ending has a measurement"
+    session.events.on_trial_end(0, record, space)
+    facts = BaselineInfo(ready.profile, ready.startup_s, record.measurement.step_s)
+    study.facts = facts  # from here on the session knows how long a confirmation takes
+    session.divide()
+    worth_s = max(DISSECTION_WORTH_S, DISSECTION_WORTH_STEPS * facts.step_s)
+    if session.budget.left_s - session.reserve_s > worth_s:
+        study.facts = facts = replace(
+            facts, breakdown=trial_runner.dissect(session.until_confirmation)
+        )
+    return Baseline(ready.profile, record.measurement, facts.breakdown, space, setting)
+
+
+def _failure(session: Session, ending: Ending) -> AutotuneError:
+    """Return the error for a baseline that was not measured."""
+    program = session.study.head.program
+    if ending.outcome is Outcome.OUT_OF_TIME and ending.cause is not Cause.INPUT:
+        log = session.rigs.directory / "rigs" / f"{session.rigs.started:03d}" / "log.txt"
+        return unmeasured(program, session.budget.total_s, session.startup, log)
+    return program_error(program, ending)

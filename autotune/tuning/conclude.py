@@ -1,0 +1,127 @@
+"""Conclusion: what a search may claim after its confirmation, as a SearchResult."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from statistics import fmean
+
+from autotune.knobs import registry
+from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement.measurement import Interval, Measurement, Memory, warnings_of
+from autotune.measurement.outcome import ENDED_BY_US, Outcome
+from autotune.measurement.stats import spread
+from autotune.program.config import Config, KnobValue
+from autotune.program.rehearsal import doubt
+from autotune.results.blame import judged
+from autotune.results.record import TrialRecord, gradients_sum
+from autotune.results.result import Finding, SearchResult
+from autotune.tuning.baseline import Baseline
+from autotune.tuning.confirm import Confirmation, ConfirmationResult
+from autotune.tuning.proposals import DEVICES, restarts
+from autotune.tuning.session import Session
+
+
+def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult) -> SearchResult:
+    """Return the result; only a confirmed interval that lies above 1 changes the config."""
+    confirmation, candidate = confirmed.confirmation, confirmed.candidate
+    base_side = confirmation.baseline if confirmation else (baseline.measurement,)
+    is_faster = confirmation is not None and confirmation.is_faster
+    best_side = confirmation.winner if confirmation and is_faster else base_side
+    says_enough = confirmation is not None and confirmation.says_enough
+    own = Interval(1.0, 1.0, 1.0)  # the program against itself
+    records = judged(session.study.records, baseline.space.baseline)
+    best = candidate.config if candidate is not None and is_faster else baseline.space.baseline
+    return SearchResult(
+        finding=_finding(confirmed, records),
+        best=best,
+        baseline=baseline.space.baseline,
+        candidate=candidate.config if candidate is not None else None,
+        speedup=confirmation.speedup if confirmation and is_faster else own,
+        candidate_speedup=(
+            confirmation.speedup
+            if confirmation and says_enough
+            else candidate.speedup
+            if candidate
+            else None
+        ),
+        throughput=(
+            spread([m.throughput for m in base_side]),
+            spread([m.throughput for m in best_side]),
+        ),
+        memory=(_peak(base_side), _peak(best_side)),
+        losses=(_last_loss(base_side), _last_loss(best_side)),
+        reason=(_why_nothing(records) if candidate is None else "") or confirmed.reason,
+        untried=tuple(_untried(baseline.space, records, best)),
+        doubts=_doubts(session, confirmation, best if is_faster else None),
+        records=tuple(records),
+        head=session.study.head,
+        setting=replace(baseline.setting, sums=gradients_sum(records)),
+        seconds=session.budget.spent_s,
+        processes=session.rigs.started,
+        run_dir=session.run.path,
+        has_batchnorm=baseline.profile.batch_norm_layers > 0,
+        one_process=confirmation.speedup if confirmation and not says_enough else None,
+        rehearsals=tuple(session.study.rehearsals),
+    )
+
+
+def _doubts(
+    session: Session, confirmation: Confirmation | None, recommended: Config | None
+) -> tuple[str, ...]:
+    found = warnings_of((*confirmation.baseline, *confirmation.winner)) if confirmation else ()
+    unseen = doubt(session.study.rehearsals, recommended) if recommended is not None else ""
+    return (*found, unseen) if unseen else tuple(found)
+
+
+def _why_nothing(records: Sequence[TrialRecord]) -> str:
+    """Return how most configs ended, where none but the baseline was measured; else nothing."""
+    tried = [r for r in records[1:] if r.outcome not in {*ENDED_BY_US, Outcome.CONFLICT}]
+    if not tried or any(record.measurement is not None for record in tried):
+        return ""
+    ways = Counter(f"{r.outcome}: {r.ending.reason}" for r in tried if r.ending is not None)
+    ((way, count),) = ways.most_common(1)
+    if len(tried) == 1:
+        return f"the one config that was tried ended with {way}"
+    return f"{count} of {len(tried)} configs ended with {way}"
+
+
+def _finding(confirmed: ConfirmationResult, records: Sequence[TrialRecord]) -> Finding:
+    if confirmed.candidate is None and _why_nothing(records):
+        return Finding.NOTHING
+    if confirmed.confirmation is None or not confirmed.confirmation.says_enough:
+        has_reason = bool(confirmed.candidate or confirmed.reason)
+        return Finding.UNCONFIRMED if has_reason else Finding.NO_GAIN
+    return Finding.FASTER if confirmed.confirmation.is_faster else Finding.NO_GAIN
+
+
+def _untried(space: ResolvedSpace, records: Sequence[TrialRecord], best: Config) -> Iterator[str]:
+    """Yield the values of restart knobs that would act beside the best config, and were not."""
+    tried = [r.config for r in records if r.measurement is not None]
+    wanted = [*restarts(space, space.restart), *_device_values(space)]
+    for knob, value in wanted:
+        is_idle = not registry()[knob].is_active(best.replace(**{knob: value}))
+        is_tried = any(config[knob] == value for config in tried)
+        if not is_tried and (knob in DEVICES or not is_idle):
+            yield f"{knob}={value}"
+
+
+def _device_values(space: ResolvedSpace) -> Iterator[tuple[str, KnobValue]]:
+    for knob in sorted(DEVICES & space.domains.keys()):
+        for value in space.domains[knob].values:
+            if value != space.baseline[knob]:
+                yield knob, value
+
+
+def _peak(side: Sequence[Measurement]) -> Memory:
+    def most(name: str) -> int | None:
+        values = [v for v in (getattr(m.memory, name) for m in side) if v is not None]
+        return max(values, default=None)
+
+    return Memory(**{name: most(name) for name in Memory.__dataclass_fields__})
+
+
+def _last_loss(side: Sequence[Measurement]) -> float | None:
+    last = [loss for m in side for loss in m.losses[-1:] if loss is not None]
+    return round(fmean(last), 6) if last else None

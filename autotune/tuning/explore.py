@@ -1,0 +1,51 @@
+"""Exploration: proposed configs are measured until the time for the confirmation comes."""
+
+from __future__ import annotations
+
+from autotune.knobs.space.space import ResolvedSpace
+from autotune.results.blame import judged
+from autotune.tuning.confirm import promising
+from autotune.tuning.diagnosis import Diagnosis
+from autotune.tuning.proposals import Proposals, ranked
+from autotune.tuning.session import Session
+
+
+def explore(session: Session, space: ResolvedSpace, diagnosis: Diagnosis) -> None:
+    """Measure configs and record each; a trial may fail, the search goes on."""
+    study, events = session.study, session.events
+    events.on_phase("searching")
+    proposals = iter(
+        Proposals(study, space, diagnosis, study.head.options.seed, session.may_restart)
+    )
+    _look_for_candidate(session, space)
+    while not session.until_last_trial():
+        proposal = next(proposals, None)
+        if proposal is None:
+            events.note("Nothing better is in sight: the search ends early.")
+            break
+        events.on_trial_start(proposal.config, proposal.why, space)
+        record = session.trial_runner(
+            proposal.config,
+            proposal.why,
+            session.until_confirmation,
+            _best_speedup(session, space),
+        )
+        record = judged([*study.records, record], space.baseline)[-1]
+        study.tell(proposal.trial, record)
+        study.spent_s = session.budget.spent_s
+        _look_for_candidate(session, space)
+        events.on_trial_end(len(study.records) - 1, record, space)
+
+
+def _look_for_candidate(session: Session, space: ResolvedSpace) -> None:
+    """Tell the session what its confirmation will be about; it keeps time for it."""
+    best = next(iter(promising(session.study, space)), None)
+    session.has_candidate = best is not None
+    session.best_own_process_s = None
+    if best is not None and session.needs_own_process(best.config, space):
+        session.best_own_process_s = best.cost_s
+
+
+def _best_speedup(session: Session, space: ResolvedSpace) -> float | None:
+    best = next(iter(ranked(session.study.records, space)), None)
+    return best.speedup.estimate if best is not None and best.speedup is not None else None

@@ -1,0 +1,142 @@
+"""Survey: measures one config well, in a few fresh processes, without searching."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from autotune.errors import ProgramError
+from autotune.knobs.space.spacefile import load
+from autotune.machine import preflight
+from autotune.machine.hardware import Hardware
+from autotune.measurement.measurement import StepBreakdown
+from autotune.measurement.outcome import Ending, Outcome
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.fence_options import STRONGEST, FenceOptions
+from autotune.program.profile import Profile
+from autotune.program.program import Program
+from autotune.results.bestfile import BestFile
+from autotune.results.measure_report import MeasureReport
+from autotune.rig.failures import program_error
+from autotune.rig.rig import Reports
+from autotune.rig.rig_factory import RigFactory
+from autotune.rig.wire import WindowPlan
+from autotune.tuning.events import Events
+from autotune.tuning.interrupts import InterruptCounter
+from autotune.tuning.live_rig import START_SILENCE_S
+from autotune.tuning.start import first_start
+
+WINDOW = WindowPlan(
+    warmup_min_s=3.0, warmup_max_s=20.0, window_min_s=4.0, window_max_s=10.0, half_width=0.01
+)
+CEILING = WindowPlan(warmup_min_s=0.5, warmup_max_s=4.0, window_min_s=1.0, window_max_s=2.0)
+
+
+def measure_config(
+    program: Program,
+    best: BestFile | None,
+    hardware: Hardware,
+    processes: int,
+    events: Events,
+    fence: FenceOptions = STRONGEST,
+) -> MeasureReport:
+    """Measure a program as written, or under a best.yaml.
+
+    Args:
+        program: The program.
+        best: The config to run it under; None leaves it as written.
+        hardware: This machine.
+        processes: How many fresh processes are measured, one after another.
+        events: Told what happens.
+        fence: What the user says of the fence.
+
+    Raises:
+        ProgramError: when the program fails or trains too few steps.
+        FenceError: when nothing keeps the program from changing the user's files.
+    """
+    doubts = preflight.doubts(hardware)
+    if best is not None:
+        doubts += best.doubts(hardware, program.fingerprint)
+    for doubt in doubts:
+        events.warn(doubt)
+    found: list[MeasureReport] = []
+    reports = Reports(events.on_progress, events.warn, events.note)
+    with (
+        tempfile.TemporaryDirectory(prefix="autotune-") as folder,
+        InterruptCounter(events.on_interrupt) as stop,
+        RigFactory(program, Path(folder), hardware, reports, fence) as rigs,
+    ):
+        events.on_fence(rigs.fence)
+        for number in range(1, processes + 1):
+            events.on_phase(f"process {number} of {processes}")
+            subject = _Subject(rigs, program, best, hardware, stop)
+            found.append(_one(subject, is_first=not found))
+            if stop.requests:
+                break
+    measurements = tuple(m for facts in found for m in facts.measurements)
+    return replace(found[0], measurements=measurements, machine_doubts=tuple(doubts))
+
+
+class _Subject:
+    """What is measured, and the rigs for it."""
+
+    def __init__(
+        self,
+        rigs: RigFactory,
+        program: Program,
+        best: BestFile | None,
+        hardware: Hardware,
+        stop: InterruptCounter,
+    ) -> None:
+        self.rigs, self.program, self.best, self.hardware = rigs, program, best, hardware
+        self._stop = stop
+
+    def should_stop(self) -> Ending | None:
+        """Go on until the user stops it."""
+        if self._stop.requests:
+            return Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C")
+        return None
+
+    def setting(self, profile: Profile) -> AppliedConfig:
+        """The config that this is about."""
+        if self.best is not None:
+            return self.best.setting
+        space = load("default").resolve(self.hardware, profile)
+        return AppliedConfig.as_written(space.baseline, profile)
+
+
+def _one(subject: _Subject, *, is_first: bool) -> MeasureReport:
+    """Measure one fresh process; the first is taken apart as well."""
+    should_stop = subject.should_stop
+    best = None if subject.best is None else subject.best.setting
+    started = first_start.observe(subject.rigs, should_stop, START_SILENCE_S, best)
+    if isinstance(started, Ending):
+        raise _failure(subject, started)
+    with started:
+        rig, profile = started.rig, started.ready.profile
+        setting = subject.setting(profile)
+        measurement = rig.measure(setting, WINDOW, should_stop, START_SILENCE_S)
+        if isinstance(measurement, Ending):
+            raise _failure(subject, measurement)
+        breakdown = (
+            rig.dissect(CEILING, should_stop, START_SILENCE_S) if is_first else StepBreakdown()
+        )
+    return MeasureReport(
+        str(subject.program),
+        setting.config,
+        subject.hardware,
+        profile,
+        (measurement,),
+        breakdown if isinstance(breakdown, StepBreakdown) else StepBreakdown(),
+    )
+
+
+def _failure(subject: _Subject, ending: Ending) -> ProgramError:
+    if subject.best is None:
+        return program_error(subject.program, ending)
+    return ProgramError(
+        f"{subject.program.name} fails under this config: {ending.reason}. "
+        "Without --config it is measured as written.",
+        ending.program_traceback,
+    )

@@ -1,0 +1,206 @@
+"""Which config is tried next: moves from the diagnosis, their combinations, then the sampler."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
+from autotune.program.config import Config, KnobValue
+from autotune.results.record import TrialRecord
+from autotune.tuning.diagnosis import Diagnosis, Family, Move
+from autotune.tuning.study import Study, Trial
+
+PATIENCE = 12  # sampled trials without a better one, after which the search has converged
+BETTER = 1.01
+REPEATS_ALLOWED = 5
+SAME_SPEED = 0.98
+DEVICES = frozenset({"strategy", "world_size"})  # they move together
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A config to measure, the trial it is recorded in, and why it is tried."""
+
+    trial: Trial
+    config: Config
+    why: str
+
+
+class Proposals:
+    """Reads the study anew for each proposal, so a resumed search goes on where it stood.
+
+    Args:
+        study: The record so far.
+        space: What may be proposed.
+        diagnosis: Gives the first moves.
+        seed: For choices that the sampler does not make.
+        has_time_for_restart: Tells whether a fresh process is still worth starting for a knob.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        space: ResolvedSpace,
+        diagnosis: Diagnosis,
+        seed: int,
+        has_time_for_restart: Callable[[str], bool],
+    ) -> None:
+        self._study = study
+        self._space = space
+        self._diagnosis = diagnosis
+        self._rng = random.Random(seed)
+        self._has_time_for_restart = has_time_for_restart
+
+    def __iter__(self) -> Iterator[Proposal]:
+        """Yield until every way to a better config has been tried; the caller may stop earlier."""
+        space = self._space
+        yield from self._new(space.start, "the fixed values alone")
+        for move in self._diagnosis.moves:
+            yield from self._new(space.start.replace(**move.changes), move.why)
+        for changes in combinations(self._diagnosis.moves, self._known(), space):
+            yield from self._new(space.start.replace(**changes), "the best moves together")
+        if space.asked & DEVICES:
+            yield from self._on_devices()
+        for knob, value in restarts(space, space.asked):
+            yield from self._restarted(knob, value, "asked for")
+        yield from self._sampled()
+        yield from self._on_devices()
+        for knob, value in restarts(space, space.restart - space.asked):
+            best = self._incumbent()
+            yield from self._restarted(knob, value, "worth a fresh process at the best so far")
+            if self._incumbent() != best:
+                yield from self._sampled()
+
+    def _known(self) -> dict[Config, TrialRecord]:
+        records = self._study.records
+        return {r.config: r for r in records if r.outcome not in ENDED_BY_US}
+
+    def _incumbent(self) -> Config:
+        ranking = ranked(list(self._known().values()), self._space)
+        return ranking[0].config if ranking else self._space.start
+
+    def _new(self, config: Config, why: str) -> Iterator[Proposal]:
+        config = self._space.canonical(config)
+        if config not in self._known() and not self._space.conflicts(config):
+            yield Proposal(self._study.ask_for(config, self._space), config, why)
+
+    def _restarted(self, knob: str, value: KnobValue, why: str) -> Iterator[Proposal]:
+        if self._has_time_for_restart(knob):
+            yield from self._new(self._incumbent().replace(**{knob: value}), why)
+
+    def _on_devices(self) -> Iterator[Proposal]:
+        """Try the strategies with their ranks, at the best so far."""
+        before = self._incumbent()
+        for move in self._diagnosis.devices:
+            if self._has_time_for_restart("strategy"):
+                yield from self._new(self._fitting(before.replace(**move.changes)), move.why)
+
+    def _fitting(self, config: Config) -> Config:
+        """The config with as much of its batch per rank as the whole of a step may have."""
+        sizes = self._space.domains.get("batch_size")
+        if sizes is None or not self._space.conflicts(self._space.canonical(config)):
+            return config
+        own = self._space.baseline["batch_size"]
+        smaller = sorted(
+            (n for n in sizes.values if int(own) <= int(n) < int(config["batch_size"])), key=int
+        )
+        for size in reversed(smaller):
+            fitting = config.replace(batch_size=size)
+            if not self._space.conflicts(self._space.canonical(fitting)):
+                return fitting
+        return config
+
+    def _sampled(self) -> Iterator[Proposal]:
+        best, idle, repeats = self._best_speedup(), 0, 0
+        while idle < PATIENCE:
+            trial, config = self._study.propose(self._space, self._incumbent())
+            known = self._known()
+            if conflicts := self._space.conflicts(config):
+                self._study.tell(trial, _conflicting(config, conflicts))
+                idle += 1
+                continue
+            if config in known:
+                self._study.tell_again(trial, known[config])
+                repeats += 1
+                if repeats <= REPEATS_ALLOWED:
+                    continue
+                unseen = [c for c in self._space.configs(self._incumbent()) if c not in known]
+                if not unseen:
+                    return
+                config = self._rng.choice(unseen)
+                trial = self._study.ask_for(config, self._space)
+            repeats = 0
+            yield Proposal(trial, config, "proposed by the sampler")
+            now = self._best_speedup()
+            best, idle = (now, 0) if now > best * BETTER else (best, idle + 1)
+
+    def _best_speedup(self) -> float:
+        return max((r.speedup.low for r in self._known().values() if r.speedup), default=1.0)
+
+
+def _conflicting(config: Config, sentences: Sequence[str]) -> TrialRecord:
+    ending = Ending(Outcome.CONFLICT, " ".join(sentences))
+    return TrialRecord(config, "proposed by the sampler", None, ending, (), None, None, 0.0)
+
+
+def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRecord]:
+    """Return the measured records that may win, best first, by the lower end of their intervals.
+
+    Among those as fast as the best, within the noise of a live measurement, the one that changes
+    least comes first: a knob without effect does not belong into a best config.
+    """
+    able = [
+        r
+        for r in records
+        if r.speedup is not None
+        and r.config != space.baseline
+        and r.config == space.canonical(r.config.replace(**space.fixed))
+    ]
+    if not able:
+        return []
+    fastest = max(r.speedup.low for r in able if r.speedup)
+
+    def order(record: TrialRecord) -> tuple[bool, int, float]:
+        assert record.speedup is not None, "only measured records are ranked"
+        is_level = record.speedup.low >= SAME_SPEED * fastest
+        changes = len(record.config.changes_from(space.baseline))
+        return (not is_level, changes if is_level else 0, -record.speedup.low)
+
+    return sorted(able, key=order)
+
+
+def combinations(
+    moves: Sequence[Move], known: Mapping[Config, TrialRecord], space: ResolvedSpace
+) -> Iterator[dict[str, KnobValue]]:
+    """Yield the best moves of the families put together, all families first, then pairs.
+
+    A family's best move is taken even where it gained nothing alone: workers that fight with
+    compute threads for cores may pay once the step itself is cheaper.
+    """
+    best: dict[Family, Mapping[str, KnobValue]] = {}
+    for family in Family:
+        tried = [
+            (record.speedup.estimate, place, move.changes)
+            for place, move in enumerate(moves)
+            if move.family is family
+            and (record := known.get(space.canonical(space.start.replace(**move.changes))))
+            and record.speedup
+        ]
+        if tried:
+            best[family] = max(tried, key=lambda entry: (entry[0], -entry[1]))[2]
+    for count in range(len(best), 1, -1):
+        for families in itertools.combinations(best, count):
+            yield {knob: value for family in families for knob, value in best[family].items()}
+
+
+def restarts(space: ResolvedSpace, knobs: Container[str]) -> Iterator[tuple[str, KnobValue]]:
+    """Yield each value of these restart knobs besides the baseline's, those of DEVICES left out."""
+    for knob in space.domains:
+        if knob in space.restart and knob in knobs and knob not in DEVICES:
+            for value in space.domains[knob].values:
+                if value != space.baseline[knob]:
+                    yield knob, value

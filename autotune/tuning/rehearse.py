@@ -1,0 +1,152 @@
+"""Rehearsing the best config: a trial sees an endless training loop alone, this sees what follows.
+
+A fresh process runs the program as written, under the config, with epochs of a few batches; so its
+evaluation, its checkpoints, its schedules and its second epoch run as they will, behind the fence.
+Only what fails under the config, and not as the program is written, is blamed on the config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from autotune.measurement.outcome import Ending, Outcome
+from autotune.program.config import Config, KnobValue
+from autotune.program.rehearsal import (
+    Rehearsal,
+    RehearsalPlan,
+    RehearsalRecord,
+    blames,
+    doubt,
+    note,
+    survives,
+)
+from autotune.results.record import TrialRecord, gradients_sum
+from autotune.tuning.baseline import Baseline
+from autotune.tuning.budget import Until
+from autotune.tuning.confirm import promising
+from autotune.tuning.live_rig import SILENCE_STEPS
+from autotune.tuning.session import Session
+from autotune.tuning.study import Study
+
+MAX_CANDIDATES = 4
+WORTH_MORE = 1.5  # times what a rehearsal took that did not come to its end
+ANSWER_S = 3.0  # after the time that a rig was given it is taken for one that answers no more
+SILENT_S = 20.0  # without a batch, a call or a step, and
+# These change what the program's own code meets outside of its loop; they are suspected first.
+SUSPECTS = ("precision", "channels_last", "compile", "batch_size", "persistent_workers")
+
+
+def rehearse_best(session: Session, baseline: Baseline) -> None:
+    """Rehearse the best config; one that fails alone gives way to the next.
+
+    What is found out is recorded, and not done again when the search is resumed.
+    """
+    session.trial_runner.close()
+    study = session.study
+    for _ in range(MAX_CANDIDATES):
+        candidate = next(iter(promising(study, baseline.space)), None)
+        if candidate is None:
+            return
+        most_s = session.time_to_rehearse_s(kept_s=_kept_s(session, baseline, candidate))
+        if not most_s or _is_known(study, candidate.config, most_s):
+            return
+        session.events.on_rehearsal(candidate.config, baseline.space)
+        began_s = session.budget.spent_s
+        record = _examined(session, baseline, candidate, most_s)
+        if _was_stopped(record.own):
+            return
+        study.add_rehearsal(replace(record, cost_s=session.budget.spent_s - began_s))
+        study.spent_s = session.budget.spent_s
+        _tell(session, record)
+        if not record.is_blamed:
+            return
+
+
+def _is_known(study: Study, config: Config, most_s: float) -> bool:
+    """Tell whether a config was rehearsed: to the end, or for as long as there is time now."""
+    earlier = [r for r in study.rehearsals if r.config == config]
+    return any(r.is_settled or most_s < WORTH_MORE * r.cost_s for r in earlier)
+
+
+def _kept_s(session: Session, baseline: Baseline, candidate: TrialRecord) -> float:
+    """Return what the confirmation of a candidate needs at least."""
+    needs_own_process = session.needs_own_process(candidate.config, baseline.space)
+    return session.least_confirmation_s(candidate.cost_s if needs_own_process else None)
+
+
+def _examined(
+    session: Session, baseline: Baseline, candidate: TrialRecord, most_s: float
+) -> RehearsalRecord:
+    """Rehearse a candidate, and where it fails the baseline: no proof is worth its time before."""
+    config = candidate.config
+    own = _rehearse(session, baseline, config, most_s)
+    if not own.has_failed:
+        return RehearsalRecord(config, own)
+    most_s = session.time_to_rehearse_s(kept_s=0.0)
+    if not most_s:
+        return RehearsalRecord(config, own)
+    written = _rehearse(session, baseline, baseline.space.baseline, most_s)
+    if not survives(written, own):
+        return RehearsalRecord(config, own, written)
+    guilty = _guilty(session, baseline, candidate)
+    return RehearsalRecord(config, own, written, guilty)
+
+
+def _guilty(session: Session, baseline: Baseline, candidate: TrialRecord) -> dict[str, KnobValue]:
+    """Return the one change without which a config comes through; all of them if none is found."""
+    config = candidate.config
+    changes = config.changes_from(baseline.space.baseline)
+    kept_s = _kept_s(session, baseline, candidate)
+    for knob in _suspects(changes) if len(changes) > 1 else ():
+        most_s = session.time_to_rehearse_s(kept_s=kept_s)
+        if not most_s:
+            break
+        without = config.replace(**{knob: baseline.space.baseline[knob]})
+        if _rehearse(session, baseline, baseline.space.canonical(without), most_s).has_passed:
+            return {knob: changes[knob]}
+    return changes
+
+
+def _suspects(changes: dict[str, KnobValue]) -> Iterator[str]:
+    yield from (knob for knob in SUSPECTS if knob in changes)
+    yield from (knob for knob in changes if knob not in SUSPECTS)
+
+
+def _rehearse(session: Session, baseline: Baseline, config: Config, most_s: float) -> Rehearsal:
+    """Run a config through short epochs, in a process of its own."""
+    until_s = session.budget.left_s - most_s - ANSWER_S
+    should_stop = Until(
+        session.until_overdrawn.stopped,
+        lambda: session.budget.left_s - until_s,
+        "the rehearsal did not end in time",
+    )
+    sums = gradients_sum(session.study.records)
+    setting = replace(baseline.setting, config=config, sums=sums)
+    with session.rigs.new() as rig:
+        rehearsal = rig.rehearse(setting, RehearsalPlan(most_s=most_s), should_stop)
+    if config.get("compile", "off") != "off":
+        return rehearsal  # compiling takes long, and nothing is heard of it
+    return _judged(rehearsal, SILENCE_STEPS * baseline.measurement.step_s)
+
+
+def _judged(rehearsal: Rehearsal, usual_s: float) -> Rehearsal:
+    """Tell a program that stood still when time was up from one that was at work."""
+    seen = rehearsal.seen
+    if seen is None or seen.is_whole or not seen.steps or seen.silent_s < max(SILENT_S, usual_s):
+        return rehearsal
+    reason = f"it stood still: nothing for {seen.silent_s:.0f} s after step {seen.steps}"
+    return replace(rehearsal, ending=Ending(Outcome.HUNG, reason))
+
+
+def _was_stopped(rehearsal: Rehearsal) -> bool:
+    return rehearsal.ending is not None and rehearsal.ending.outcome is Outcome.INTERRUPTED
+
+
+def _tell(session: Session, record: RehearsalRecord) -> None:
+    if record.is_blamed:
+        session.events.warn(blames([record])[0])
+    elif unseen := doubt([record], record.config):
+        session.events.warn(unseen)
+    else:
+        session.events.note(note([record], record.config))

@@ -1,0 +1,279 @@
+"""The first start of a program: what it takes for it to train in a rig, or why it does not.
+
+A program that fails before it trains is started once more with a terminal, and then without
+autotune's seams: only what fails there in the same way fails by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass, replace
+from typing import Self
+
+from autotune.errors import UsageError
+from autotune.measurement.outcome import ENDED_BY_US, Cause, Ending, Outcome
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.program import Program
+from autotune.rig import failures, terminal
+from autotune.rig.rig import Rig, ShouldStop
+from autotune.rig.rig_factory import RigFactory
+from autotune.rig.terminal import COLUMNS, ROWS, Asked
+from autotune.rig.wire import Ready
+from autotune.tuning.budget import seconds_left
+
+# Without seams a program is given so many times as long as it took to fail under them, at least
+# this and at most so much more: a loaded machine was seen to start a program in twice the time.
+TIMES_AS_LONG = 3.0
+MIN_BARE_S, MAX_MORE_S = 10.0, 60.0
+TELLING = 1.5  # one that lives so many times as long as the other did not fail by itself
+MAX_LINES = 20  # of what a program printed
+MANY_TIMES = 20  # a program that reads its input so often waits for an answer
+# What no terminal mends; argparse's own ending is one of these by what it printed
+NOT_A_TERMINALS = re.compile(
+    r"ModuleNotFoundError|ImportError|(Syntax|Indentation|Tab)Error|the process died of"
+)
+USAGE = re.compile(r"^usage: ", re.MULTILINE)
+PIPED = "What is piped into autotune is not passed on to the program"
+FILES = "have the program read it from a file that a flag names"
+
+
+@dataclass(frozen=True)
+class Started:
+    """A program that trains, on a rig that its caller closes."""
+
+    rig: Rig
+    ready: Ready
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.rig.close()
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """A start that came to nothing.
+
+    Attributes:
+        took_s: How long the program lived.
+        printed: What it printed last.
+    """
+
+    ending: Ending
+    took_s: float
+    printed: str
+
+
+def observe(
+    rigs: RigFactory,
+    should_stop: ShouldStop,
+    silence_s: float,
+    setting: AppliedConfig | None = None,
+) -> Started | Ending:
+    """Start a program until it trains; the rigs keep the mode in which it does.
+
+    Args:
+        rigs: Make the rigs, and say what happens.
+        should_stop: Asked many times a second; an Ending from it ends the start.
+        silence_s: A program that makes no step for so long hangs.
+        setting: What it runs under; None leaves it untouched.
+
+    Raises:
+        UsageError: when the program reads its input, and something is piped into this process.
+    """
+    first = _start(rigs, should_stop, silence_s, setting)
+    while isinstance(first, _Failed) and rigs.learn(first.ending):
+        first = _start(rigs, should_stop, silence_s, setting)
+    if isinstance(first, Started):
+        return first
+    if not _is_worth_another(rigs, first.ending):
+        return _having_piped(first.ending)
+    failed = first
+    if not rigs.program.mode.terminal and _may_want_terminal(first):
+        second = _start_in_terminal(rigs, first, should_stop, silence_s, setting)
+        if isinstance(second, Started):
+            return second
+        if second is not None and not _is_worth_another(rigs, second.ending):
+            return _having_piped(second.ending)
+        failed = second or first
+    if setting is not None:
+        return failed.ending
+    return examined(rigs, failed.ending, failed.took_s, should_stop)
+
+
+def examined(rigs: RigFactory, ending: Ending, took_s: float, should_stop: ShouldStop) -> Ending:
+    """Start a program that failed without seams; return its ending with whose fault it is.
+
+    Args:
+        rigs: Make the rigs.
+        ending: How it failed, untouched.
+        took_s: How long after its start.
+        should_stop: Asked many times a second; an Ending from it ends the start.
+    """
+    if not _is_worth_another(rigs, ending) or failures.is_fenced_off(ending):
+        return ending
+    patience_s = max(MIN_BARE_S, min(TIMES_AS_LONG * took_s, took_s + MAX_MORE_S))
+    patience_s = min(patience_s, seconds_left(should_stop))
+    if patience_s < took_s:
+        return replace(
+            ending, cause=Cause.UNCLEAR, evidence="there was no time to start it without autotune"
+        )
+    rigs.reports.note("Starting it without autotune's hooks, to see whose fault that is.")
+    until = rigs.clock() + patience_s
+
+    def over() -> Ending | None:
+        if rigs.clock() > until:
+            return Ending(Outcome.OUT_OF_TIME, f"it still ran after {patience_s:.0f} s")
+        return should_stop()
+
+    program = rigs.program
+    rigs.program = _in_terminal(program)  # as its user starts it
+    try:
+        with rigs.new() as rig:
+            bare = rig.run_bare(over)
+            if ending.program_traceback:  # of sys.exit() it is what the program printed
+                bare = _with_words(bare, rig.log_tail())
+            return _judged(ending, bare, is_telling=patience_s > TELLING * took_s)
+    finally:
+        rigs.take_mode(program.mode)
+
+
+def _judged(ending: Ending, bare: Ending, *, is_telling: bool) -> Ending:
+    """Say whose fault an ending is, by how the program ended without seams.
+
+    Args:
+        ending: How it ended under them.
+        bare: How it ended without, or when it was given up.
+        is_telling: A program that was given up had lived for clearly longer than under them.
+    """
+    match bare.outcome:
+        case Outcome.INTERRUPTED:
+            return bare
+        case Outcome.OUT_OF_TIME | Outcome.RAN_OUT:
+            ran = bare.reason if bare.outcome is Outcome.OUT_OF_TIME else "it ran to its end"
+            has_lived = is_telling or bare.outcome is Outcome.RAN_OUT
+            cause = Cause.AUTOTUNE if has_lived else Cause.UNCLEAR
+            return replace(ending, cause=cause, evidence=f"without autotune's hooks {ran}")
+        case Outcome.CRASHED if bare.way == ending.way:
+            return replace(
+                ending,
+                cause=Cause.PROGRAM,
+                evidence="started again without autotune's hooks, it ended in the same way",
+            )
+        case _:
+            return replace(
+                ending,
+                cause=Cause.UNCLEAR,
+                evidence=f"without autotune's hooks it fails otherwise: {bare.reason}",
+            )
+
+
+def _start(
+    rigs: RigFactory, should_stop: ShouldStop, silence_s: float, setting: AppliedConfig | None
+) -> Started | _Failed:
+    began = rigs.clock()
+    rig = rigs.new()
+    try:
+        opened = rig.open(setting, should_stop, silence_s)
+        if not isinstance(opened, Ending):
+            _refuse_pipe(rigs, rig)
+            return Started(rig, opened)
+        printed = rig.log_tail()
+        ending = _having_asked(opened, rig.asked)
+        failed = _Failed(_with_words(ending, printed), rigs.clock() - began, printed)
+    except BaseException:
+        rig.close()
+        raise
+    rig.close()
+    return failed
+
+
+def _start_in_terminal(
+    rigs: RigFactory,
+    first: _Failed,
+    should_stop: ShouldStop,
+    silence_s: float,
+    setting: AppliedConfig | None,
+) -> Started | _Failed | None:
+    """Start a program that failed once more, with a terminal; None where there is no time for it.
+
+    The rigs keep that mode where it trains, and where it fails otherwise than before.
+    """
+    name, program = rigs.program.file_name, rigs.program
+    if seconds_left(should_stop) < first.took_s or _in_terminal(program) == program:
+        return None
+    rigs.reports.note(
+        f"{name} failed before it trained ({first.ending.reason}). Starting it once more, in a "
+        "terminal."
+    )
+    rigs.take_mode(_in_terminal(program).mode)
+    second = _start(rigs, should_stop, silence_s, setting)
+    if isinstance(second, Started):
+        rigs.reports.note(f"{name} needs a terminal: its trials get one of {ROWS} x {COLUMNS}.")
+        return second
+    if second.ending.outcome in ENDED_BY_US and second.took_s < TELLING * first.took_s:
+        rigs.take_mode(program.mode)
+        return None
+    return second
+
+
+def _in_terminal(program: Program) -> Program:
+    """Return a program that starts with a terminal, where this system has any to give."""
+    return replace(program, mode=replace(program.mode, terminal=terminal.is_available()))
+
+
+def _is_worth_another(rigs: RigFactory, ending: Ending) -> bool:
+    """Another start may tell more."""
+    return (
+        ending.outcome is Outcome.CRASHED
+        and ending.cause is None
+        and not failures.is_settled(rigs.program, ending)
+    )
+
+
+def _may_want_terminal(failed: _Failed) -> bool:
+    is_usage = failed.ending.reason.startswith("SystemExit") and USAGE.search(failed.printed)
+    return not is_usage and NOT_A_TERMINALS.match(failed.ending.reason) is None
+
+
+def _with_words(ending: Ending, printed: str) -> Ending:
+    """Show what a program printed that ended by its own word: sys.exit() leaves no traceback."""
+    if ending.program_traceback or not ending.reason.startswith("SystemExit"):
+        return ending
+    return replace(ending, program_traceback="\n".join(printed.splitlines()[-MAX_LINES:]))
+
+
+def _having_asked(ending: Ending, asked: Asked | None) -> Ending:
+    """Say that a program that made no step was asking all the time, if it was."""
+    is_over = ending.outcome in {Outcome.OUT_OF_TIME, Outcome.HUNG}
+    if not is_over or asked is None or asked.times < MANY_TIMES:
+        return ending
+    reason = f'it asks for input again and again ("{asked.prompt}"), and makes no step'
+    return replace(ending, reason=reason, cause=Cause.INPUT)
+
+
+def _having_piped(ending: Ending) -> Ending:
+    """Say what became of a pipe, of a program that asks for input."""
+    if ending.cause is Cause.INPUT and is_piped():
+        return replace(ending, evidence=f"{PIPED}: {FILES}")
+    return ending
+
+
+def _refuse_pipe(rigs: RigFactory, rig: Rig) -> None:
+    if rig.asked is not None and is_piped():
+        raise UsageError(
+            f"{rigs.program.file_name} reads its standard input. {PIPED}, and it would train on "
+            f"something else: {FILES}, or start autotune with < /dev/null."
+        )
+
+
+def is_piped(descriptor: int = 0) -> bool:
+    """Tell whether this process gets what another one says, or a file, by its standard input."""
+    try:
+        mode = os.fstat(descriptor).st_mode
+    except OSError:  # it is closed
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)

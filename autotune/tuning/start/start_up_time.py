@@ -1,0 +1,128 @@
+"""What a program is seen to do before it trains, and what to say when its budget ends there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from autotune.errors import BudgetError
+from autotune.program.program import Program
+from autotune.rig.wire import Progress
+from autotune.tuning.budget import format_duration
+
+SILENT_S = 5.0  # without a step, and
+SILENT_STEPS = 3  # as long as so many took: the program no longer trains
+STEPS_WANTED = 30  # to observe, to measure the baseline, and to try a few configs
+STARTS_WANTED = 2  # one may be needed for a config or for the confirmation
+TRAINS_ELSEWHERE = (
+    "If these are still preparing, give them more time: --budget. Training is seen in ranks that "
+    "torch.multiprocessing.spawn() or Lightning starts, and in one multiprocessing.Process at a "
+    "time; if it trains in others, search a script that trains in one process; autotune starts "
+    "several itself: --tune strategy,world_size"
+)
+
+
+@dataclass
+class StartUp:
+    """What the rig that started last has told of its first steps.
+
+    Attributes:
+        steps: How many there were.
+        first_s: Seconds from the rig's start to the end of the first, None before it.
+        last_s: Seconds from the rig's start to the end of the last.
+        doing: What the program was last seen to do between steps, empty where that is not known.
+        unseen: What was seen of training without any step; empty for nothing.
+    """
+
+    clock: Callable[[], float] = monotonic
+    steps: int = 0
+    first_s: float | None = None
+    last_s: float = 0.0
+    doing: str = ""
+    unseen: str = ""
+    _heard: float = 0.0
+
+    def hear(self, progress: Progress) -> None:
+        """Take note of a sign of life."""
+        if progress.phase != "start-up":
+            self._heard, self.doing = self.clock(), ""
+            return
+        if progress.steps < self.steps:  # another rig
+            self.steps, self.first_s = 0, None
+        self.doing, self.unseen = progress.doing, progress.unseen
+        if progress.steps > self.steps:
+            self.steps, self.last_s, self._heard = progress.steps, progress.elapsed_s, self.clock()
+            if self.first_s is None:
+                self.first_s = self.last_s
+
+    @property
+    def step_s(self) -> float | None:
+        """Seconds per step, None before the second."""
+        if self.first_s is None or self.steps < 2:
+            return None
+        return (self.last_s - self.first_s) / (self.steps - 1)
+
+    @property
+    def silent_s(self) -> float | None:
+        """Seconds since the last step, where that is longer than steps take; else None."""
+        silent_s = self.clock() - self._heard
+        usual_s = SILENT_STEPS * (self.step_s or 0.0)
+        return silent_s if self.steps and silent_s > max(SILENT_S, usual_s) else None
+
+
+def unmeasured(program: Program, budget_s: float, seen: StartUp, log: Path) -> BudgetError:
+    """Return the error for a budget that ended before the baseline was measured."""
+    if not seen.steps or seen.silent_s is not None:
+        return BudgetError(_stands_still(program, budget_s, seen, log))
+    assert seen.first_s is not None, "a step was seen"
+    took = f"its start-up and first step took {_seconds(seen.first_s)}"
+    wanted_s = STARTS_WANTED * (seen.first_s + 1)
+    if seen.step_s is None:
+        took += ", and the second did not end in time"
+        wanted_s += 2 * budget_s
+    else:
+        took += f", a step takes {_seconds(seen.step_s)}"
+        wanted_s += STEPS_WANTED * seen.step_s
+    return BudgetError(
+        f"A budget of {format_duration(budget_s)} is too short to measure {program.name} as it is "
+        f"written: {took}. Search with at least:\n"
+        f"  autotune search --budget {round_up(max(wanted_s, 2 * budget_s))}s {program}"
+    )
+
+
+def round_up(seconds: float) -> int:
+    """Return whole tens of seconds, as people give budgets."""
+    return 10 * math.ceil(seconds / 10)
+
+
+def _stands_still(program: Program, budget_s: float, seen: StartUp, log: Path) -> str:
+    where = f": it {seen.doing}" if seen.doing else ""
+    if seen.silent_s is not None:
+        what = (
+            f"{program.name} made {seen.steps} steps and then none for "
+            f"{_seconds(seen.silent_s)}{where}"
+        )
+    else:
+        what = (
+            f"{program.name} made no step in its budget of {format_duration(budget_s)} and was "
+            f"not measured{where}"
+        )
+    if seen.unseen:
+        mend = f"It may train all the same: {seen.unseen}"
+    elif "DataLoader" in seen.doing:
+        mend = "Do its workers hang? Run it once with num_workers=0, or give more time: --budget"
+    elif "processes" in seen.doing:
+        mend = TRAINS_ELSEWHERE
+    else:
+        mend = (
+            "If it is still preparing, give it more time with --budget, or less data to prepare; "
+            "if it waits for something, let it start without"
+        )
+    return f"{what}. {mend}. What it printed: {log}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else format_duration(seconds)

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from autotune.cli.app import app
+from autotune.knobs import registry
+from tests.rigging import PROGRAMS, write_best
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def run(*arguments: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
+    """Run the real command, as a user does."""
+    return subprocess.run(
+        [sys.executable, "-m", "autotune", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def complaint(*arguments: str) -> str:
+    """Run a command that must be refused, and return what it said."""
+    done = run(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr.replace("Traceback (most recent call last)", "", 1)
+    return done.stderr
+
+
+def test_a_missing_script_is_refused_with_the_nearest_name(workplace: Path) -> None:
+    (workplace / "train.py").write_text("")
+    said = complaint("search", "trian.py")
+    assert "There is no program 'trian.py'. Did you mean 'train.py'?" in said
+    assert not (workplace / ".autotune").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--tune", "batchsize"], "Unknown knob 'batchsize' in --tune. Did you mean 'batch_size'?"),
+        (["--space", "defualt"], "There is no search space 'defualt'. Did you mean 'default'?"),
+        (["--fix", "num_workers=many"], "knob 'num_workers' takes a whole number"),
+        (["--fix", "precision"], "--fix takes knob=value, not 'precision'."),
+        (
+            ["--values", "precision=fp32,fp8"],
+            "knob 'precision' takes fp32 or tf32 or bf16 or fp16, not 'fp8'",
+        ),
+        (["--budget", "soon"], "'soon' is no duration. Write for example 90s, 3m or 1h30m."),
+        (["--lr-rule", "cubic"], "There is no learning-rate rule 'cubic'"),
+        (["--keep-global-batch", "--tune", "batch_size"], "both asked for and to be left"),
+    ],
+)
+def test_wrong_options_are_refused_with_the_mend(
+    workplace: Path, options: list[str], said: str
+) -> None:
+    script = str(PROGRAMS / "plain.py")
+    assert said in complaint("search", *options, script)
+    assert not (workplace / ".autotune").exists()
+
+
+def test_every_fault_of_a_space_file_is_named_with_its_line(workplace: Path) -> None:
+    space = workplace / "my space.yaml"
+    space.write_text("version: 1\nknobs:\n  num_worker: auto\n  precision: [fp8]\nextra: 1\n")
+    said = complaint("search", "--space", str(space), str(PROGRAMS / "plain.py"))
+    assert "my space.yaml:3: Unknown knob 'num_worker'. Did you mean 'num_workers'?" in said
+    assert "my space.yaml:4: knob 'precision' takes fp32 or tf32 or bf16 or fp16, not 'fp8'" in said
+    assert "my space.yaml:5: Unknown key 'extra'." in said
+
+
+def test_a_script_that_fails_by_itself_stops_the_search_with_its_own_traceback(
+    workplace: Path,
+) -> None:
+    said = complaint("search", str(PROGRAMS / "fails.py"))
+    assert "fails by itself, before autotune changed anything" in said
+    assert "no such data set: imaginary" in said
+    assert "fails.py" in said
+    assert "autotune/inside" not in said
+
+
+def test_options_of_ours_after_the_program_are_pointed_out_before_it_starts(
+    workplace: Path,
+) -> None:
+    script = workplace / "parses.py"
+    script.write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
+    said = complaint(
+        "search", "--space", "none", "--", sys.executable, "parses.py", "--budget", "3m"
+    )
+    assert "--budget stands after the program and goes to it." in said
+    assert "autotune search --budget … parses …" in said
+    script.write_text("print('its own', '--budget')\n")
+    own = complaint("search", "--space", "none", sys.executable, "parses.py", "--budget", "3m")
+    assert "stands after the program" not in own
+
+
+def test_each_command_reads_a_line_and_names_itself_in_the_line_to_type(workplace: Path) -> None:
+    (workplace / "train.py").touch()
+    write_best(workplace / "best.yaml", baseline={"num_workers": 0})
+    for command in (
+        ["search", "--budget", "9s"],
+        ["measure"],
+        ["doctor", "--aa"],
+        ["knobs"],
+        ["run", "best.yaml"],
+    ):
+        done = CliRunner().invoke(app, [*command, "--", "uv", "run", "python", "train.py"])
+        assert done.exit_code == 2, command
+        assert "uv run autotune search -- python train.py" in done.output, command
+    said = complaint("run", "best.yaml", "--", "uv", "run", "python", "train.py")
+    assert "\n  uv run autotune run best.yaml -- python train.py\n" in said
+    line = ["A=1", "torchrun", "--nproc-per-node", "2", "-m", "train", "x"]
+    printed = run("run", "--print-command", "best.yaml", *line)
+    assert "A=1" in printed.stdout
+    assert "--ranks 2" in printed.stdout
+    assert "autotune.inside.train best.yaml -m train x\n" in printed.stdout
+    assert "was searched with no ranks and the line starts 2" in printed.stderr
+    by_option = complaint("search", "--space", "none", "-m", "trian")
+    assert "There is no module 'trian'" in by_option
+
+
+def test_a_program_that_never_trains_is_refused(workplace: Path) -> None:
+    said = complaint("search", str(PROGRAMS / "never_trains.py"))
+    assert "the program ended after 0 steps" in said
+    assert "Is this the training script?" in said
+
+
+def test_a_budget_that_holds_no_baseline_is_refused_and_a_run_of_that_name_is_found(
+    workplace: Path,
+) -> None:
+    said = complaint("search", "--budget", "2s", "--name", "short", str(PROGRAMS / "plain.py"), "l")
+    assert "A budget of 2 s is too short" in said
+    assert "Try --budget 3m" in said
+    other = complaint("search", "--name", "short", str(PROGRAMS / "conv.py"))
+    assert "It is a search of:" in other
+    assert "plain.py" in other
+    assert "or choose another --name" in other
+    assert "There is no run 'shrot'" in (mistyped := complaint("resume", "shrot"))
+    assert "Did you mean 'short'?" in mistyped
+
+
+def test_a_knob_that_cannot_act_is_refused_by_name_with_the_reason(workplace: Path) -> None:
+    said = complaint("search", "--tune", "num_workers", str(PROGRAMS / "no_loader.py"))
+    assert "num_workers: the program trains without a DataLoader" in said
+
+
+def test_resume_without_any_run_says_how_to_start_one(workplace: Path) -> None:
+    assert "'autotune search PROGRAM' starts one" in complaint("resume")
+
+
+def test_a_best_yaml_of_a_later_version_or_with_mistakes_is_refused_with_lines(
+    workplace: Path,
+) -> None:
+    best = workplace / "best.yaml"
+    script = str(PROGRAMS / "plain.py")
+    assert "There is no file" in complaint("run", "best.yaml", script)
+    best.write_text("version: 99\n")
+    assert "this file has version 99" in complaint("run", "best.yaml", script)
+    write_best(best, baseline={"num_workers": 0}, num_workers=1)
+    best.write_text(best.read_text().replace("num_workers: 1", "num_wrokers: 1"))
+    said = complaint("run", "best.yaml", script)
+    assert re.search(r"best.yaml:\d+: Unknown knob 'num_wrokers'. Did you mean 'num_workers'", said)
+
+
+def test_run_passes_arguments_output_and_exit_code_through(workplace: Path) -> None:
+    write_best(workplace / "best.yaml", baseline={"num_workers": 0})
+    script = workplace / "echo.py"
+    script.write_text(
+        "import sys\nprint(__name__, __file__, sys.argv, sys.path[0])\nsys.exit(int(sys.argv[2]))\n"
+    )
+    done = run("run", "best.yaml", "echo.py", "--budget", "7")
+    plain = subprocess.run(
+        [sys.executable, "echo.py", "--budget", "7"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == plain.returncode == 7
+    assert done.stdout == plain.stdout
+
+
+def test_run_warns_when_machine_torch_or_program_differ(workplace: Path) -> None:
+    best = workplace / "best.yaml"
+    write_best(best, baseline={"num_workers": 0})
+    text = best.read_text()
+    best.write_text(
+        re.sub(r"torch: .*", "torch: 1.0.0", text).replace("cpu_quota: ", "cpu_quota: 9")
+    )
+    done = run("run", "best.yaml", str(PROGRAMS / "never_trains.py"))
+    assert done.returncode == 0
+    assert "torch: 1.0.0 there" in done.stderr
+    assert "cores: 9" in done.stderr
+    assert "The program has changed since the search" in done.stderr
+    assert done.stdout == "hello\n"
+
+
+def test_knobs_lists_every_knob() -> None:
+    listed = CliRunner().invoke(app, ["knobs"]).output
+    assert all(name in listed for name in registry())
+
+
+def test_every_command_in_the_readme_parses() -> None:
+    blocks = README.read_text(encoding="utf-8").split("```console\n")[1:]
+    lines = [line for block in blocks for line in block.split("```")[0].splitlines()]
+    commands = [c for line in lines if (c := line.removeprefix("$ ")).startswith("autotune ")]
+    assert len(commands) >= 5
+    group = typer.main.get_command(app)
+    for command in commands:
+        name, *arguments = shlex.split(command, comments=True)[1:]
+        if name.startswith("-"):
+            continue
+        subcommand = group.commands[name]  # type: ignore[attr-defined]
+        subcommand.make_context(name, arguments, resilient_parsing=False)

@@ -1,0 +1,24 @@
+"""The console: what a person reads while a search runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autotune.cli.console import Console
+from autotune.tuning.diagnosis import Bottleneck, Diagnosis
+from tests.made import make_hardware, make_profile, make_space
+
+
+def test_a_reason_for_several_knobs_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    space = make_space(["num_workers"]).resolve(make_hardware(), make_profile())
+    refused = {"pin_memory": "on the CPU", "batch_size": "sums", "non_blocking": "on the CPU"}
+    Console().on_diagnosis(
+        Diagnosis(Bottleneck.INPUT_BOUND, "it waits", ()), replace(space, refused=refused)
+    )
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-2:] == [
+        "  not searched: pin_memory, non_blocking (on the CPU)",
+        "  not searched: batch_size (sums)",
+    ]

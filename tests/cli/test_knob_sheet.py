@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from autotune.cli import knob_sheet
+from autotune.cli.app import app
+from autotune.knobs import registry
+from autotune.machine.hardware import Hardware
+from tests.made import MACHINES, make_profile
+from tests.rigging import PROGRAMS
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+@pytest.mark.parametrize("hardware", MACHINES.values(), ids=MACHINES)
+def test_every_knob_has_a_row_with_values_or_a_reason(hardware: Hardware) -> None:
+    rows = knob_sheet.rows(
+        hardware, knob_sheet.ordinary_program("cuda" if hardware.gpus else "cpu")
+    )
+    assert [row.knob for row in rows] == list(registry())
+    for row in rows:
+        assert bool(row.values) != bool(row.reason), row
+        assert not row.values or row.now in row.values
+
+
+def test_the_present_value_is_the_programs_own() -> None:
+    rows = knob_sheet.rows(MACHINES["two cores"], make_profile(num_threads=1))
+    (threads,) = (row for row in rows if row.knob == "num_threads")
+    assert threads.now == "1"
+    assert threads.values == ("1", "2")
+
+
+def test_the_readmes_table_is_the_registrys() -> None:
+    assert knob_sheet.markdown() in README.read_text(encoding="utf-8")
+
+
+def test_a_program_is_asked_by_running_its_first_steps() -> None:
+    told = CliRunner().invoke(app, ["knobs", str(PROGRAMS / "plain.py"), "/dev/null"])
+    assert told.exit_code == 0, told.output
+    assert "batch_size" in told.output
+    assert "32, 64, 128" in told.output
+    assert "the model has no 2-D convolution" in told.output
+
+
+def test_a_program_that_fails_says_so() -> None:
+    told = CliRunner().invoke(app, ["knobs", str(PROGRAMS / "never_trains.py")])
+    assert told.exit_code == 2

@@ -1,0 +1,168 @@
+"""Search spaces in YAML: the shipped ones load, and a wrong one says all that is wrong, by line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import FileFormatError, UsageError
+from autotune.knobs import registry
+from autotune.knobs.space import spacefile
+from tests.made import MACHINES, make_profile
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory whose name has spaces and quotes."""
+    directory = tmp_path / 'it\'s a "place" of mine'
+    directory.mkdir()
+    return directory
+
+
+def write(directory: Path, text: str, name: str = "mine.yaml") -> Path:
+    path = directory / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def faults_of(directory: Path, text: str) -> list[str]:
+    """Return the lines of the error with the path cut off, so ``:3: …`` remains."""
+    path = write(directory, text)
+    with pytest.raises(FileFormatError) as refusal:
+        spacefile.load(str(path))
+    return [line.removeprefix(str(path)) for line in str(refusal.value).splitlines()]
+
+
+# --- shipped --------------------------------------------------------------------------------------
+
+
+def test_the_shipped_spaces_are_listed_by_name() -> None:
+    assert {"default", "quick", "cpu"} <= set(spacefile.shipped_names())
+
+
+@pytest.mark.parametrize("name", spacefile.shipped_names())
+def test_every_shipped_space_loads_by_name_and_offers_something_everywhere(name: str) -> None:
+    space = spacefile.load(name)
+    assert space.name == name
+    assert set(space.knobs) | set(space.fixed) <= set(registry())
+    assert not space.requested
+    for hardware in MACHINES.values():
+        device = "cuda" if hardware.gpus else "cpu"
+        assert space.resolve(hardware, make_profile(device=device)).domains
+
+
+@pytest.mark.parametrize("name", spacefile.shipped_names())
+def test_every_shipped_space_says_what_it_is_for(name: str) -> None:
+    text = (spacefile.shipped_dir() / f"{name}.yaml").read_text(encoding="utf-8")
+    assert text.startswith("# ")
+
+
+def test_the_full_space_knows_every_knob() -> None:
+    assert set(spacefile.load("full").knobs) == set(registry())
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_and_the_list() -> None:
+    with pytest.raises(UsageError) as refusal:
+        spacefile.load("defualt")
+    message = str(refusal.value)
+    assert "no search space 'defualt'" in message
+    assert "Did you mean 'default'?" in message
+    assert ", ".join(spacefile.shipped_names()) in message
+
+
+# --- the user's own -------------------------------------------------------------------------------
+
+
+def test_a_file_gives_values_and_fixed_knobs(place: Path) -> None:
+    path = write(
+        place,
+        "version: 1\n"
+        "knobs:\n"
+        "  num_workers: [0, 2, 2]\n"
+        "  compile: [off, default]\n"
+        "  precision: auto\n"
+        "fixed:\n"
+        "  channels_last: true\n",
+    )
+    space = spacefile.load(str(path))
+    assert space.name == "mine"
+    assert space.knobs == {
+        "num_workers": (0, 2),
+        "compile": ("off", "default"),
+        "precision": None,
+    }
+    assert space.fixed == {"channels_last": True}
+
+
+def test_a_file_may_hold_fixed_knobs_alone(place: Path) -> None:
+    space = spacefile.load(str(write(place, "version: 1\nfixed: {precision: bf16}\n", "a b.yml")))
+    assert space.knobs == {}
+    assert space.fixed == {"precision": "bf16"}
+
+
+def test_a_file_without_a_suffix_is_read_by_path(place: Path) -> None:
+    path = write(place, "version: 1\nknobs: {num_workers: auto}\n", "space")
+    assert spacefile.load(str(path)).knobs == {"num_workers": None}
+
+
+def test_a_knob_that_is_fixed_is_not_searched(place: Path) -> None:
+    text = "version: 1\nknobs: {precision: auto, compile: auto}\nfixed: {precision: bf16}\n"
+    space = spacefile.load(str(write(place, text)))
+    assert space.knobs == {"compile": None}
+
+
+def test_a_missing_file_is_named(place: Path) -> None:
+    with pytest.raises(FileFormatError, match="There is no file"):
+        spacefile.load(str(place / "missing.yaml"))
+
+
+def test_every_fault_is_told_at_once_with_file_line_and_nearest_key(place: Path) -> None:
+    faults = faults_of(
+        place,
+        "version: 2\n"
+        "knob:\n"
+        "  num_workers: auto\n"
+        "knobs:\n"
+        "  batchsize: auto\n"
+        "  precision: [fp32, fp8]\n"
+        "  num_workers: 4\n"
+        "  prefetch_factor: []\n"
+        "  compile: auto\n"
+        "fixed:\n"
+        "  pin_memory: maybe\n"
+        "  chanels_last: true\n",
+    )
+    assert faults[0].startswith(":2: Unknown key 'knob'. Did you mean 'knobs'?")
+    assert faults[1].startswith(":1: version is 2, this autotune reads 1.")
+    assert faults[2].startswith(":5: Unknown knob 'batchsize'. Did you mean 'batch_size'?")
+    assert faults[3] == ":6: knob 'precision' takes fp32 or tf32 or bf16 or fp16, not 'fp8'."
+    assert faults[4] == ":7: knob 'num_workers' takes 'auto' or a list of values, not 4."
+    assert faults[5] == ":8: knob 'prefetch_factor' takes 'auto' or a list of values, not []."
+    assert faults[6] == ":11: knob 'pin_memory' takes true or false, not 'maybe'."
+    assert faults[7].startswith(":12: Unknown knob 'chanels_last'. Did you mean 'channels_last'?")
+    assert len(faults) == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("knobs: {num_workers: auto}\n", ": version is None, this autotune reads 1."),
+        ("version: one\nknobs: {num_workers: auto}\n", ":1: version is 'one'"),
+        ("version: 1\n", ": 'knobs' is missing or empty."),
+        ("version: 1\nknobs:\n", ": 'knobs' is missing or empty."),
+        ("version: 1\nknobs: [num_workers]\n", ":2: 'knobs' holds 'knob: value' lines."),
+        ("version: 1\nknobs:\n  num_workers:\n", ":3: knob 'num_workers' takes 'auto' or a list"),
+        ("version: 1\nknobs:\n  7: auto\n", ":3: Unknown knob '7'."),
+        ("", ": expected 'key: value' lines, found NoneType."),
+    ],
+)
+def test_each_fault_stands_with_its_line(place: Path, text: str, fault: str) -> None:
+    (found,) = faults_of(place, text)
+    assert found.startswith(fault)
+
+
+def test_a_knob_that_is_named_twice_is_a_fault(place: Path) -> None:
+    text = "version: 1\nknobs:\n  num_workers: [0, 2]\n  num_workers: [4]\n"
+    (found,) = faults_of(place, text)
+    assert found.startswith(":4:")

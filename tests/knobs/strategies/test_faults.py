@@ -1,0 +1,112 @@
+"""A rank that fails ends the trial with the right outcome, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autotune.measurement.measurement import Measurement
+from autotune.measurement.outcome import Ending, Outcome
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config
+from autotune.program.lr import LrRule
+from autotune.program.program import parse_program
+from autotune.rig.rig import MARK, Rig
+from autotune.rig.wire import Ready, WindowPlan
+from tests.made import make_loader
+from tests.rigging import PROGRAMS, SHORT, fence, never
+
+BASELINE = Config({"strategy": "single", "world_size": 1, "num_threads": 1, "batch_size": 32})
+LONG = WindowPlan(warmup_min_s=0.0, warmup_max_s=30.0, window_min_s=20.0, window_max_s=30.0)
+
+
+def setting_of(strategy: str, world_size: int = 2) -> AppliedConfig:
+    """Return the setting of a strategy for the program of this file."""
+    return AppliedConfig(
+        config=BASELINE.replace(strategy=strategy, world_size=world_size),
+        baseline=BASELINE,
+        loader=make_loader(dataset_len=4096, batch_size=32),
+        lr_rule=LrRule.LINEAR,
+        program_knobs=(),
+        device="cpu",
+    )
+
+
+def trial(
+    directory: Path, way: str, strategy: str = "ddp", silence_s: float = 60.0
+) -> Measurement | Ending:
+    """Run the program on two ranks until it is measured or has failed; then nothing is left."""
+    program = parse_program(str(PROGRAMS / "rank_fails.py"), (way, str(directory)), directory)
+    setting = setting_of(strategy)
+    with Rig(program, directory / way, directory / "cache", fence()) as rig:
+        opened = rig.open(setting, never, 120.0)
+        assert isinstance(opened, Ready), opened
+        found = rig.measure(setting, LONG if way else SHORT, never, silence_s)
+        mark = rig._mark
+    assert not _marked(mark), "ranks were left behind, and with them their ports"
+    return found
+
+
+def _marked(mark: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.mark.parametrize(
+    ("way", "strategy", "outcome", "reason"),
+    [
+        ("dies", "ddp", Outcome.HOST_OUT_OF_MEMORY, "rank 1 was killed (SIGKILL)"),
+        ("exits", "zero1", Outcome.CRASHED, "rank 1 exited with code 3"),
+        ("raises", "fsdp", Outcome.CRASHED, "RuntimeError: rank 1 has had enough"),
+        ("fills memory", "zero1", Outcome.HOST_OUT_OF_MEMORY, "the host ran out of memory"),
+        ("ends", "fsdp", Outcome.RAN_OUT, "the program ended after 29 steps"),
+    ],
+)
+def test_the_rank_that_ended_the_others_is_told(
+    tmp_path: Path, way: str, strategy: str, outcome: Outcome, reason: str
+) -> None:
+    ending = trial(tmp_path, way, strategy)
+    assert isinstance(ending, Ending)
+    assert ending.outcome is outcome
+    assert ending.reason.startswith(reason)
+
+
+def test_a_rank_asleep_in_a_collective_hangs_the_trial_and_the_next_one_runs(
+    tmp_path: Path,
+) -> None:
+    ending = trial(tmp_path, "hangs", silence_s=3.0)
+    assert isinstance(ending, Ending)
+    assert ending.outcome is Outcome.HUNG
+    assert isinstance(trial(tmp_path, "", "fsdp"), Measurement)
+
+
+def test_a_rank_that_starts_late_is_waited_for_and_all_ranks_switch_and_are_measured(
+    tmp_path: Path,
+) -> None:
+    program = parse_program(
+        str(PROGRAMS / "rank_fails.py"), ("starts late", str(tmp_path)), tmp_path
+    )
+    setting = setting_of("zero1")
+    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
+        assert isinstance(rig.open(setting, never, 120.0), Ready)
+        found = rig.measure(setting, SHORT, never, 60.0)
+        smaller = replace(setting, config=setting.config.replace(batch_size=8))
+        switched = rig.measure(smaller, SHORT, never, 60.0)
+    assert isinstance(found, Measurement)
+    assert isinstance(switched, Measurement)
+    assert {round(b.samples / b.steps) for b in switched.blocks} == {16}, "on the same step"
+    assert [load.rank for load in found.ranks] == [0, 1]
+    assert found.communication_share is not None
+    assert 0.0 < found.communication_share <= 1.0
+    assert found.slowest_rank in {0, 1}
+    step_samples = {round(block.samples / block.steps) for block in found.blocks}
+    assert step_samples == {64}, "samples of both ranks count"

@@ -1,0 +1,107 @@
+"""The contract that every strategy keeps, and the parts of those that need GPUs."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from autotune.knobs.base import Here
+from autotune.knobs.strategies import STRATEGIES, Strategy
+from autotune.knobs.strategies.model_split import Pipeline, cut
+from autotune.machine.hardware import Hardware
+from autotune.program.config import Config
+from tests.knobs.test_contract import PROFILES, is_clause
+from tests.made import A100, MACHINES, make_hardware, make_profile
+
+every_strategy = pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES.keys())
+every_machine = pytest.mark.parametrize("hardware", MACHINES.values(), ids=MACHINES.keys())
+TWO_GPUS = make_hardware(gpus=(A100, A100))
+
+
+@every_strategy
+def test_a_strategy_is_known_by_its_name_and_described_in_one_line(strategy: Strategy) -> None:
+    assert STRATEGIES[strategy.name] is strategy
+    assert strategy.summary.endswith(".")
+
+
+@every_strategy
+@every_machine
+def test_a_strategy_acts_or_says_why_not(strategy: Strategy, hardware: Hardware) -> None:
+    for program, profile in PROFILES.items():
+        reason = strategy.refusal(Here(hardware, profile))
+        assert reason is None or is_clause(reason), program
+        conflict = strategy.conflict(Config({"strategy": strategy.name, "channels_last": True}))
+        assert conflict is None or conflict.endswith("."), program
+
+
+def offered(profile_changes: dict[str, object], hardware: Hardware = TWO_GPUS) -> set[str]:
+    """Return the strategies that can act."""
+    profile = make_profile(**profile_changes)
+    return {n for n, s in STRATEGIES.items() if s.refusal(Here(hardware, profile)) is None}
+
+
+def test_two_gpus_are_offered_what_copies_and_what_shards() -> None:
+    assert offered({"device": "cuda"}) == {"single", "data_parallel", "ddp", "fsdp", "zero1"}
+
+
+def test_cores_are_offered_ranks_but_no_copies_by_threads() -> None:
+    assert offered({}, make_hardware()) == {"single", "ddp", "fsdp", "zero1"}
+
+
+def test_weights_that_the_program_lays_out_by_channels_are_not_sharded() -> None:
+    assert offered({"channels_last": True}, make_hardware()) == {"single", "ddp", "zero1"}
+
+
+def test_a_program_that_distributes_itself_is_left_to_itself() -> None:
+    assert offered({"device": "cuda", "distributes_itself": "Accelerate"}) == {"single", "own"}
+
+
+def test_stages_are_offered_where_a_sequential_model_fills_a_gpu() -> None:
+    large = {"device": "cuda", "stages": 12, "parameters": 2 * 10**9}
+    assert "model_split" in offered(large)
+    assert "model_split" not in offered({**large, "parameters": 10**8})
+    assert "model_split" not in offered({**large, "stages": 0})
+    assert "model_split" not in offered(large, replace(TWO_GPUS, gpus=(A100,)))
+
+
+def test_an_optimizer_that_decides_by_its_loss_is_kept_on_one_device() -> None:
+    optimizer = replace(make_profile().optimizers[0], families=("LBFGS", "Optimizer"))
+    assert offered({"optimizers": (optimizer,)}, make_hardware()) == {"single"}
+
+
+@pytest.mark.parametrize(
+    ("weights", "stages", "runs"),
+    [
+        ([1, 1, 1, 1], 2, [[0, 1], [2, 3]]),
+        ([9, 1, 1, 1], 2, [[0], [1, 2, 3]]),
+        ([1, 1, 1, 9], 2, [[0, 1, 2], [3]]),
+        ([0, 4, 0, 4, 0], 2, [[0, 1], [2, 3, 4]]),
+        ([5], 4, [[0]]),
+        ([0, 0], 2, [[0, 1]]),
+    ],
+)
+def test_a_model_is_cut_into_stages_of_about_equal_weight(
+    weights: list[int], stages: int, runs: list[list[int]]
+) -> None:
+    assert cut(weights, stages) == runs
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 8])
+def test_stages_compute_what_the_whole_model_computes(parts: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(5)))
+    whole = copy.deepcopy(model)
+    cpu = torch.device("cpu")  # in the place of two GPUs: the stages and parts are the same
+    staged = Pipeline(model, [cpu, cpu], parts).staged()
+    batch = torch.randn(7, 6)
+    assert torch.allclose(staged(batch), whole(batch), atol=1e-6)
+    staged(batch).sum().backward()
+    whole(batch).sum().backward()
+    for ours, theirs in zip(model.parameters(), whole.parameters(), strict=True):
+        assert ours.grad is not None
+        assert theirs.grad is not None
+        assert torch.allclose(ours.grad, theirs.grad, atol=1e-5)

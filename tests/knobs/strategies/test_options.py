@@ -1,0 +1,208 @@
+"""Options of the strategies, seen where they act; one rank is enough for that."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed, nn
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from autotune.inside.seams.checkpoint import blocks_of
+from autotune.inside.seams.shard_guard import ShardGuardSeam
+from autotune.knobs.strategies import STRATEGIES, Site
+from autotune.program.config import KnobValue
+
+
+class Block(nn.Module):
+    """A part that comes several times; it notes the dtype it computes in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.dtype = self.linear.weight.dtype
+        return torch.relu(self.linear(x))
+
+
+@pytest.fixture(autouse=True)
+def _one_rank() -> Iterator[None]:
+    distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+def distribute(strategy: str, model: nn.Module, **options: KnobValue) -> Any:
+    """Distribute a model as the seam does."""
+    site = Site(0, 1, options, (), lambda module: blocks_of([module]))
+    return STRATEGIES[strategy].distribute(model, site)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1"])
+def test_options_of_ddp_reach_it(strategy: str) -> None:
+    plain = distribute(strategy, nn.Linear(8, 8))
+    asked = distribute(
+        strategy,
+        nn.Linear(8, 8),
+        ddp_bucket_cap_mb=5,
+        ddp_gradient_as_bucket_view=True,
+        ddp_static_graph=True,
+    )
+    assert (plain.bucket_bytes_cap, asked.bucket_bytes_cap) == (25 << 20, 5 << 20)
+    assert (plain.gradient_as_bucket_view, asked.gradient_as_bucket_view) == (False, True)
+    assert (plain.static_graph, asked.static_graph) == (False, True)
+
+
+def test_parameters_that_get_gradients_in_some_steps_only_are_said_with_the_mend() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+    called = distribute("ddp", model)
+    called(torch.ones(2, 8)).sum().backward()
+    called(torch.ones(2, 8))
+    model[0](torch.ones(2, 8)).sum().backward()
+    with pytest.raises(RuntimeError, match="Leave strategy and world_size out of the search"):
+        called(torch.ones(2, 8))
+
+
+def test_after_an_evaluation_fsdps_parameters_are_those_that_are_trained() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+    distribute("fsdp", model)
+    with torch.no_grad():
+        model(torch.ones(2, 8))
+    assert all(isinstance(p, DTensor) for p in model.parameters())
+
+
+def test_batchnorm_becomes_one_of_all_ranks_which_ddp_takes_on_gpus_alone() -> None:
+    each = distribute("ddp", nn.Sequential(nn.BatchNorm1d(8)), sync_batchnorm=False)
+    assert type(each.module[0]) is nn.BatchNorm1d
+    with pytest.raises(ValueError, match="SyncBatchNorm layers only work with GPU modules"):
+        distribute("ddp", nn.Sequential(nn.BatchNorm1d(8)), sync_batchnorm=True)
+
+
+@pytest.mark.parametrize(("shard", "units"), [("blocks", 4), ("whole", 1)])
+def test_fsdp_gathers_block_by_block_or_all_at_once(shard: str, units: int) -> None:
+    model = nn.Sequential(*(Block() for _ in range(3)))
+    distribute("fsdp", model, fsdp_shard=shard)
+    assert sum(isinstance(module, FSDPModule) for module in model.modules()) == units
+
+
+@pytest.mark.parametrize("reshards", [True, False])
+def test_fsdp_keeps_what_it_gathered_for_the_backward_pass_or_not(*, reshards: bool) -> None:
+    block = Block()
+    model = nn.Sequential(block, Block(), Block())
+    distribute("fsdp", model, fsdp_shard="blocks", fsdp_reshard_after_forward=reshards)
+    model(torch.randn(4, 8))
+    assert isinstance(block.linear.weight, DTensor) is reshards
+
+
+def ends_with(*, shards: bool, clears_late: bool = False, reshards: bool = True) -> list[float]:
+    """Train for some steps, looking at the model between backward pass and step; return weights."""
+    torch.manual_seed(0)
+    model = nn.Sequential(Block(), Block(), nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    if shards:
+        site = Site(
+            0,
+            1,
+            {"fsdp_reshard_after_forward": reshards},
+            (optimizer,),
+            lambda module: blocks_of([module]),
+        )
+        STRATEGIES["fsdp"].distribute(model, site)
+        STRATEGIES["fsdp"].adopt(optimizer, site)
+    for x in torch.randn(4, 6, 8):
+        optimizer.zero_grad() if not clears_late else None
+        loss = model(x).square().mean()
+        model.zero_grad() if clears_late else None
+        loss.backward()
+        model(x)  # as for the accuracy of the batch
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        optimizer.step()
+    return [float(value.double().sum()) for value in model.state_dict().values()]
+
+
+def test_gradients_are_cleared_and_weights_are_new_wherever_a_program_does_so_under_fsdp() -> None:
+    for clears_late, reshards in ((False, True), (True, True), (False, False)):
+        own = ends_with(shards=False, clears_late=clears_late)
+        assert ends_with(shards=True, clears_late=clears_late, reshards=reshards) == own
+
+
+@pytest.fixture
+def guard() -> Iterator[ShardGuardSeam]:
+    seam = ShardGuardSeam()
+    yield seam
+    seam.remove()
+    assert "data" not in vars(DTensor)
+
+
+def sharded(model: nn.Module, guard: ShardGuardSeam) -> None:
+    """Shard a model as the seam of distribution does."""
+    before = dict(model.named_parameters())
+    guard.check(before)
+    distribute("fsdp", model)
+    guard.guard(before, dict(model.named_parameters()))
+
+
+def test_parameters_of_before_are_neither_used_nor_hooked_in_silence(
+    guard: ShardGuardSeam,
+) -> None:
+    model = nn.Linear(8, 8)
+    held = list(model.parameters())
+    sharded(model, guard)
+    assert [p.shape for p in held] == [(8, 8), (8,)]
+    assert str(held[1]).startswith("Parameter containing")
+    uses: list[Callable[[nn.Parameter], object]] = [
+        lambda p: p.square().sum(),  # a penalty
+        lambda p: p.grad,  # clipping by hand
+        lambda p: setattr(p, "grad", None),  # clearing by hand
+        lambda p: torch.zeros(8, 8).lerp_(p.detach(), 0.1),  # an average
+        lambda p: torch.save(p, io.BytesIO()),
+    ]
+    for use in uses:
+        with pytest.raises(RuntimeError, match="Take parameters from the model each time"):
+            use(held[0])
+    recurrent = nn.GRU(8, 4)
+    sharded(recurrent, guard)
+    output, _ = recurrent(torch.ones(2, 3, 8))
+    output.sum().backward()
+    assert all(p.grad is not None for p in recurrent.parameters())
+    hooked = nn.Linear(4, 1)
+    hooked.bias.register_hook(lambda gradient: 0 * gradient)
+    with pytest.raises(RuntimeError, match=r"a hook on the gradient of bias, .* strategy to ddp"):
+        sharded(hooked, guard)
+
+
+def test_what_torch_would_not_do_to_a_shard_is_said_with_the_mend(guard: ShardGuardSeam) -> None:
+    model = nn.Linear(8, 1)
+    sharded(model, guard)
+    weight: Any = model.weight
+    before = weight.data.clone()
+    with pytest.raises(RuntimeError, match=r"Write \.data\.copy_\(\.\.\.\) instead"):
+        weight.data = before
+    weight.data.copy_(before + 1)
+    weight.data += 1  # in place, and then the same is assigned
+    assert torch.equal(weight.full_tensor(), before.full_tensor() + 2)
+    with pytest.raises(RuntimeError, match="would never be called"):
+        weight.register_hook(lambda gradient: 0 * gradient)
+    model(torch.ones(2, 8)).register_hook(lambda gradient: gradient)
+    model.to(torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)]
+)
+def test_fsdp_computes_in_the_precision_that_it_is_asked_for(
+    precision: str, dtype: torch.dtype
+) -> None:
+    model = nn.Sequential(*(Block() for _ in range(3)))
+    distribute("fsdp", model, fsdp_mixed_precision=precision)
+    output = model(torch.randn(4, 8))
+    output.sum().backward()
+    assert {block.dtype for block in model} == {dtype}
+    assert output.dtype is torch.float32
+    assert all(p.dtype is torch.float32 and p.grad is not None for p in model.parameters())

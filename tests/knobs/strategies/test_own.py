@@ -1,0 +1,115 @@
+"""Programs that distribute themselves: started by torchrun, and otherwise left to themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.knobs.space.spacefile import load
+from autotune.machine import hardware
+from autotune.measurement.measurement import Measurement
+from autotune.measurement.outcome import Ending, Outcome
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config
+from autotune.program.lr import LrRule
+from autotune.program.program import parse_program
+from autotune.rig.failures import program_error
+from autotune.rig.rig import Rig
+from autotune.rig.wire import Ready
+from tests.rigging import PROGRAMS, SHORT, fence, never, open_rig, setting_with
+
+# Script, by what it distributes itself, samples in a batch of each rank
+CASES = {
+    "torchrun": ("own_ddp.py", "DistributedDataParallel", 32),
+    "accelerate": ("accelerated.py", "Accelerate", 32),
+    "fabric": ("fabric.py", "Lightning's Fabric", 32),
+    "lightning": ("lightning_trainer.py", "Lightning's Trainer", 16),
+    "transformers": ("hf_trainer.py", "Hugging Face's Trainer", 8),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_a_program_that_distributes_itself_is_tuned_in_its_ranks_and_ddp(
+    name: str, tmp_path: Path
+) -> None:
+    script, means, batch = CASES[name]
+    program = parse_program(str(PROGRAMS / script), (str(tmp_path / "out"),), tmp_path)
+    baseline = Config(
+        {"strategy": "own", "world_size": 1, "num_threads": 1, "ddp_bucket_cap_mb": 25}
+    )
+    changed = baseline.replace(world_size=2, ddp_bucket_cap_mb=5)
+    setting = replace(_plain_setting(), config=changed, baseline=baseline, distributes_itself=means)
+    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
+        opened = rig.open(setting, never, 120.0)
+        assert isinstance(opened, Ready), opened
+        found = rig.measure(setting, SHORT, never, 60.0)
+        said = rig.log_tail()
+    assert isinstance(found, Measurement), found
+    assert round(found.blocks[0].samples / found.blocks[0].steps) == 2 * batch
+    assert (found.communication_share or 0) > 0, "the ranks train together"
+    if name == "torchrun":
+        assert "buckets of 5 MiB" in said
+    assert opened.profile.distributes_itself == means
+    assert opened.profile.world_size == 2
+    space = load("full").resolve(hardware.detect(), opened.profile)
+    assert space.baseline["strategy"] == "own"
+    assert "strategy" not in space.domains, "its wrapping is its own"
+    assert {"world_size", "ddp_bucket_cap_mb"} <= space.domains.keys()
+
+
+@pytest.mark.slow
+def test_a_program_that_could_distribute_itself_is_known_by_one_rank(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "accelerated.py", space="full") as opened:
+        assert opened.profile.distributes_itself == "Accelerate"
+        assert opened.base.baseline["strategy"] == "own"
+        assert opened.base.baseline["world_size"] == 1
+
+
+def test_ranks_that_train_each_for_itself_are_no_gain(tmp_path: Path) -> None:
+    """A program that does not take its ranks from torchrun would look twice as fast."""
+    program = parse_program(str(PROGRAMS / "plain.py"), (str(tmp_path / "losses"),), tmp_path)
+    own = replace(_plain_setting(), distributes_itself="torch.distributed")
+    baseline = own.baseline.replace(strategy="own")
+    setting = replace(own, baseline=baseline, config=baseline.replace(world_size=2))
+    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
+        ending = rig.open(setting, never, 120.0)
+    assert isinstance(ending, Ending)
+    assert "the program trains in groups of 1 where 2 ranks were started" in ending.reason
+
+
+@pytest.mark.parametrize(
+    ("source", "is_refused"), [("torch", False), ("own", True), ("whole", True)]
+)
+def test_ranks_without_a_loader_draw_numbers_of_their_own_or_are_refused(
+    tmp_path: Path, source: str, is_refused: bool
+) -> None:
+    program = parse_program(str(PROGRAMS / "draws.py"), (source,), tmp_path)
+    base = replace(_plain_setting(), loader=None)
+    setting = setting_with(base, strategy="ddp", world_size=2)
+    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
+        opened = rig.open(setting, never, 120.0)
+    if is_refused:
+        assert isinstance(opened, Ending)
+        assert "all ranks train on the same batches" in opened.reason
+    else:
+        assert isinstance(opened, Ready), opened
+
+
+def _plain_setting() -> AppliedConfig:
+    """The baseline of a plain program, without the first steps that would tell it."""
+    baseline = Config({"strategy": "single", "world_size": 1, "num_threads": 1})
+    return AppliedConfig(baseline, baseline, None, LrRule.LINEAR, (), "cpu")
+
+
+def test_a_program_that_wants_a_launcher_is_told_how_to_get_one(tmp_path: Path) -> None:
+    program = parse_program(str(PROGRAMS / "own_ddp.py"), (), tmp_path)
+    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
+        ending = rig.open(None, never, 120.0)
+    assert isinstance(ending, Ending)
+    assert ending.outcome is Outcome.CRASHED
+    said = str(program_error(program, ending))
+    assert "wants to be started by a launcher" in said
+    assert "--nproc-per-node 2" in said

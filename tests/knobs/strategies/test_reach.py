@@ -1,0 +1,180 @@
+"""Who can reach the ranks of one machine: nobody from outside, and nobody without the run's key."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+import psutil
+import pytest
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from autotune.measurement.measurement import Measurement
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config
+from autotune.program.lr import LrRule
+from autotune.rig.rig import Rig
+from tests.inside.test_exchange import Bomb
+from tests.knobs.strategies.test_faults import setting_of
+from tests.rig.test_local_ranks import LAUNCHER
+from tests.rigging import SHORT, never, open_rig
+
+# Brings up loopback, then tries addresses; in a network namespace of its own
+STRANGER = """
+import fcntl, socket, struct, sys
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    fcntl.ioctl(probe, 0x8914, struct.pack("16sH14x", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP
+with socket.create_server(("127.0.0.1", 0)) as server:
+    socket.create_connection(server.getsockname(), 5).close()  # loopback works here
+for port in sys.argv[1:]:
+    try:
+        socket.create_connection(("127.0.0.1", int(port)), 5)
+    except OSError as error:
+        print(error.errno)
+"""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Ranks that train, and stand still.
+
+    Attributes:
+        rig: Theirs.
+        setting: That they are measured under.
+        listening: Addresses and ports that any of their processes listens at.
+        port: Of their store.
+    """
+
+    rig: Rig
+    setting: AppliedConfig
+    listening: list[tuple[str, int]]
+    port: int
+
+
+OWN = Config({"strategy": "own", "world_size": 1, "num_threads": 1})
+WAYS = {
+    "ours": ("rank_fails.py", setting_of("ddp")),
+    "own": (
+        "own_ddp.py",
+        AppliedConfig(
+            OWN.replace(world_size=2), OWN, None, LrRule.LINEAR, (), "cpu", distributes_itself="DDP"
+        ),
+    ),
+}
+
+
+@contextmanager
+def standing(tmp_path: Path, way: str) -> Iterator[Standing]:
+    """Train in two ranks, by our strategy or by the program's own ``init_process_group()``."""
+    script, setting = WAYS[way]
+    with open_rig(tmp_path, script, "", str(tmp_path), setting=setting) as opened:
+        assert opened.rig.pid is not None
+        rig = psutil.Process(opened.rig.pid)
+        tree = [rig, *rig.children(recursive=True)]
+        listening = [
+            (connection.laddr.ip, connection.laddr.port)
+            for process in tree
+            for connection in process.net_connections("inet")
+            if connection.status == psutil.CONN_LISTEN
+        ]
+        ports = {p.environ()["MASTER_PORT"] for p in tree if "MASTER_PORT" in p.environ()}
+        yield Standing(opened.rig, setting, listening, int(*ports))
+
+
+@pytest.mark.parametrize("way", ["ours", "own"])
+def test_ranks_of_one_machine_listen_on_loopback_and_hear_no_stranger(
+    tmp_path: Path, way: str
+) -> None:
+    with standing(tmp_path, way) as ranks:
+        ports = {port for _, port in ranks.listening}
+        assert ranks.port in ports
+        assert len(ports) >= 3, "the store, and each rank's place for collectives"
+        assert all(ip_address(address).is_loopback for address, _ in ranks.listening)
+        for address in _outer_addresses():
+            assert not {port for port in ports if _answers(address, port)}
+        _speaks_in_vain(ranks, tmp_path / "ran")
+        _is_out_of_reach_elsewhere(ports)
+
+
+def _outer_addresses() -> set[str]:
+    """This machine's addresses by which others reach it."""
+    every = {a.address for of in psutil.net_if_addrs().values() for a in of if a.family == 2}
+    return {address for address in every if not ip_address(address).is_loopback}
+
+
+def _answers(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), 5).close()
+    except OSError:
+        return False
+    return True
+
+
+def _is_out_of_reach_elsewhere(ports: set[int]) -> None:
+    """Try from another network namespace, as from another machine or container."""
+    stranger = [sys.executable, "-c", STRANGER, *map(str, ports)]
+    done = subprocess.run(
+        ["unshare", "-n", *stranger], capture_output=True, text=True, timeout=60, check=False
+    )
+    if "unshare" in done.stderr:
+        pytest.skip(f"all but another network namespace was tried: {done.stderr.strip()}")
+    assert len(done.stdout.split()) == len(ports), done.stderr
+
+
+def _speaks_in_vain(ranks: Standing, ran: Path) -> None:
+    """Write a pickle wherever the ranks look next, as another user of this machine can."""
+    store = PrefixStore(
+        "autotune",
+        TCPStore("127.0.0.1", ranks.port, is_master=False, timeout=timedelta(seconds=20)),
+    )
+    bomb = pickle.dumps(Bomb(ran), protocol=0).decode("ascii")
+    for number in range(20):
+        for kind in ("order/0", "report/1"):
+            store.set(f"meeting/{number}/{kind}", bomb)
+    store.set("start", bomb)
+    found = ranks.rig.measure(ranks.setting, SHORT, never, 60.0)
+    assert isinstance(found, Measurement), found
+    assert not ran.exists()
+
+
+SERVES = """
+import os, sys, time
+from autotune.inside.ranks.group import join
+group = join(os.environ)
+assert not [name for name in os.environ if name.startswith("AUTOTUNE_RANKS_")]
+if sys.argv[1] == "early":
+    if group.is_first:
+        group.store.set("late", 7)
+        sys.exit()
+    time.sleep(1)
+    print(group.store.get("late"), flush=True)
+group.initialize()
+import torch
+torch.distributed.all_reduce(torch.ones(1))
+if group.is_first and sys.argv[1] == "exits":
+    sys.exit(3)
+if group.is_first:
+    raise RuntimeError("the first rank has had enough")
+torch.distributed.all_reduce(torch.ones(1))
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "code", "said"), [("early", 0, "7\n"), ("exits", 1, ""), ("fails", 1, "")]
+)
+def test_the_first_rank_serves_the_others_to_their_end_but_keeps_none_waiting(
+    way: str, code: int, said: str
+) -> None:
+    program = SERVES.replace("group.initialize()", "sys.exit()") if way == "early" else SERVES
+    command = [*LAUNCHER, "--ranks", "2", "--", sys.executable, "-c", program, way]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, done.stderr
+    assert done.stdout == said

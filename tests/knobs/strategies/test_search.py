@@ -1,0 +1,34 @@
+"""A whole search over strategies, with real ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import autotune
+from tests.rigging import PROGRAMS
+from tests.watching_search import StopsAfter
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+def test_strategies_and_ranks_move_together_and_are_told_about(workplace: Path) -> None:
+    result = autotune.search(
+        PROGRAMS / "slow_items.py",
+        budget=600,
+        tune=["strategy", "world_size"],
+        values={"strategy": ["single", "ddp"]},
+        events=StopsAfter(trials=2),
+    )
+    measured = {
+        (r.config["strategy"], r.config["world_size"]): r.measurement
+        for r in result.records
+        if r.measurement is not None
+    }
+    assert {("single", 1), ("ddp", 2)} <= measured.keys()
+    assert ("single", 2) not in measured, "one process has one rank"
+    ranks = measured["ddp", 2].ranks
+    assert [load.rank for load in ranks] == [0, 1]
+    assert any("2 ranks by ddp" in note for note in result.parallel_notes)
+    assert not result.has_ranks, "nothing was confirmed"

@@ -1,0 +1,140 @@
+"""Ranks that the program starts itself, and processes that train in place of the first one."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.knobs import registry
+from autotune.knobs.base import Here
+from autotune.knobs.space.spacefile import load
+from autotune.machine import hardware
+from autotune.measurement.measurement import Measurement
+from autotune.measurement.outcome import Ending, Outcome
+from autotune.program.domain import NotOffered
+from autotune.program.program import parse_program
+from autotune.rig.rig import Reports, Rig
+from autotune.rig.wire import Ready
+from tests.knobs.strategies.test_faults import _marked
+from tests.made import make_hardware, make_loader, make_profile
+from tests.rigging import PROGRAMS, SHORT, base_setting, fence, never, write_best
+
+# Script, its arguments, what starts its ranks, and how the second one fails
+CASES = {
+    "spawn": (
+        ("spawns.py", "spawn", "dies"),
+        "torch.multiprocessing.spawn",
+        (Outcome.HOST_OUT_OF_MEMORY, "rank 1 was killed (SIGKILL)"),
+    ),
+    "fork": (
+        ("spawns.py", "fork", "raises"),
+        "torch.multiprocessing.start_processes",
+        (Outcome.CRASHED, "RuntimeError: rank 1 has had enough"),
+    ),
+    "script": (
+        ("starts_itself_again.py", "exits"),
+        "a launcher that runs the script again with LOCAL_RANK",
+        (Outcome.CRASHED, "SystemExit: 3"),
+    ),
+}
+
+
+def free_port() -> str:
+    with socket.create_server(("localhost", 0)) as probe:
+        return str(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ranks_that_a_program_starts_are_measured_as_one_training_and_the_one_that_fails_is_told(
+    name: str, tmp_path: Path
+) -> None:
+    (script, *arguments), started_by, (outcome, reason) = CASES[name]
+    program = parse_program(str(PROGRAMS / script), (*arguments, free_port()), tmp_path)
+    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
+        opened = rig.open(None, never, 120.0)
+        assert isinstance(opened, Ready), opened
+        base = base_setting(opened.profile, space="full")
+        found = rig.measure(base, SHORT, never, 60.0)
+        larger = replace(base, config=base.config.replace(batch_size=64))
+        ending = rig.measure(larger, SHORT, never, 60.0)
+        mark = rig._mark
+    assert not _marked(mark), "nothing is left running"
+    profile = opened.profile
+    assert profile.starts_ranks == started_by
+    assert profile.distributes_itself == "DistributedDataParallel"
+    assert profile.world_size == 2
+    assert isinstance(found, Measurement), found
+    assert {b.samples / b.steps for b in found.blocks} == {64.0}, "samples of both ranks count"
+    assert [load.rank for load in found.ranks] == [0, 1]
+    assert (found.communication_share or 0) > 0, "the ranks train together"
+    space = load("full").resolve(hardware.detect(), profile)
+    assert "by " + started_by in space.refused["world_size"]
+    assert {"batch_size", "num_workers", "ddp_bucket_cap_mb"} <= space.domains.keys()
+    assert isinstance(ending, Ending), ending
+    assert (ending.outcome, ending.reason[: len(reason)]) == (outcome, reason)
+
+
+def test_no_other_processes_are_started_beside_those_of_the_program() -> None:
+    profile = make_profile(starts_ranks="multiprocessing.Process")
+    for knob in ("strategy", "world_size", "ddp_bucket_cap_mb"):
+        offer = registry()[knob].domain(Here(make_hardware(), profile))
+        assert isinstance(offer, NotOffered)
+        assert "by multiprocessing.Process" in offer.reason
+
+
+def test_the_first_of_processes_that_train_in_turn_is_tuned_and_that_is_said(
+    tmp_path: Path,
+) -> None:
+    said: list[str] = []
+    program = parse_program(str(PROGRAMS / "in_turn.py"), ("fork", "in turn"), tmp_path)
+    reports = Reports(doubt=said.append)
+    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence(), (), reports) as rig:
+        opened = rig.open(None, never, 120.0)
+        assert isinstance(opened, Ready), opened
+        base = base_setting(opened.profile)
+        larger = replace(base, config=base.config.replace(batch_size=64))
+        found = rig.measure(larger, SHORT, never, 60.0)
+    assert isinstance(found, Measurement), found
+    assert {b.samples / b.steps for b in found.blocks} == {64.0}
+    assert any("this first one is tuned" in sentence for sentence in said)
+    assert opened.profile.starts_ranks == "multiprocessing.Process"
+
+
+def test_a_config_reaches_the_ranks_that_a_program_starts(tmp_path: Path) -> None:
+    best = tmp_path / "best.yaml"
+    loader = make_loader(dataset_len=4096, batch_size=32, sampler="DistributedSampler")
+    write_best(best, {"batch_size": 32}, loader, batch_size=64)
+    for script, *arguments in (("spawns.py", "spawn", ""), ("starts_itself_again.py", "")):
+        command = [sys.executable, "-m", "autotune", "run", str(best), str(PROGRAMS / script)]
+        ran = subprocess.run(
+            [*command, *arguments, free_port()],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr
+        said = sorted(re.findall(r"rank \d of 2: .*", ran.stdout))
+        assert said == [f"rank {rank} of 2: 96 steps of 64" for rank in (0, 1)]
+
+
+@pytest.mark.slow
+def test_ranks_that_lightning_starts_by_its_script_are_measured_as_one_training(
+    tmp_path: Path,
+) -> None:
+    program = parse_program(str(PROGRAMS / "lightning_trainer.py"), ("2",), tmp_path)
+    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
+        opened = rig.open(None, never, 120.0)
+        assert isinstance(opened, Ready), opened
+        base = base_setting(opened.profile)
+        larger = replace(base, config=base.config.replace(batch_size=32))
+        found = rig.measure(larger, SHORT, never, 60.0)
+    assert opened.profile.starts_ranks == "Lightning's script launcher"
+    assert isinstance(found, Measurement), found
+    assert round(found.blocks[0].samples / found.blocks[0].steps) == 64

@@ -1,0 +1,369 @@
+"""Runs cases of training on the ranks that are started; the first rank writes what came out.
+
+``python -m tests.knobs.strategies.together OUT CASE...``, once on each rank; without a launcher,
+alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.nn import functional
+from torch.optim import SGD, AdamW, Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.utils.data import DataLoader, TensorDataset
+
+from autotune.inside.ranks.group import ALONE, Group, join_in_place
+from autotune.inside.seams import SeamSet
+from autotune.inside.steering import Steering
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config, KnobValue
+from autotune.program.lr import LrRule
+from tests.made import make_loader
+
+SAMPLES, BATCH = 90, 32  # three batches in an epoch, the last one smaller
+EPOCHS = 7  # 21 steps
+BASELINE: dict[str, KnobValue] = {
+    "batch_size": BATCH,
+    "accumulation_steps": 1,
+    "strategy": "single",
+    "world_size": 1,
+    "fsdp_shard": "blocks",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One program and the config it runs under.
+
+    Attributes:
+        strategy: Of the config; the global batch is always that of the program.
+        optimizer: ``sgd``, ``adamw`` or ``by norm``.
+        style: What the program does besides.
+        accumulation_steps: Of the config.
+    """
+
+    strategy: str
+    optimizer: str = "sgd"
+    style: str = "plain"
+    accumulation_steps: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.strategy}-{self.optimizer}-{self.style}-{self.accumulation_steps}"
+
+    @property
+    def alone(self) -> Case:
+        """The same program on one rank, as it is written."""
+        return replace(self, strategy="single", accumulation_steps=1)
+
+
+def case_of(text: str) -> Case:
+    """Return the case that a text names."""
+    strategy, optimizer, style, steps = text.split("-")
+    return Case(strategy, optimizer, style, int(steps))
+
+
+class Block(nn.Module):
+    """A part of the model that comes several times."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.tanh(self.linear(x))
+
+
+class Net(nn.Module):
+    """Blocks between two layers; some parameters are used by no step, or by none of its modules."""
+
+    def __init__(self, style: str) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 8)
+        self.blocks = nn.ModuleList(Block(8) for _ in range(3))
+        self.norm = nn.BatchNorm1d(8) if style in {"batchnorm", "halves"} else nn.Identity()
+        self.last = nn.Linear(8, 1)
+        if style == "unused":
+            self.never = nn.Linear(3, 3)
+        if style in {"frozen", "frozen in optimizer", "thawed"}:
+            self.first.requires_grad_(requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return torch.as_tensor(self.last(self.norm(x)))
+
+
+def program(case: Case) -> dict[str, Any]:  # noqa: C901, PLR0912 - the many ways to write a loop
+    """Train for some steps as a script would; return what it ends with."""
+    torch.manual_seed(0)
+    x = torch.randn(SAMPLES, 6, dtype=torch.float64)
+    data = TensorDataset(x, x.sum(1, keepdim=True).sin())
+    loader = DataLoader(data, batch_size=BATCH, shuffle=True)
+    model = Net(case.style).double()
+    outside = nn.Parameter(torch.ones(1, dtype=torch.float64))  # of no module at all
+    trained = list(model.parameters())
+    if case.style != "frozen in optimizer":
+        trained = [p for p in trained if p.requires_grad]
+    trained += [outside] if case.style.startswith(("outside", "drifts")) else []
+    optimizer = optimizer_of(case.optimizer, trained)
+    schedule: ReduceLROnPlateau | None = None
+    if case.style == "plateau":  # it lowers the rate whenever a loss is not the best so far
+        schedule = ReduceLROnPlateau(optimizer, factor=0.9, patience=0, threshold=0.0)
+    norms = []
+    twin = DataLoader(data, batch_size=BATCH, shuffle=True)  # of the same facts
+    metrics = []
+    for epoch in range(12 if case.style == "drifts" else EPOCHS):
+        if case.style == "drifts" and epoch > 2:  # each rank draws otherwise
+            outside.data += torch.rand(1)
+        if epoch == 3:
+            optimizer = second_phase(case.style, model, optimizer, trained)
+        for features, labels in loader:
+            if case.style == "closure":
+                optimizer.step(lambda: backward(model, optimizer, features, labels))  # noqa: B023
+                continue
+            output = model(features) if case.style != "halves" else by_halves(model, features)
+            if case.style.startswith(("outside", "drifts")):
+                output = output * outside
+            loss = nn.functional.mse_loss(output, labels)
+            if case.style != "late clearing":
+                optimizer.zero_grad()
+            loss.backward()
+            if case.style.endswith("clipping"):
+                norm = nn.utils.clip_grad_norm_(trained, 0.1)
+                norms.append(float(norm))
+            optimizer.step()
+            if case.style == "late clearing":
+                optimizer.zero_grad()
+            if schedule is not None:
+                schedule.step(loss.item())
+        if case.style == "twin":
+            metrics += [len(twin), evaluated(model, twin), evaluated(model, loader)]
+    return {
+        "weights": model.state_dict(),
+        "outside": outside.detach(),
+        "optimizer": optimizer.state_dict(),
+        "norms": norms,
+        "metrics": metrics,
+        "lr": optimizer.param_groups[0]["lr"],
+    }
+
+
+def evaluated(model: nn.Module, loader: DataLoader[Any]) -> float:
+    """Return a mean over batches of sums, as scripts report them."""
+    with torch.no_grad():
+        errors = [(model(x) - y).square().sum().item() for x, y in loader]
+    return float(sum(errors) / len(loader))
+
+
+def second_phase(
+    style: str, model: Net, optimizer: Optimizer, first: list[nn.Parameter]
+) -> Optimizer:
+    """Return the optimizer that goes on; *first* are the parameters as they were at first."""
+    if style == "thawed":
+        model.first.requires_grad_(requires_grad=True)
+        optimizer.add_param_group({"params": list(model.first.parameters())})
+    if style == "two phases":
+        with torch.no_grad():
+            model(torch.zeros(2, 6, dtype=torch.float64))
+        return AdamW(model.parameters(), lr=0.003)
+    return AdamW(first, lr=0.003) if style == "two phases of a list" else optimizer
+
+
+def by_halves(model: nn.Module, features: torch.Tensor) -> torch.Tensor:
+    """Call a model on what each of two ranks would have."""
+    output = torch.empty(len(features), 1, dtype=features.dtype)
+    output[0::2], output[1::2] = model(features[0::2]), model(features[1::2])
+    return output
+
+
+def adversaries(case: Case) -> dict[str, Any]:
+    """Train two models: one is frozen, then half, in the other's step; its own has two losses."""
+    torch.manual_seed(0)
+    x = torch.randn(SAMPLES, 6, dtype=torch.float64)
+    loader = DataLoader(TensorDataset(x), batch_size=BATCH, shuffle=True)
+    maker, judge = Net("plain").double(), nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+    judge.double()
+    makers = optimizer_of(case.optimizer, list(maker.parameters()))
+    judges = optimizer_of(case.optimizer, list(judge.parameters()))
+    for epoch in range(EPOCHS):
+        for (features,) in loader:
+            made = maker(features)
+            frozen = judge if epoch < 3 else judge[0]
+            frozen.requires_grad_(requires_grad=False)
+            makers.zero_grad()
+            (1 - judge(made)).square().mean().backward()
+            makers.step()
+            judge.requires_grad_(requires_grad=True)
+            judges.zero_grad()
+            losses = judge(made.detach()).square(), (1 - judge(features[:, :1])).square()
+            for loss in losses:
+                loss.mean().backward()
+            judges.step()
+    weights = maker.state_dict(prefix="maker.") | judge.state_dict(prefix="judge.")
+    return {"weights": weights, "outside": torch.zeros(1)}
+
+
+def relay(case: Case) -> dict[str, Any]:
+    """Train two models together; later, a loss of the first one comes before the second's call."""
+    torch.manual_seed(0)
+    x = torch.randn(SAMPLES, 6, dtype=torch.float64)
+    loader = DataLoader(TensorDataset(x), batch_size=BATCH, shuffle=True)
+    maker, reader = Net("plain").double(), nn.Linear(1, 6).double()
+    optimizer = optimizer_of(case.optimizer, [*maker.parameters(), *reader.parameters()])
+    for epoch in range(EPOCHS):
+        for (features,) in loader:
+            optimizer.zero_grad()
+            made = maker(features)
+            if epoch > 2:
+                made.square().mean().backward(retain_graph=True)
+            (reader(made) - features).square().mean().backward()
+            optimizer.step()
+    weights = maker.state_dict(prefix="maker.") | reader.state_dict(prefix="reader.")
+    return {"weights": weights, "outside": torch.zeros(1)}
+
+
+def of_losses(case: Case) -> dict[str, Any]:
+    """Train by a loss that is no mean over samples; every seventh label is left out."""
+    torch.manual_seed(0)
+    x = torch.randn(SAMPLES, 6, dtype=torch.float64)
+    labels = x.argmax(1).where(torch.arange(SAMPLES) % 7 > 0, torch.tensor(-100))
+    loader = DataLoader(TensorDataset(x, labels), batch_size=BATCH, shuffle=True)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 6)).double()
+    optimizer = SGD(model.parameters(), lr=0.05 / BATCH if "sum" in case.style else 0.05)
+    for _ in range(EPOCHS):
+        for features, targets in loader:
+            optimizer.zero_grad()
+            loss_of(case.style, model, features, targets).backward()
+            optimizer.step()
+    return {"weights": model.state_dict(), "outside": torch.zeros(1)}
+
+
+class ByNorm(SGD):
+    """A step whose length is a norm over all of its parameters', as some for large batches do."""
+
+    def step(self, closure: Any = None) -> Any:
+        grads = [p.grad for group in self.param_groups for p in group["params"]]
+        norm = sum(grad.pow(2).sum() for grad in grads) ** 0.5
+        for grad in grads:
+            grad.mul_(1 / (1 + norm))
+        return super().step(closure)
+
+
+def loss_of(style: str, model: nn.Module, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the loss that a case names."""
+    output, known = model(x), (labels >= 0).double()
+    errors = (output - x).square().sum(1)
+    weights = torch.arange(1, 7, dtype=x.dtype)
+    losses: dict[str, Callable[[], Any]] = {
+        "sum": lambda: functional.mse_loss(output, x, reduction="sum"),
+        "sum times batch": lambda: functional.mse_loss(output, x) * x.size(0),
+        "sum and penalty": lambda: (
+            errors.sum()
+            - 0.5 * torch.sum(1 - output.exp())
+            + 0.3 * sum(p.pow(2).sum() for p in model.parameters())
+        ),
+        "tokens": lambda: functional.cross_entropy(output, labels),
+        "tokens and mean": lambda: (
+            functional.cross_entropy(output, labels) + 0.5 * errors.mean() + errors.sum() / len(x)
+        ),
+        "class weights": lambda: functional.cross_entropy(
+            output, labels, weights, label_smoothing=0.1
+        ),
+        "masked": lambda: (errors * known).sum() / known.sum(),
+        "masked by number": lambda: errors[known > 0].sum() / int(known.sum()),
+        "selected": lambda: torch.mean(errors[labels >= 0]),
+    }
+    return torch.as_tensor(losses[style]())
+
+
+LOSSES = (
+    *("sum", "sum times batch", "sum and penalty", "tokens", "tokens and mean"),
+    *("class weights", "masked", "masked by number", "selected"),
+)
+PROGRAMS = {"adversaries": adversaries, "relay": relay, **dict.fromkeys(LOSSES, of_losses)}
+
+
+def optimizer_of(name: str, trained: list[nn.Parameter]) -> Optimizer:
+    """Return the optimizer that a case names."""
+    if name == "sgd":
+        return SGD(trained, lr=0.05, momentum=0.9, weight_decay=1e-3)
+    if name == "by norm":
+        return ByNorm(trained, lr=0.05, momentum=0.9)
+    return AdamW(trained, lr=0.01)
+
+
+def backward(
+    model: nn.Module, optimizer: Optimizer, features: torch.Tensor, labels: torch.Tensor
+) -> float:
+    """A closure as optimizers take one."""
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(features), labels)
+    loss.backward()
+    return loss.item()
+
+
+def setting(case: Case, world_size: int) -> AppliedConfig:
+    """Return the setting under which a step has as many samples as the program's own."""
+    changes: dict[str, KnobValue] = {
+        "strategy": case.strategy,
+        "world_size": world_size,
+        "accumulation_steps": case.accumulation_steps,
+        "batch_size": BATCH // world_size // case.accumulation_steps,
+    }
+    return AppliedConfig(
+        config=Config({**BASELINE, **changes}),
+        baseline=Config(BASELINE),
+        loader=make_loader(dataset_len=SAMPLES, batch_size=BATCH),
+        lr_rule=LrRule.LINEAR,
+        program_knobs=(),
+        device="cpu",
+    )
+
+
+def run(case: Case, group: Group) -> dict[str, Any]:
+    """Run a case under seams on this rank."""
+    its = setting(case, group.world_size)
+    seams = SeamSet(None, its.loader, group=group)
+    Steering(seams).apply(its)
+    seams.install()
+    try:
+        result = PROGRAMS.get(case.style, program)(case)
+        result["every rank's"] = [None] * group.world_size
+        if group.world_size > 1:
+            weights = {n: w.tolist() for n, w in result["weights"].items() if "norm" not in n}
+            distributed.all_gather_object(result["every rank's"], weights)
+    finally:
+        seams.remove()
+    return result
+
+
+def main(out: str, *names: str) -> None:
+    """Run cases one after the other; each has keys of its own in the store."""
+    group = join_in_place(has_device_each=False)
+    results = {}
+    for name in names:
+        case = case_of(name)
+        apart = replace(group, shared=group.store.within(name))
+        try:
+            results[name] = run(case, apart)
+        except RuntimeError as error:
+            results[name] = {"error": str(error)}
+    if group.is_first:
+        torch.save(results, out)
+    group.leave()
+
+
+def alone(case: Case) -> dict[str, Any]:
+    """Run the program of a case in this process, as it is written."""
+    return run(case.alone, ALONE)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,97 @@
+"""Energy of the CPUs, from folders made like Linux's powercap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autotune.machine.probes.energy import CpuEnergy
+
+RANGE_UJ = 262_143_328_850  # max_energy_range_uj of many of Intel's packages
+
+
+def put(powercap: Path, zone: str, energy_uj: int, name: str = "package-0") -> None:
+    """Write the files of one zone."""
+    folder = powercap / zone
+    folder.mkdir(exist_ok=True)
+    (folder / "name").write_text(f"{name}\n")
+    (folder / "energy_uj").write_text(f"{energy_uj}\n")
+    (folder / "max_energy_range_uj").write_text(f"{RANGE_UJ}\n")
+
+
+def test_energy_counts_from_the_start_and_adds_up_over_packages(tmp_path: Path) -> None:
+    put(tmp_path, "intel-rapl:0", 900_000_000)
+    put(tmp_path, "intel-rapl:1", 100_000_000, "package-1")
+    energy = CpuEnergy(tmp_path)
+    assert energy.joules() == 0.0
+    put(tmp_path, "intel-rapl:0", 902_000_000)
+    assert energy.joules() == pytest.approx(2.0)
+    put(tmp_path, "intel-rapl:0", 903_000_000)
+    put(tmp_path, "intel-rapl:1", 100_500_000, "package-1")
+    assert energy.joules() == pytest.approx(3.5)
+
+
+def test_a_counter_that_starts_again_goes_on_counting(tmp_path: Path) -> None:
+    put(tmp_path, "intel-rapl:0", RANGE_UJ - 4_000_000)
+    energy = CpuEnergy(tmp_path)
+    for now_uj, joules in ((1_000_000, 5.0), (3_000_000, 7.0), (RANGE_UJ - 1, 262_147.32885)):
+        put(tmp_path, "intel-rapl:0", now_uj)
+        assert energy.joules() == pytest.approx(joules)
+    put(tmp_path, "intel-rapl:0", 2_999_999)
+    assert energy.joules() == pytest.approx(262_150.32885)
+
+
+def test_parts_of_a_package_and_the_platform_around_it_do_not_count_again(tmp_path: Path) -> None:
+    others = {
+        "intel-rapl": "",
+        "intel-rapl:0:0": "core",
+        "intel-rapl:0:1": "dram",
+        "intel-rapl:1": "psys",
+        "intel-rapl-mmio:0": "package-0",
+    }
+    for energy_uj in (0, 7_000_000):
+        put(tmp_path, "intel-rapl:0", energy_uj)
+        for zone, name in others.items():
+            put(tmp_path, zone, energy_uj, name)
+        if not energy_uj:
+            energy = CpuEnergy(tmp_path)
+    assert energy.joules() == pytest.approx(7.0)
+
+
+def test_more_than_ten_packages_count(tmp_path: Path) -> None:
+    put(tmp_path, "intel-rapl:10", 0, "package-10")
+    energy = CpuEnergy(tmp_path)
+    put(tmp_path, "intel-rapl:10", 1_000_000, "package-10")
+    assert energy.joules() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("powercap", ["", "absent"])
+def test_a_machine_without_counters_has_unknown_energy(tmp_path: Path, powercap: str) -> None:
+    assert CpuEnergy(tmp_path / powercap).joules() is None
+
+
+def test_a_package_that_may_not_be_read_leaves_the_sum_unknown(tmp_path: Path) -> None:
+    put(tmp_path, "intel-rapl:0", 0)
+    put(tmp_path, "intel-rapl:1", 0, "package-1")
+    # Permissions do not stop root, and tests may run as root: a folder cannot be read by anyone.
+    (tmp_path / "intel-rapl:1" / "energy_uj").unlink()
+    (tmp_path / "intel-rapl:1" / "energy_uj").mkdir()
+    assert CpuEnergy(tmp_path).joules() is None
+
+
+def test_energy_is_unknown_where_a_counter_starts_again_at_an_unknown_end(tmp_path: Path) -> None:
+    put(tmp_path, "intel-rapl:0", 5_000_000)
+    (tmp_path / "intel-rapl:0" / "max_energy_range_uj").unlink()
+    energy = CpuEnergy(tmp_path)
+    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("1000000\n")
+    assert energy.joules() is None
+
+
+def test_a_reading_that_fails_once_does_not_lose_energy(tmp_path: Path) -> None:
+    put(tmp_path, "intel-rapl:0", 1_000_000)
+    energy = CpuEnergy(tmp_path)
+    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("")
+    assert energy.joules() is None
+    put(tmp_path, "intel-rapl:0", 4_000_000)
+    assert energy.joules() == pytest.approx(3.0)

@@ -1,0 +1,277 @@
+"""The kernel's counters, over made files and real processes that burn CPU time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+
+import pytest
+
+from autotune.machine.cgroups import Throttling
+from autotune.machine.probes.host_load import Counters, HostLoad
+
+BURN_S = 0.5  # of CPU time
+MAX_OF_IT_S = 0.4  # counters tick 100 times a second, and time is sampled on some kernels
+HARDLY_ANY_S = 0.1
+ROUNDING_S = 1e-6
+NOBODY = (1 << 22) + 7  # beyond Linux's largest process id
+
+# Burns BURN_S of CPU time when asked to, says so, and waits.
+BURNER = f"""
+import sys, time
+sys.stdin.readline()
+until = time.process_time() + {BURN_S}
+while time.process_time() < until:
+    pass
+print("burnt", flush=True)
+sys.stdin.readline()
+"""
+
+BEFORE = Counters(
+    at_s=100.0,
+    cores=4,
+    busy_s=1000.0,
+    ours_s=600.0,
+    steal_s=10.0,
+    pressure_s=5.0,
+    throttled_s=2.0,
+    switches=50,
+)
+AFTER = Counters(
+    at_s=102.0,
+    cores=4,
+    busy_s=1006.0,
+    ours_s=604.0,
+    steal_s=10.8,
+    pressure_s=5.5,
+    throttled_s=2.1,
+    switches=80,
+)
+
+
+def burn(pipe: Connection) -> None:
+    pipe.recv()
+    until = time.process_time() + BURN_S
+    while time.process_time() < until:
+        pass
+    pipe.send("burnt")
+    pipe.recv()
+
+
+@contextmanager
+def worker() -> Iterator[tuple[ForkProcess, Connection]]:
+    """A process of multiprocessing, as a DataLoader's workers are, at the other end of a pipe."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=burn, args=(theirs,))
+    process.start()
+    try:
+        yield process, ours
+    finally:
+        if process.is_alive():
+            ours.send("end")
+        process.join()
+        ours.close()
+        theirs.close()
+
+
+@contextmanager
+def burner() -> Iterator[subprocess.Popen[str]]:
+    """A process that multiprocessing does not know."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", BURNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    yield process
+    process.communicate("\n")
+
+
+def let_burn(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "burnt\n"
+
+
+def let_worker_burn(pipe: Connection) -> None:
+    pipe.send("burn")
+    assert pipe.recv() == "burnt"
+
+
+# --- from two readings to shares ------------------------------------------------------------------
+
+
+def test_two_readings_give_shares_of_all_cores_and_of_the_time() -> None:
+    interference = AFTER.since(BEFORE)
+    assert interference is not None
+    assert interference.foreign_share == pytest.approx(0.25)  # 6 s busy, 4 s ours, of 4 * 2 s
+    assert interference.steal_share == pytest.approx(0.1)
+    assert interference.pressure_share == pytest.approx(0.25)
+    assert interference.throttled_share == pytest.approx(0.05)
+    assert interference.switches_per_s == pytest.approx(15)
+    assert interference.gpu == ()
+
+
+def test_what_one_of_two_readings_lacks_is_unknown() -> None:
+    silent = replace(AFTER, steal_s=None, pressure_s=None, throttled_s=None)
+    for after, before in ((silent, BEFORE), (AFTER, replace(silent, at_s=100.0))):
+        interference = after.since(before)
+        assert interference is not None
+        assert interference.steal_share is None
+        assert interference.pressure_share is None
+        assert interference.throttled_share is None
+
+
+def test_no_time_says_nothing() -> None:
+    assert AFTER.since(AFTER) is None
+
+
+def test_counters_that_tick_late_give_no_negative_share() -> None:
+    interference = replace(AFTER, busy_s=1003.0, steal_s=9.0).since(BEFORE)
+    assert interference is not None
+    assert interference.foreign_share == 0
+    assert interference.steal_share == 0
+
+
+# --- the files ------------------------------------------------------------------------------------
+
+PSI = "some avg10=0.01 avg60=0.20 avg300=0.41 total=1500000\nfull avg10=0.00 total=900000\n"
+V2 = "usage_usec 9\nuser_usec 5\nnr_throttled 3\nthrottled_usec 2500000\nnr_bursts 0\n"
+V1 = "nr_periods 20\nnr_throttled 3\nthrottled_time 7500000000\n"
+NO_QUOTA = "usage_usec 9\nuser_usec 5\n"  # of a cgroup without a quota
+
+
+def load_over(folder: Path, **files: str) -> HostLoad:
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    sources = (
+        Throttling(folder / "v2", "throttled_usec", 1e-6),
+        Throttling(folder / "v1", "throttled_time", 1e-9),
+    )
+    return HostLoad(NOBODY, [folder / "none", folder / "psi"], sources)
+
+
+def test_pressure_is_the_time_in_which_some_task_waited(tmp_path: Path) -> None:
+    assert load_over(tmp_path, psi=PSI).read().pressure_s == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(
+    ("files", "throttled_s"),
+    [
+        ({"v2": V2}, 2.5),
+        ({"v1": V1}, 7.5),
+        ({"v2": V2, "v1": V1}, 10.0),
+        ({"v2": NO_QUOTA, "v1": V1}, 7.5),
+        ({"v2": NO_QUOTA}, None),
+        ({}, None),
+    ],
+    ids=["v2", "v1", "both", "v2 without a quota", "no quota", "no cgroups"],
+)
+def test_throttled_time_is_read_from_either_version_of_cgroups_and_adds_up(
+    tmp_path: Path, files: dict[str, str], throttled_s: float | None
+) -> None:
+    assert load_over(tmp_path, **files).read().throttled_s == pytest.approx(throttled_s)
+
+
+def test_a_kernel_without_pressure_files_leaves_pressure_unknown(tmp_path: Path) -> None:
+    assert load_over(tmp_path).read().pressure_s is None
+
+
+def test_a_pressure_file_that_cannot_be_read_leaves_pressure_unknown(tmp_path: Path) -> None:
+    (tmp_path / "psi").mkdir()  # reading fails, as where PSI was switched off at boot
+    assert load_over(tmp_path).read().pressure_s is None
+
+
+def test_this_machine_gives_counters_that_only_grow() -> None:
+    load = HostLoad(os.getppid())
+    before = load.read()
+    time.sleep(0.02)
+    after = load.read()
+    assert after.at_s > before.at_s
+    assert after.busy_s >= before.busy_s - ROUNDING_S
+    assert after.ours_s >= before.ours_s - ROUNDING_S > 0
+    assert after.cores >= 1
+
+
+# --- whose time it was ----------------------------------------------------------------------------
+
+
+def test_a_process_that_is_not_ours_is_foreign() -> None:
+    load = HostLoad(NOBODY)
+    with burner() as process:
+        before = load.read()
+        let_burn(process)
+        after = load.read()
+        interference = after.since(before)
+    assert after.ours_s - before.ours_s < HARDLY_ANY_S
+    assert interference is not None
+    assert interference.foreign_share is not None
+    foreign_s = interference.foreign_share * after.cores * (after.at_s - before.at_s)
+    assert foreign_s >= MAX_OF_IT_S
+
+
+def test_a_worker_of_ours_is_not_foreign() -> None:
+    load = HostLoad(NOBODY)
+    with worker() as (_, pipe):
+        before = load.read()
+        let_worker_burn(pipe)
+        after = load.read()
+    assert after.ours_s - before.ours_s >= MAX_OF_IT_S
+
+
+def test_a_worker_that_began_after_the_first_reading_is_ours_too() -> None:
+    load = HostLoad(NOBODY)
+    before = load.read()
+    with worker() as (_, pipe):
+        let_worker_burn(pipe)
+        after = load.read()
+    assert after.ours_s - before.ours_s >= MAX_OF_IT_S
+
+
+def test_the_time_of_a_worker_stays_ours_when_it_has_ended_and_was_joined() -> None:
+    load = HostLoad(NOBODY)
+    with worker() as (process, pipe):
+        let_worker_burn(pipe)
+        before = load.read()
+        pipe.send("end")
+        process.join()
+        after = load.read()
+    assert -ROUNDING_S <= after.ours_s - before.ours_s < HARDLY_ANY_S
+
+
+def test_the_time_of_a_worker_stays_ours_when_it_has_ended_and_nobody_joined_it() -> None:
+    load = HostLoad(NOBODY)
+    with worker() as (process, pipe):
+        let_worker_burn(pipe)
+        before = load.read()
+        pipe.send("end")
+        wait([process.sentinel])
+        time.sleep(0.05)  # the sentinel closes a moment before the process can be reaped
+        after = load.read()
+    assert -ROUNDING_S <= after.ours_s - before.ours_s < HARDLY_ANY_S
+
+
+def test_what_the_measuring_process_does_is_ours() -> None:
+    with burner() as process:
+        load = HostLoad(process.pid)
+        before = load.read()
+        let_burn(process)
+        after = load.read()
+    assert after.ours_s - before.ours_s >= MAX_OF_IT_S
+
+
+def test_what_this_process_does_is_ours() -> None:
+    load = HostLoad(NOBODY)
+    before = load.read()
+    until = time.process_time() + BURN_S
+    while time.process_time() < until:
+        pass
+    assert load.read().ours_s - before.ours_s >= MAX_OF_IT_S

@@ -1,0 +1,423 @@
+"""What the driver reports, over recorded readings and real process trees."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import pynvml
+import pytest
+
+from autotune.machine.probes.nvml import GpuWatch, NvmlMemory
+from autotune.measurement.interference import GpuReading
+from autotune.measurement.measurement import Memory
+from tests.made import A100, GIB, H100
+from tests.readings import (
+    MIG_GPU,
+    MIG_SLICE,
+    THROTTLED,
+    GpuState,
+    NvmlReadings,
+    ProcessInfo,
+)
+
+ANSWERS = [name for name in vars(NvmlReadings) if name.startswith("nvml")]
+
+# Ids that exist nowhere here: beyond Linux's largest, and what a mismatched driver was seen to give
+# (https://github.com/XuehaiPan/nvitop/issues/181).
+ELSEWHERE = (1 << 22) + 7
+OUT_OF_RANGE = 0xFFFFFFFF
+
+# A program with one worker; it prints the worker's id and both wait.
+PROGRAM = """
+import subprocess, sys
+worker = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, text=True)
+print(worker.pid, flush=True)
+sys.stdin.readline()
+worker.communicate("\\n")
+"""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Ids of a program and its worker; the tests' own process is a stranger to them."""
+
+    root: int
+    worker: int
+    stranger: int
+
+
+@pytest.fixture(scope="module")
+def tree() -> Iterator[Tree]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    yield Tree(process.pid, int(process.stdout.readline()), os.getpid())
+    process.communicate("\n")
+
+
+def gone() -> int:
+    """Return the id of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def computing(*processes: ProcessInfo) -> GpuState:
+    return GpuState(compute=processes)
+
+
+@pytest.mark.parametrize("function", ANSWERS)
+def test_the_recorded_readings_answer_as_pynvml_is_asked(function: str) -> None:
+    recorded = inspect.signature(getattr(NvmlReadings(), function))
+    asked = inspect.signature(getattr(pynvml, function))
+    assert list(asked.parameters)[: len(recorded.parameters)] == list(recorded.parameters)
+
+
+def test_recorded_processes_have_the_fields_of_nvmls() -> None:
+    names = [field.name for field in fields(ProcessInfo)]
+    assert names == [name for name, _ in pynvml.c_nvmlProcessInfo_v3_t._fields_]
+
+
+def used(probe: NvmlMemory) -> int | None:
+    return probe.read(Memory()).device_used_bytes
+
+
+def test_the_peak_over_all_samples_is_kept() -> None:
+    probe = NvmlMemory((A100.uuid,), nvml=NvmlReadings((A100,), [3 * GIB, 9 * GIB, 5 * GIB]))
+    for _ in range(3):
+        probe.sample()
+    assert used(probe) == 9 * GIB
+
+
+def test_the_gpus_of_the_program_are_summed_up_and_no_others() -> None:
+    gpus = (A100, H100)
+    probe = NvmlMemory((A100.uuid, H100.uuid), nvml=NvmlReadings(gpus, [2 * GIB, 3 * GIB]))
+    probe.sample()
+    assert used(probe) == 5 * GIB
+    probe = NvmlMemory((H100.uuid,), nvml=NvmlReadings(gpus, [2 * GIB, 3 * GIB]))
+    probe.sample()
+    assert used(probe) == 2 * GIB
+
+
+def test_a_new_window_forgets_the_peak_of_the_last_one() -> None:
+    probe = NvmlMemory((A100.uuid,), nvml=NvmlReadings((A100,), [9 * GIB, 5 * GIB]))
+    probe.sample()
+    probe.reset()
+    assert used(probe) is None
+    probe.sample()
+    assert used(probe) == 5 * GIB
+
+
+def test_without_a_sample_memory_is_unknown_and_not_zero() -> None:
+    assert used(NvmlMemory((A100.uuid,), nvml=NvmlReadings((A100,)))) is None
+
+
+def test_without_gpus_the_driver_is_not_asked() -> None:
+    readings = NvmlReadings((A100,), [GIB])
+    probe = NvmlMemory((), nvml=readings)
+    probe.sample()
+    assert used(probe) is None
+    assert readings.is_shut_down
+
+
+def test_an_absent_driver_leaves_memory_unknown() -> None:
+    probe = NvmlMemory((A100.uuid,), nvml=NvmlReadings(library=False))
+    probe.reset()
+    probe.sample()
+    assert used(probe) is None
+
+
+def test_a_gpu_that_the_driver_does_not_know_leaves_memory_unknown() -> None:
+    probe = NvmlMemory((H100.uuid,), nvml=NvmlReadings((A100,)))
+    probe.sample()
+    assert used(probe) is None
+
+
+def test_a_driver_that_stops_answering_ends_the_probe_and_keeps_what_it_saw() -> None:
+    readings = NvmlReadings((A100,), [4 * GIB])
+    probe = NvmlMemory((A100.uuid,), nvml=readings)
+    probe.sample()
+    readings.fails_at = "nvmlDeviceGetMemoryInfo"
+    probe.sample()
+    assert used(probe) == 4 * GIB
+    readings.fails_at = ""
+    probe.reset()
+    probe.sample()
+    assert used(probe) is None
+
+
+def test_the_other_probes_figures_are_left_alone() -> None:
+    probe = NvmlMemory((A100.uuid,), nvml=NvmlReadings((A100,), [GIB]))
+    probe.sample()
+    before = Memory(device_allocated_bytes=1, device_reserved_bytes=2, host_bytes=3)
+    assert probe.read(before) == replace(before, device_used_bytes=GIB)
+
+
+def of_the_rig(probe: NvmlMemory) -> int | None:
+    return probe.read(Memory()).device_process_bytes
+
+
+def sampled(pid: int | None, state: GpuState, *, lacks: frozenset[str] = frozenset()) -> NvmlMemory:
+    """Return a probe of an A100 in this state, with 9 GiB in use by all, after one sample."""
+    readings = NvmlReadings((A100,), [9 * GIB], states={A100.uuid: state})
+    readings.lacks = lacks
+    probe = NvmlMemory((A100.uuid,), pid, readings)
+    probe.sample()
+    return probe
+
+
+def test_the_rigs_own_memory_is_summed_over_its_processes_and_gpus(tree: Tree) -> None:
+    states = {
+        A100.uuid: computing(ProcessInfo(tree.root, 3 * GIB), ProcessInfo(tree.stranger, GIB)),
+        H100.uuid: computing(ProcessInfo(tree.worker, 2 * GIB)),
+    }
+    readings = NvmlReadings((A100, H100), [9 * GIB], states=states)
+    probe = NvmlMemory((A100.uuid, H100.uuid), tree.root, readings)
+    probe.sample()
+    assert of_the_rig(probe) == 5 * GIB
+    assert used(probe) == 18 * GIB
+
+
+def test_the_peak_of_the_rigs_own_memory_is_kept_for_a_window(tree: Tree) -> None:
+    readings = NvmlReadings((A100,))
+    probe = NvmlMemory((A100.uuid,), tree.root, readings)
+    for size in (2 * GIB, 4 * GIB, GIB):
+        readings.states[A100.uuid] = computing(ProcessInfo(tree.root, size))
+        probe.sample()
+    assert of_the_rig(probe) == 4 * GIB
+    probe.reset()
+    assert of_the_rig(probe) is None
+    probe.sample()
+    assert of_the_rig(probe) == GIB
+
+
+def test_a_rig_is_known_by_all_its_processes_or_not_at_all(tree: Tree) -> None:
+    state = computing(ProcessInfo(tree.root, None), ProcessInfo(tree.worker, GIB))
+    probe = sampled(tree.root, state)
+    assert of_the_rig(probe) is None
+    assert used(probe) == 9 * GIB
+
+
+@pytest.mark.parametrize("pid", [ELSEWHERE, OUT_OF_RANGE])
+def test_ids_of_another_namespace_leave_the_rigs_memory_unknown(tree: Tree, pid: int) -> None:
+    probe = sampled(tree.root, computing(ProcessInfo(pid, 3 * GIB)))
+    assert of_the_rig(probe) is None
+    assert used(probe) == 9 * GIB
+
+
+def test_a_driver_that_cannot_list_processes_still_reports_what_all_use(tree: Tree) -> None:
+    old = frozenset({"nvmlDeviceGetComputeRunningProcesses"})
+    for probe in (
+        sampled(tree.root, GpuState(compute=None)),
+        sampled(tree.root, GpuState(), lacks=old),
+    ):
+        probe.sample()
+        assert of_the_rig(probe) is None
+        assert used(probe) == 9 * GIB
+
+
+def test_the_rigs_memory_is_unknown_where_one_gpu_does_not_list_its_processes(tree: Tree) -> None:
+    states = {
+        A100.uuid: computing(ProcessInfo(tree.root, 3 * GIB)),
+        H100.uuid: GpuState(compute=None),
+    }
+    readings = NvmlReadings((A100, H100), [9 * GIB], states=states)
+    probe = NvmlMemory((A100.uuid, H100.uuid), tree.root, readings)
+    probe.sample()
+    assert of_the_rig(probe) is None
+
+
+def test_a_rig_that_is_unnamed_or_has_gone_has_no_memory_of_its_own() -> None:
+    assert of_the_rig(sampled(None, computing(ProcessInfo(os.getpid(), GIB)))) is None
+    pid = gone()
+    assert of_the_rig(sampled(pid, computing(ProcessInfo(pid, GIB)))) is None
+
+
+def test_memory_in_use_now_is_no_peak() -> None:
+    probe = NvmlMemory((A100.uuid,), nvml=NvmlReadings((A100,), [9 * GIB, 5 * GIB]))
+    probe.sample()
+    assert probe.used_bytes() == 5 * GIB
+    assert used(probe) == 9 * GIB
+    assert NvmlMemory((), nvml=NvmlReadings()).used_bytes() is None
+    assert NvmlMemory((A100.uuid,), nvml=NvmlReadings(library=False)).used_bytes() is None
+
+
+def watched(
+    state: GpuState, pid: int | None = None, *, lacks: frozenset[str] = frozenset()
+) -> GpuReading:
+    """Return what a watch reads of an A100 in this state."""
+    readings = NvmlReadings((A100,), states={A100.uuid: state})
+    readings.lacks = lacks
+    watch = GpuWatch((A100.uuid,), pid, readings)
+    watch.sample(12.5)
+    (reading,) = watch.readings
+    return reading
+
+
+def test_a_gpu_at_work_is_read_in_full_and_disturbs_nothing() -> None:
+    reading = watched(GpuState())
+    assert reading == GpuReading(
+        at_s=12.5,
+        uuid=A100.uuid,
+        sm_clock_mhz=1410,
+        max_sm_clock_mhz=1410,
+        temperature_c=48,
+        utilization_pct=97,
+        energy_j=1250.5,
+    )
+    assert reading.reasons == ()
+
+
+def test_a_thermally_throttled_gpu_says_so() -> None:
+    reading = watched(THROTTLED)
+    assert reading.slowdowns == ("hardware slowdown", "hardware thermal slowdown")
+    assert (reading.sm_clock_mhz, reading.max_sm_clock_mhz) == (705, 1410)
+    assert reading.temperature_c == 93
+    assert reading.reasons == (
+        "the GPU was slowed down (hardware slowdown)",
+        "the GPU was slowed down (hardware thermal slowdown)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("reasons", "word"),
+    [
+        (pynvml.nvmlClocksEventReasonHwSlowdown, "hardware slowdown"),
+        (pynvml.nvmlClocksEventReasonHwThermalSlowdown, "hardware thermal slowdown"),
+        (pynvml.nvmlClocksEventReasonSwThermalSlowdown, "software thermal slowdown"),
+        (pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown, "hardware power brake"),
+        (pynvml.nvmlClocksEventReasonSyncBoost, "sync boost"),
+    ],
+)
+def test_every_slowdown_has_its_word(reasons: int, word: str) -> None:
+    assert watched(GpuState(reasons=reasons)).slowdowns == (word,)
+
+
+def test_an_idle_gpu_and_limits_that_always_hold_are_no_slowdown() -> None:
+    reasons = (
+        pynvml.nvmlClocksEventReasonGpuIdle
+        | pynvml.nvmlClocksEventReasonApplicationsClocksSetting
+        | pynvml.nvmlClocksEventReasonSwPowerCap
+        | pynvml.nvmlClocksEventReasonDisplayClockSetting
+    )
+    assert watched(GpuState(reasons=reasons)).slowdowns == ()
+
+
+def test_a_driver_with_only_the_old_name_of_the_reasons_is_understood() -> None:
+    old = frozenset({"nvmlDeviceGetCurrentClocksEventReasons"})
+    assert watched(THROTTLED, lacks=old).slowdowns == watched(THROTTLED).slowdowns != ()
+
+
+def test_a_mig_slice_is_read_without_what_only_the_whole_gpu_has(tree: Tree) -> None:
+    users = (ProcessInfo(tree.root, GIB, 1, 0), ProcessInfo(tree.stranger, GIB, 1, 0))
+    readings = NvmlReadings((MIG_GPU,), states={MIG_GPU.uuid: replace(MIG_SLICE, compute=users)})
+    watch = GpuWatch((MIG_GPU.uuid,), tree.root, readings)
+    watch.sample(12.5)
+    assert watch.readings == (GpuReading(12.5, MIG_GPU.uuid, foreign_processes=(tree.stranger,)),)
+
+
+@pytest.mark.parametrize("kind", ["compute", "graphics"])
+def test_another_process_on_the_gpu_is_told_apart_from_the_rigs_own(tree: Tree, kind: str) -> None:
+    users = tuple(ProcessInfo(pid, GIB) for pid in (tree.root, tree.worker, tree.stranger))
+    for processes, foreign in ((users, (tree.stranger,)), (users[:2], ())):
+        state = GpuState(compute=processes) if kind == "compute" else GpuState(graphics=processes)
+        assert watched(state, tree.root).foreign_processes == foreign
+
+
+def test_another_process_is_claimed_on_the_gpu_that_it_uses_alone(tree: Tree) -> None:
+    states = {H100.uuid: computing(ProcessInfo(tree.stranger, GIB))}
+    watch = GpuWatch((A100.uuid, H100.uuid), tree.root, NvmlReadings((A100, H100), states=states))
+    watch.sample(1.0)
+    assert [(r.uuid, r.foreign_processes) for r in watch.readings] == [
+        (A100.uuid, ()),
+        (H100.uuid, (tree.stranger,)),
+    ]
+
+
+def test_ids_of_another_namespace_are_no_claim_of_another_process(tree: Tree) -> None:
+    state = computing(ProcessInfo(ELSEWHERE, GIB), ProcessInfo(OUT_OF_RANGE, None))
+    assert watched(state, tree.root).foreign_processes == ()
+
+
+def test_nobody_is_called_another_process_once_the_rig_has_gone(tree: Tree) -> None:
+    state = computing(ProcessInfo(tree.worker, GIB), ProcessInfo(tree.stranger, GIB))
+    assert watched(state, gone()).foreign_processes == ()
+
+
+def test_without_a_rig_the_processes_of_this_one_are_our_own(tree: Tree) -> None:
+    state = computing(ProcessInfo(tree.worker, GIB), ProcessInfo(os.getpid(), GIB))
+    assert watched(state).foreign_processes == ()
+    if os.getpid() == 1:
+        pytest.skip("every process descends from this one")
+    assert watched(replace(state, graphics=(ProcessInfo(1, GIB),))).foreign_processes == (1,)
+
+
+@pytest.mark.parametrize(
+    ("function", "unknown"),
+    [
+        ("nvmlDeviceGetClockInfo", {"sm_clock_mhz": None}),
+        ("nvmlDeviceGetMaxClockInfo", {"max_sm_clock_mhz": None}),
+        ("nvmlDeviceGetTemperature", {"temperature_c": None}),
+        ("nvmlDeviceGetUtilizationRates", {"utilization_pct": None}),
+        ("nvmlDeviceGetTotalEnergyConsumption", {"energy_j": None}),
+        ("nvmlDeviceGetComputeRunningProcesses", {"foreign_processes": ()}),
+        ("nvmlDeviceGetGraphicsRunningProcesses", {}),
+    ],
+)
+@pytest.mark.parametrize("old_driver", [True, False])
+def test_what_a_driver_does_not_say_leaves_the_rest_of_a_reading_as_it_is(
+    tree: Tree, function: str, unknown: dict[str, Any], old_driver: bool
+) -> None:
+    state = replace(THROTTLED, compute=(ProcessInfo(tree.stranger, GIB),))
+    readings = NvmlReadings((A100,), states={A100.uuid: state})
+    watch = GpuWatch((A100.uuid,), tree.root, readings)
+    watch.sample(12.5)
+    if old_driver:
+        readings.lacks = frozenset({function})
+    else:
+        readings.fails_at = function
+    watch.sample(12.5)
+    before, after = watch.readings
+    assert after == replace(before, **unknown)
+
+
+def test_a_watch_without_a_driver_or_gpus_reads_nothing() -> None:
+    for watch in (
+        GpuWatch((A100.uuid,), None, NvmlReadings(library=False)),
+        GpuWatch((A100.uuid,), None, NvmlReadings((A100,), fails_at="nvmlInit")),
+        GpuWatch((H100.uuid,), None, NvmlReadings((A100,))),
+        GpuWatch((), None, NvmlReadings((A100,))),
+    ):
+        watch.sample(1.0)
+        assert watch.readings == ()
+
+
+def times_s(watch: GpuWatch) -> list[float]:
+    return [reading.at_s for reading in watch.readings]
+
+
+def test_a_driver_that_is_lost_ends_the_readings_and_keeps_those_before() -> None:
+    readings = NvmlReadings((A100,))
+    watch = GpuWatch((A100.uuid,), None, readings)
+    watch.sample(1.0)
+    readings.fails_at = "nvmlDeviceGetHandleByUUID"
+    watch.sample(2.0)
+    assert times_s(watch) == [1.0]
+
+
+def test_readings_are_kept_in_order_until_they_are_forgotten() -> None:
+    watch = GpuWatch((A100.uuid,), None, NvmlReadings((A100,)))
+    watch.sample(1.0)
+    watch.sample(2.0)
+    assert times_s(watch) == [1.0, 2.0]
+    watch.reset()
+    assert times_s(watch) == []
+    watch.sample(3.0)
+    assert times_s(watch) == [3.0]

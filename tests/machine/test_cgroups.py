@@ -1,0 +1,138 @@
+"""Limits of control groups, read from made trees: both versions, nested, mixed, namespaced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from autotune.machine.cgroups import cpu_limit, levels, memory_limit, throttling
+
+GIB = 1 << 30
+V1_UNLIMITED = "9223372036854771712\n"
+
+
+def tree(folder: Path, cgroup: str, mounts: str, files: Mapping[str, str]) -> Path:
+    """Write groups and what /proc says of them; return that folder of /proc.
+
+    Args:
+        folder: Where all is written.
+        cgroup: As /proc/self/cgroup.
+        mounts: Lines ``ROOT POINT KIND OPTIONS``, with points below *folder*.
+        files: Texts by path below *folder*.
+    """
+    lines = [
+        f"31 23 0:28 {root} {str(folder / point).replace(' ', chr(92) + '040')} rw,relatime "
+        f"shared:9 - {kind} {kind} {options}\n"
+        for root, point, kind, options in (line.split() for line in mounts.splitlines())
+    ]
+    everything = {**files, "proc/cgroup": cgroup, "proc/mountinfo": "".join(lines)}
+    for name, text in everything.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return folder / "proc"
+
+
+def paths(folder: Path, proc: Path, controller: str = "cpu") -> list[str]:
+    return [str(level.path.relative_to(folder)) for level in levels(controller, proc)]
+
+
+def test_a_nested_group_of_v2_is_limited_by_the_tightest_level_above_it(tmp_path: Path) -> None:
+    place = tmp_path / "with a space"
+    proc = tree(
+        place,
+        "0::/system.slice/slurmstepd.scope/job_7/step_0\n",
+        "/ cg cgroup2 rw",
+        {
+            "cg/system.slice/slurmstepd.scope/job_7/cpu.max": "200000 100000\n",
+            "cg/system.slice/slurmstepd.scope/job_7/memory.max": f"{4 * GIB}\n",
+            "cg/system.slice/slurmstepd.scope/job_7/step_0/cpu.max": "max 100000\n",
+            "cg/system.slice/slurmstepd.scope/job_7/step_0/memory.max": f"{8 * GIB}\n",
+            "cg/system.slice/cpu.max": "1600000 100000\n",
+        },
+    )
+    assert cpu_limit(proc) == 2
+    assert memory_limit(proc) == 4 * GIB
+    assert [str(t.path.parent.name) for t in throttling(proc)] == ["job_7", "system.slice"]
+    assert {(t.key, t.unit_s) for t in throttling(proc)} == {("throttled_usec", 1e-6)}
+    assert paths(place, proc)[0].endswith("step_0")
+    assert paths(place, proc)[-1] == "cg"
+
+
+def test_nested_groups_of_v1_are_read_for_each_controller(tmp_path: Path) -> None:
+    proc = tree(
+        tmp_path,
+        "5:memory:/slurm/uid_1/job_7\n4:cpu,cpuacct:/slurm/uid_1/job_7\n1:name=systemd:/x\n",
+        "/ cpu,cpuacct cgroup rw,cpu,cpuacct\n/ memory cgroup rw,memory",
+        {
+            "cpu,cpuacct/slurm/uid_1/cpu.cfs_quota_us": "300000\n",
+            "cpu,cpuacct/slurm/uid_1/cpu.cfs_period_us": "100000\n",
+            "cpu,cpuacct/slurm/uid_1/job_7/cpu.cfs_quota_us": "-1\n",
+            "cpu,cpuacct/slurm/uid_1/job_7/cpu.cfs_period_us": "100000\n",
+            "memory/slurm/uid_1/job_7/memory.limit_in_bytes": f"{2 * GIB}\n",
+            "memory/memory.limit_in_bytes": V1_UNLIMITED,
+        },
+    )
+    assert cpu_limit(proc) == 3
+    assert memory_limit(proc) == 2 * GIB
+    (quota,) = throttling(proc)
+    assert quota.path == tmp_path / "cpu,cpuacct/slurm/uid_1/cpu.stat"
+    assert (quota.key, quota.unit_s) == ("throttled_time", 1e-9)
+
+
+def test_both_versions_side_by_side_are_read_where_each_controller_lies(tmp_path: Path) -> None:
+    proc = tree(
+        tmp_path,
+        "4:memory:/job\n1:cpu:/\n0::/user.slice\n",
+        "/ cpu cgroup rw,cpu\n/ cpuacct cgroup rw,cpuacct\n/ memory cgroup rw,memory\n"
+        "/ unified cgroup2 rw",
+        {
+            "cpu/cpu.cfs_quota_us": "150000\n",
+            "cpu/cpu.cfs_period_us": "100000\n",
+            "memory/job/memory.limit_in_bytes": f"{GIB}\n",
+            "unified/user.slice/cgroup.procs": "",
+        },
+    )
+    assert cpu_limit(proc) == 1.5
+    assert memory_limit(proc) == GIB
+    assert [t.path for t in throttling(proc)] == [tmp_path / "cpu/cpu.stat"]
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "root"),
+    [
+        ("0::/", "/"),  # a namespace of its own
+        ("0::/docker/abc", "/docker/abc"),  # none, and the container's part is mounted
+        ("0::/../other", "/"),  # in another group than the namespace begins at
+        ("0::/kubepods/gone", "/"),  # a path of the host's, which is not mounted here
+        ("0::/..", "/.."),
+    ],
+)
+def test_a_container_is_limited_by_what_it_can_see(tmp_path: Path, cgroup: str, root: str) -> None:
+    files = {"cg/cpu.max": "50000 100000\n", "cg/memory.max": f"{GIB}\n"}
+    proc = tree(tmp_path, f"{cgroup}\n", f"{root} cg cgroup2 rw", files)
+    assert cpu_limit(proc) == 0.5
+    assert memory_limit(proc) == GIB
+    assert paths(tmp_path, proc) == ["cg"]
+
+
+def test_a_mount_that_shows_the_groups_above_the_namespace_is_followed(tmp_path: Path) -> None:
+    files = {"cg/other/cpu.max": "100000 100000\n", "cg/cpu.max": "400000 100000\n"}
+    proc = tree(tmp_path, "0::/../other\n", "/.. cg cgroup2 rw", files)
+    assert cpu_limit(proc) == 1
+
+
+def test_without_limits_or_groups_there_is_none(tmp_path: Path) -> None:
+    free = tree(tmp_path, "0::/\n", "/ cg cgroup2 rw", {"cg/memory.max": "max\n"})
+    for proc in (free, tmp_path / "no proc"):
+        assert cpu_limit(proc) is None
+        assert memory_limit(proc) is None
+        assert throttling(proc) == ()
+
+
+def test_this_machine_can_be_read() -> None:
+    cores, size = cpu_limit(), memory_limit()
+    assert cores is None or cores > 0
+    assert size is None or size > 0

@@ -1,0 +1,219 @@
+"""Facts about the machine: quotas of containers, visible GPUs, and what two machines differ in."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autotune.machine.hardware import Gpu, Hardware, cpu_quota, detect, visible_gpus
+from tests.made import A100, H100, HARDWARE, V100, make_hardware
+from tests.readings import NvmlReadings
+
+CORES = len(os.sched_getaffinity(0))
+
+
+def write(root: Path, texts: Mapping[str, str]) -> Path:
+    for name, text in texts.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return root
+
+
+def cgroup_v2(root: Path, text: str) -> Path:
+    """Write the files of a process in the root group of cgroup v2; return its folder in /proc."""
+    write(root, {"cpu.max": text, "proc/cgroup": "0::/\n"})
+    write(root, {"proc/mountinfo": f"31 23 0:28 / {root} rw - cgroup2 cgroup2 rw\n"})
+    return root / "proc"
+
+
+def cgroup_v1(root: Path, quota: str, period: str = "100000") -> Path:
+    """Write the files of a process in the root group of cgroup v1; return its folder in /proc."""
+    write(root, {"cpu.cfs_quota_us": quota, "cpu.cfs_period_us": period})
+    write(root, {"proc/cgroup": "1:cpu,cpuacct:/\n"})
+    write(root, {"proc/mountinfo": f"31 23 0:28 / {root} rw - cgroup cgroup rw,cpu,cpuacct\n"})
+    return root / "proc"
+
+
+# --- cores ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "cores"),
+    [
+        ("100000 100000\n", 1),
+        ("50000 100000\n", 1),
+        ("150000 100000\n", 2),
+        ("1000 1000000\n", 1),
+        ("max 100000\n", math.inf),
+        (f"{1024 * 100000} 100000\n", math.inf),
+        ("", math.inf),
+    ],
+)
+def test_cgroup_v2_limits_the_cores_and_part_of_a_core_counts_as_one(
+    tmp_path: Path, text: str, cores: float
+) -> None:
+    assert cpu_quota(cgroup_v2(tmp_path, text)) == min(CORES, cores)
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"), [("100000\n", 1), ("25000\n", 1), ("150000\n", 2), ("-1\n", math.inf)]
+)
+def test_cgroup_v1_limits_the_cores_too(tmp_path: Path, quota: str, cores: float) -> None:
+    assert cpu_quota(cgroup_v1(tmp_path, quota)) == min(CORES, cores)
+
+
+def test_without_a_cgroup_the_affinity_counts(tmp_path: Path) -> None:
+    assert cpu_quota(tmp_path) == CORES
+
+
+def test_the_affinity_of_the_process_limits_the_cores(tmp_path: Path) -> None:
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        assert cpu_quota(tmp_path) == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+# --- visible GPUs ---------------------------------------------------------------------------------
+
+GPUS = (V100, A100, H100)
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        (None, GPUS),
+        ("", ()),
+        ("0", (V100,)),
+        ("2,0", (H100, V100)),
+        (" 1 , 2 ", (A100, H100)),
+        (A100.uuid, (A100,)),
+        (H100.uuid[:-1] + "0", (H100,)),
+        (f"{H100.uuid},{V100.uuid}", (H100, V100)),
+        ("-1", ()),
+        ("NoDevFiles", ()),
+        ("3", ()),
+        ("0,7,1", (V100,)),
+        ("0,-1,1", (V100,)),
+    ],
+)
+def test_visible_gpus_are_those_that_cuda_would_show_in_its_order(
+    visible: str | None, expected: tuple[Gpu, ...]
+) -> None:
+    assert visible_gpus(GPUS, visible) == expected
+
+
+def test_a_gpu_may_be_named_by_the_beginning_of_its_uuid() -> None:
+    one = replace(A100, uuid="GPU-1111aaaa-0000")
+    other = replace(A100, uuid="GPU-2222bbbb-0000")
+    assert visible_gpus((one, other), "GPU-2222") == (other,)
+
+
+# --- facts ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gpus", "claim"),
+    [((), False), ((V100,), False), ((A100,), True), ((A100, H100), True), ((A100, V100), False)],
+)
+def test_bf16_on_gpus_needs_all_of_them_to_be_ampere_or_later(
+    gpus: tuple[Gpu, ...], claim: bool
+) -> None:
+    assert make_hardware(gpus=gpus).supports_bf16_gpu is claim
+
+
+def test_bf16_on_the_cpu_needs_the_instructions() -> None:
+    assert make_hardware(cpu_flags=("amx_bf16",)).supports_bf16_cpu
+    assert not make_hardware(cpu_flags=()).supports_bf16_cpu
+
+
+def test_a_machine_does_not_differ_from_itself_however_full_its_shared_memory_is() -> None:
+    assert HARDWARE.differences(HARDWARE) == []
+    assert HARDWARE.differences(make_hardware(shm_bytes=1, doubts=("NVML is silent",))) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        (make_hardware(cpu_name="Xeon"), "CPU: AMD EPYC 7B13 there, Xeon here"),
+        (make_hardware(cpu_quota=4), "cores: 2 there, 4 here"),
+        (make_hardware(gpus=(A100,)), "GPUs: [] there, ['NVIDIA A100-SXM4-40GB'] here"),
+        (
+            make_hardware(versions={"python": "3.11.7", "torch": "2.12.0"}),
+            "torch: 2.11.0 there, 2.12.0 here",
+        ),
+        (make_hardware(versions={"torch": "2.11.0"}), "python: 3.11.7 there, None here"),
+    ],
+)
+def test_each_fact_that_decides_speed_is_a_difference(changed: Hardware, expected: str) -> None:
+    assert HARDWARE.differences(changed) == [expected]
+
+
+# --- this machine ---------------------------------------------------------------------------------
+
+
+def test_the_facts_of_this_machine_are_sane() -> None:
+    hardware = detect()
+    assert 1 <= hardware.cpu_quota <= CORES
+    assert hardware.cpu_name
+    assert 0 < hardware.memory_bytes <= psutil.virtual_memory().total
+    assert hardware.system.startswith(platform.system())
+    assert hardware.versions["python"] == platform.python_version()
+    assert hardware.versions["torch"] == metadata.version("torch")
+
+
+def test_a_machine_without_a_driver_has_no_gpus_and_no_doubts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", NvmlReadings(library=False))
+    hardware = detect()
+    assert hardware.gpus == ()
+    assert hardware.doubts == ()
+
+
+@pytest.mark.parametrize("answers_until", ["nvmlInit", "nvmlDeviceGetHandleByIndex"])
+def test_a_driver_that_does_not_answer_is_a_doubt_and_not_an_error(
+    monkeypatch: pytest.MonkeyPatch, answers_until: str
+) -> None:
+    readings = NvmlReadings((A100,), fails_at=answers_until)
+    monkeypatch.setitem(sys.modules, "pynvml", readings)
+    hardware = detect()
+    assert hardware.gpus == ()
+    assert len(hardware.doubts) == 1
+    assert "GPU facts are unknown" in hardware.doubts[0]
+    assert readings.is_shut_down
+
+
+@pytest.mark.parametrize("text_as_bytes", [True, False])
+def test_gpus_are_read_by_name_memory_and_capability(
+    monkeypatch: pytest.MonkeyPatch, text_as_bytes: bool
+) -> None:
+    monkeypatch.setitem(
+        sys.modules, "pynvml", NvmlReadings((A100, H100), text_as_bytes=text_as_bytes)
+    )
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert detect().gpus == (A100, H100)
+
+
+def test_only_the_gpus_that_cuda_shows_are_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", NvmlReadings((A100, H100)))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert detect().gpus == (H100,)
+
+
+def test_a_gpu_slice_that_is_not_known_is_a_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML lists whole GPUs; a MIG slice is visible to CUDA under a UUID that is not among them."""
+    monkeypatch.setitem(sys.modules, "pynvml", NvmlReadings((H100,)))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-5c89852c-d268-c3f3-1b07-005d5ae1dc3f")
+    assert detect().doubts

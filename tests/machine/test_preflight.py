@@ -1,0 +1,149 @@
+"""Pre-flight: who is busy on this machine is said by name, before anything is measured."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from autotune.machine import preflight
+from tests.made import A100, H100, make_hardware
+from tests.readings import THROTTLED, GpuState, NvmlReadings, ProcessInfo
+
+LOOK_S = 0.5
+MANY_CORES = 100_000  # on so many nobody is busy
+
+# Burns a core under a name of its own until nobody listens to it any more, at most for a minute.
+BURNER = """
+import select, sys, time
+from pathlib import Path
+Path("/proc/self/comm").write_text("at-" + sys.argv[1])
+print("ready", flush=True)
+until = time.monotonic() + 60
+while time.monotonic() < until and not select.select([sys.stdin], [], [], 0)[0]:
+    for _ in range(100_000):
+        pass
+"""
+
+# Starts the burner in a session of its own and ends: the burner is no child of the tests any more.
+ORPHANING = f"""
+import subprocess, sys
+burner = subprocess.Popen(
+    [sys.executable, "-c", {BURNER!r}, sys.argv[1]], start_new_session=True
+)
+print(burner.pid, flush=True)
+"""
+
+
+@contextmanager
+def burner(name: str, *, is_ours: bool) -> Iterator[int]:
+    """A process that burns a core, as a child of the tests or as a stranger to them."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", BURNER if is_ours else ORPHANING, name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        pid = process.pid if is_ours else int(process.stdout.readline())
+        assert process.stdout.readline() == "ready\n"
+        if not is_ours:
+            process.wait()
+        yield pid
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        process.wait()
+
+
+@pytest.fixture
+def stranger() -> Iterator[psutil.Process]:
+    with burner("stranger", is_ours=False) as pid:
+        process = psutil.Process(pid)
+        assert os.getpid() not in {parent.pid for parent in process.parents()}
+        yield process
+    until = time.monotonic() + 10
+    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < until, "the burner should have ended"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> NvmlReadings:
+    # Pre-flight makes its probe itself and this imports pynvml, which needs a driver.
+    nvml = NvmlReadings([A100, H100])
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    return nvml
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch, stranger: psutil.Process) -> None:
+    """Nobody but the stranger is on the machine: only the busiest are named."""
+    everybody = psutil.process_iter
+
+    def only_the_stranger(attributes: list[str]) -> Iterator[psutil.Process]:
+        return (process for process in everybody(attributes) if process.pid == stranger.pid)
+
+    monkeypatch.setattr(psutil, "process_iter", only_the_stranger)
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_process_that_keeps_the_machine_busy_is_named(stranger: psutil.Process) -> None:
+    (doubt,) = preflight.doubts(make_hardware(cpu_quota=1), LOOK_S)
+    assert doubt.startswith("The machine is busy: other processes use ")
+    assert "of its core (" in doubt
+    assert f"at-stranger (process {stranger.pid}) " in doubt
+    assert doubt.endswith("end them if you can.")
+
+
+def test_what_is_busy_is_told_relative_to_the_cores_that_may_be_used(
+    stranger: psutil.Process,
+) -> None:
+    assert preflight.doubts(make_hardware(cpu_quota=MANY_CORES), LOOK_S) == []
+
+
+def test_our_own_processes_do_not_make_the_machine_busy() -> None:
+    with burner("our-own", is_ours=True) as pid:
+        doubts = preflight.doubts(make_hardware(), LOOK_S)
+    assert not any(f"(process {pid})" in doubt for doubt in doubts)
+
+
+def test_quiet_gpus_raise_no_doubt(gpus: NvmlReadings) -> None:
+    hardware = make_hardware(cpu_quota=MANY_CORES, gpus=(A100, H100))
+    assert preflight.doubts(hardware, 0.05) == []
+
+
+def test_a_gpu_that_is_slowed_down_is_named_with_its_temperature(gpus: NvmlReadings) -> None:
+    gpus.states[H100.uuid] = THROTTLED
+    hardware = make_hardware(cpu_quota=MANY_CORES, gpus=(A100, H100))
+    assert preflight.doubts(hardware, 0.05) == [
+        f"{H100.name} is slowed down now (hardware slowdown, 93 degrees Celsius).",
+        f"{H100.name} is slowed down now (hardware thermal slowdown, 93 degrees Celsius).",
+    ]
+
+
+def test_who_is_on_a_gpu_is_named_but_for_ourselves(
+    gpus: NvmlReadings, stranger: psutil.Process
+) -> None:
+    gpus.states[A100.uuid] = GpuState(
+        compute=(ProcessInfo(stranger.pid, 1 << 30), ProcessInfo(os.getpid(), 1 << 30))
+    )
+    hardware = make_hardware(cpu_quota=MANY_CORES, gpus=(A100,))
+    assert preflight.doubts(hardware, 0.05) == [
+        (
+            f"Others are on {A100.name}: at-stranger (process {stranger.pid}). Results will be "
+            "less sure; end them if you can."
+        )
+    ]
+
+
+def test_a_process_that_has_gone_is_told_by_its_id() -> None:
+    assert preflight._name((1 << 22) + 7) == f"process {(1 << 22) + 7}"

@@ -1,0 +1,100 @@
+"""Interference: which counters of a block mean that something else took its time."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.measurement.interference import (
+    FOREIGN_SHARE,
+    PRESSURE_SHARE,
+    STEAL_SHARE,
+    THROTTLED_SHARE,
+    GpuReading,
+    Interference,
+)
+from autotune.measurement.measurement import Block
+
+OTHERS = "other processes used the CPU"
+HYPERVISOR = "the hypervisor took the CPU away"
+QUOTA = "the container's CPU quota was used up"
+BELOW = 0.999  # just under a threshold
+
+
+def block(interference: Interference | None) -> Block:
+    return Block(64, 1, 0.1, 0.0, interference=interference)
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        None,
+        Interference(),
+        Interference(0.0, 0.0, 0.0, 0.0, 0.0),
+        Interference(foreign_share=FOREIGN_SHARE * BELOW),
+        Interference(foreign_share=1.0, pressure_share=PRESSURE_SHARE * BELOW),
+        Interference(foreign_share=FOREIGN_SHARE * BELOW, pressure_share=1.0),
+        Interference(steal_share=STEAL_SHARE * BELOW),
+        Interference(throttled_share=THROTTLED_SHARE * BELOW),
+        Interference(switches_per_s=1e5),
+    ],
+    ids=[
+        "not watched",
+        "nothing is reported",
+        "nothing happened",
+        "others, a little",
+        "others, on cores that nobody waited for",
+        "the program's own threads wait for each other",
+        "a little steal",
+        "a little throttling",
+        "switches alone",
+    ],
+)
+def test_a_block_below_every_threshold_is_clean(quiet: Interference | None) -> None:
+    assert quiet is None or quiet.reasons == ()
+    assert not block(quiet).is_disturbed
+
+
+@pytest.mark.parametrize(
+    ("interference", "reasons"),
+    [
+        (Interference(foreign_share=FOREIGN_SHARE), (OTHERS,)),
+        (
+            Interference(foreign_share=FOREIGN_SHARE, pressure_share=PRESSURE_SHARE),
+            (OTHERS,),
+        ),
+        (Interference(steal_share=STEAL_SHARE), (HYPERVISOR,)),
+        (Interference(throttled_share=THROTTLED_SHARE), (QUOTA,)),
+        (
+            Interference(gpu=("another process was on the GPU",)),
+            ("another process was on the GPU",),
+        ),
+        (
+            Interference(1.0, 1.0, 1.0, 1.0, gpu=("the GPU was slowed down (sync boost)",)),
+            (OTHERS, HYPERVISOR, QUOTA, "the GPU was slowed down (sync boost)"),
+        ),
+    ],
+    ids=["others", "others under pressure", "steal", "quota", "gpu", "all at once"],
+)
+def test_a_disturbed_block_says_what_disturbed_it(
+    interference: Interference, reasons: tuple[str, ...]
+) -> None:
+    assert interference.reasons == reasons
+    assert block(interference).is_disturbed
+
+
+def test_a_gpu_that_is_slowed_down_or_shared_gives_its_reasons() -> None:
+    reading = GpuReading(
+        1.0,
+        "GPU-0",
+        slowdowns=("hardware slowdown", "hardware thermal slowdown"),
+        foreign_processes=(4711, 4712),
+    )
+    assert reading.reasons == (
+        "the GPU was slowed down (hardware slowdown)",
+        "the GPU was slowed down (hardware thermal slowdown)",
+        "another process was on the GPU",
+    )
+
+
+def test_a_gpu_at_work_alone_gives_no_reason() -> None:
+    assert GpuReading(1.0, "GPU-0", 300, 1410, (), 93, 0, (), 1.0).reasons == ()

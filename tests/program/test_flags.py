@@ -1,0 +1,204 @@
+"""Flags of the program's own: into its arguments, and what knobs they mean."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autotune.errors import UsageError
+from autotune.knobs import launch_plan_for, registry
+from autotune.knobs.space.space import SearchSpace
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config, KnobValue
+from autotune.program.domain import Domain
+from autotune.program.flags import AS_WRITTEN, Flag, find
+from autotune.program.program import LaunchPlan
+from tests.made import MACHINES, make_hardware, make_loader, make_profile
+
+HIDDEN = Flag("--hidden", ("-H",), 128, "int")
+AMP = Flag("--amp", (), True, "bool", is_switch=True, negation="--no-amp")
+MAYBE = Flag("--maybe", (), True, "bool", has_optional_value=True)
+FAST = Flag("--fast", ("-f",), False, "bool", is_switch=True)
+
+
+@pytest.mark.parametrize(
+    ("flag", "before", "value", "after"),
+    [
+        (HIDDEN, "", "256", "--hidden=256"),
+        (HIDDEN, "--lr 1 --hidden 64 data", "256", "--lr 1 --hidden 256 data"),
+        (HIDDEN, "--hidden=64 --lr 1", "256", "--hidden=256 --lr 1"),
+        (HIDDEN, "--hidden 1 --hidden 2 data", "256", "--hidden 256 data"),
+        (HIDDEN, "-H 64 data", "256", "--hidden=256 data"),
+        (HIDDEN, "-v -- --hidden", "256", "-v --hidden=256 -- --hidden"),
+        (HIDDEN, "--hidden-layers 3", "256", "--hidden-layers 3 --hidden=256"),
+        (HIDDEN, "--hidden 64", AS_WRITTEN, "--hidden 64"),
+        (Flag("-bs"), "-bs 32 x", "64", "-bs 64 x"),
+        (MAYBE, "--maybe --bf16", "false", "--maybe false --bf16"),
+        (MAYBE, "--maybe true --bf16", "false", "--maybe false --bf16"),
+        (AMP, "--no-amp x", "true", "--amp x"),
+        (AMP, "--amp x", "false", "--no-amp x"),
+        (FAST, "--fast x", "false", "x"),
+        (FAST, "x", "true", "x --fast"),
+    ],
+)
+def test_a_flag_takes_the_place_of_what_was_there(
+    flag: Flag, before: str, value: str, after: str
+) -> None:
+    assert " ".join(flag.into(before.split(), value)) == after
+
+
+def test_a_flag_is_found_by_any_of_its_spellings() -> None:
+    assert find([AMP, HIDDEN], "-H") is HIDDEN
+    assert find([AMP, HIDDEN], "--hid") is None
+    assert Flag("--Batch-Size", ("-b",)).words == {"batch_size", "b"}
+
+
+# --- as knobs -------------------------------------------------------------------------------------
+
+
+def test_the_users_values_join_the_programs_own() -> None:
+    space = SearchSpace("own", {}).with_values({"--hidden": ["256", "512"]})
+    resolved = space.resolve(make_hardware(), make_profile(flags=(HIDDEN,)))
+    assert resolved.domains["--hidden"] == Domain(("128", "256", "512"))
+    assert resolved.baseline["--hidden"] == "128"
+    assert resolved.restart == {"--hidden"}
+    assert resolved.flags == {"--hidden": HIDDEN}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("--hiden", "256", "Did you mean '--hidden'?"),
+        ("--hidden", "big", "takes int values, not big"),
+        ("--amp", "maybe", "true or false, not maybe"),
+        ("--mode", "slow", "takes quick or best, not slow"),
+    ],
+)
+def test_what_the_program_would_not_take_is_refused(name: str, value: str, words: str) -> None:
+    mode = Flag("--mode", (), "quick", "str", ("quick", "best"))
+    space = SearchSpace("own", {}).with_values({name: [value]})
+    with pytest.raises(UsageError) as refusal:
+        space.resolve(make_hardware(), make_profile(flags=(HIDDEN, AMP, mode)))
+    assert words in str(refusal.value)
+
+
+def test_a_program_that_hides_its_flags_gets_them_all_the_same() -> None:
+    space = SearchSpace("own", {}).with_values({"--hidden": ["256"]})
+    resolved = space.resolve(make_hardware(), make_profile())
+    assert resolved.domains["--hidden"].values == (AS_WRITTEN, "256")
+
+
+def test_a_keyword_keeps_the_type_of_its_values() -> None:
+    space = SearchSpace("own", {}).with_values({"keyword.hidden": [256, 512]})
+    keyword = Flag("keyword.hidden", value=128, takes="int")
+    resolved = space.resolve(make_hardware(), make_profile(flags=(keyword,)))
+    assert resolved.domains["keyword.hidden"].values == (128, 256, 512)
+
+
+def test_an_environment_variable_is_a_knob(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KMP_BLOCKTIME", "200")
+    space = SearchSpace("own", {}).with_values({"$KMP_BLOCKTIME": [0], "$NOT_SET_AT_ALL": ["x"]})
+    resolved = space.resolve(make_hardware(), make_profile())
+    assert resolved.domains["$KMP_BLOCKTIME"].values == ("200", "0")
+    assert resolved.domains["$NOT_SET_AT_ALL"].values == (AS_WRITTEN, "x")
+
+
+def test_names_that_are_no_flags_are_no_knobs() -> None:
+    for name in ("-", "--", "$", "keyword.", "keyword.a b", "hidden"):
+        assert name not in registry()
+
+
+# --- launching ------------------------------------------------------------------------------------
+
+
+WRITTEN: dict[str, KnobValue] = {"--hidden": "128", "keyword.depth": 2, "$A": AS_WRITTEN}
+
+
+def setting(flags: dict[str, Flag], changes: dict[str, KnobValue]) -> AppliedConfig:
+    base = AppliedConfig.as_written(Config(WRITTEN), make_profile(), flags=flags)
+    return replace(base, config=base.baseline.replace(**changes))
+
+
+def test_changes_reach_arguments_keywords_and_environment() -> None:
+    flags = {"--hidden": HIDDEN, "keyword.depth": Flag("keyword.depth", value=2)}
+    changed = setting(flags, {"--hidden": "256", "keyword.depth": 3, "$A": "1"})
+    plan = launch_plan_for(changed, LaunchPlan((), "/", args=("--hidden", "128")))
+    assert plan.args == ("--hidden", "256")
+    assert plan.keywords == {"depth": 3}
+    assert plan.env == {"A": "1"}
+    unchanged = launch_plan_for(setting(flags, {}), LaunchPlan((), "/", args=("x",)))
+    assert unchanged == LaunchPlan((), "/", args=("x",))
+
+
+def test_a_flag_of_a_function_gets_the_type_that_it_has() -> None:
+    knobs: dict[str, KnobValue] = {"batch_size": 64, "compile": "off"}
+    flags = {
+        "batch_size": Flag("keyword.batch_size", value=32, takes="int"),
+        "compile": Flag("keyword.compile", value=True, takes="bool"),
+    }
+    base = AppliedConfig.as_written(
+        Config({"batch_size": 32, "compile": "default"}), make_profile(), flags=flags
+    )
+    plan = launch_plan_for(replace(base, config=Config(knobs)), LaunchPlan((), "/"))
+    assert plan.keywords == {"batch_size": 64, "compile": False}
+
+
+def test_workers_that_would_repeat_samples_are_not_offered_by_a_flag_either() -> None:
+    profile = make_profile(loaders=(make_loader(iterable=True),), flags=(WORKERS,))
+    resolved = SearchSpace("auto", {"num_workers": None}).use_flags().resolve(
+        make_hardware(), profile
+    )  # fmt: skip
+    assert "iterable" in resolved.refused["num_workers"]
+
+
+# --- flags that mean a knob -----------------------------------------------------------------------
+
+BATCH = Flag("--batch-size", ("-b",), 12, "int")
+ACCUMULATE = Flag("--gradient_accumulation_steps", (), 4, "int")
+DTYPE = Flag("--dtype", (), "float32", "str", ("float32", "bfloat16"))
+COMPILE = Flag("--compile", (), False, "bool", is_switch=True)
+CHECKPOINT = Flag("--gradient-checkpointing", (), False, "bool")
+WORKERS = Flag("--workers", ("-j",), 0, "int")
+
+
+@pytest.mark.parametrize(
+    ("knob", "flag", "values", "last"),
+    [
+        ("batch_size", BATCH, (12, 24, 48, 96), "--batch-size=96"),
+        ("accumulation_steps", ACCUMULATE, (2, 4, 8), "--gradient_accumulation_steps=8"),
+        ("precision", DTYPE, ("fp32", "bf16"), "--dtype=bfloat16"),
+        ("compile", COMPILE, ("off", "default"), "--compile"),
+        ("activation_checkpointing", CHECKPOINT, ("off", "all"), "--gradient-checkpointing=true"),
+        ("num_workers", WORKERS, (0, 1, 2, 4), "--workers=4"),
+    ],
+)
+def test_a_flag_stands_in_where_the_seams_cannot_reach(
+    knob: str, flag: Flag, values: tuple[KnobValue, ...], last: str
+) -> None:
+    profile = make_profile(
+        loaders=(),
+        flags=(HIDDEN, flag),
+        program_compile=True,
+        repeated_blocks=0,
+        weights_dtype="bfloat16",
+    )
+    space = SearchSpace("auto", {knob: None})
+    hardware = make_hardware(cpu_quota=4)
+    assert space.resolve(hardware, profile).refused[knob]
+    resolved = space.use_flags().resolve(hardware, profile)
+    assert resolved.domains[knob].values == values
+    assert resolved.flags == {knob: flag}
+    assert knob in resolved.restart
+    base = AppliedConfig.as_written(resolved.baseline, profile, flags=resolved.flags)
+    moved = replace(base, config=resolved.baseline.replace(**{knob: values[-1]}))
+    assert launch_plan_for(moved, LaunchPlan((), "/")).args == (last,)
+
+
+def test_where_the_seams_reach_the_flag_is_left_alone() -> None:
+    profile = make_profile(flags=(BATCH,))
+    resolved = SearchSpace("auto", {"batch_size": None}).use_flags().resolve(
+        MACHINES["two cores"], profile
+    )  # fmt: skip
+    assert resolved.flags == {}
+    assert "batch_size" not in resolved.restart

@@ -1,0 +1,222 @@
+"""Programs: scripts and functions, found, named, fingerprinted and told apart."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from json import encoder
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.errors import UsageError
+from autotune.program.config import Config
+from autotune.program.program import LaunchPlan, ProgramKind, parse_program, program_of, python_plan
+from tests.made import PROGRAM
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with a script, whose name has spaces and quotes."""
+    place = tmp_path / 'it\'s a "place"'
+    place.mkdir()
+    (place / "train.py").write_text("print('training')\n")
+    return place
+
+
+# --- named on the command line --------------------------------------------------------------------
+
+
+def test_a_script_is_named_by_its_path(place: Path) -> None:
+    program = parse_program("train.py", ["--epochs", "3"], place)
+    assert program.kind is ProgramKind.SCRIPT
+    assert Path(program.target) == (place / "train.py").resolve()
+    assert program.function == ""
+    assert program.args == ("--epochs", "3")
+    assert Path(program.cwd) == place.resolve()
+    assert Path(program.import_root) == place.resolve()
+    assert program.name == "train"
+    assert str(program) == "train.py --epochs 3"
+
+
+def test_an_absolute_path_and_one_above_the_directory_name_the_same_script(place: Path) -> None:
+    (place / "below").mkdir()
+    by_name = parse_program("train.py", [], place)
+    absolute = parse_program(str(place / "train.py"), [], place)
+    assert replace(absolute, path_typed="train.py") == by_name
+    from_below = parse_program("../train.py", [], place / "below")
+    assert (from_below.target, from_below.import_root) == (by_name.target, by_name.import_root)
+    assert str(from_below) == "../train.py"
+
+
+def test_without_a_directory_paths_are_taken_from_the_current_one(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    assert parse_program("train.py") == parse_program("train.py", [], place)
+
+
+def test_a_function_of_a_file(place: Path) -> None:
+    program = parse_program("train.py:main", [], place)
+    assert program.kind is ProgramKind.FILE_FUNCTION
+    assert Path(program.target) == (place / "train.py").resolve()
+    assert (program.function, program.name) == ("main", "main")
+    assert str(program) == "train.py:main"
+
+
+@pytest.mark.parametrize("file", ["models/train.py", "models/train/__init__.py"])
+def test_a_function_of_a_module_is_found_without_importing_it(place: Path, file: str) -> None:
+    source = place / file
+    source.parent.mkdir(parents=True)
+    source.write_text("raise RuntimeError('imported')\n")
+    program = parse_program("models.train:main", ["x"], place)
+    assert program.kind is ProgramKind.MODULE_FUNCTION
+    assert (program.target, program.function, program.name) == ("models.train", "main", "main")
+    assert str(program) == "models.train:main x"
+    assert Path(program.import_root) == place.resolve()
+    assert "models" not in sys.modules
+
+
+def test_a_module_on_the_import_path_is_found_from_anywhere(place: Path) -> None:
+    assert parse_program("json.tool:main", [], place).target == "json.tool"
+
+
+def test_a_script_needs_no_suffix(place: Path) -> None:
+    (place / "train").write_text("print('training')\n")
+    assert parse_program("train", [], place).kind is ProgramKind.SCRIPT
+
+
+def test_a_missing_script_is_answered_with_the_nearest(place: Path) -> None:
+    with pytest.raises(UsageError) as refusal:
+        parse_program("trian.py", [], place)
+    assert str(refusal.value) == "There is no program 'trian.py'. Did you mean 'train.py'?"
+
+
+@pytest.mark.parametrize("text", ["nowhere/at_all.py", "nowhere/at_all.py:main", "zzz.py"])
+def test_a_script_that_resembles_none_is_answered_with_where_it_was_sought(
+    place: Path, text: str
+) -> None:
+    with pytest.raises(UsageError) as refusal:
+        parse_program(text, [], place)
+    assert "There is no program" in str(refusal.value)
+    assert str(place.resolve()) in str(refusal.value)
+
+
+def test_a_directory_is_answered_with_what_to_name(place: Path) -> None:
+    (place / "project").mkdir()
+    with pytest.raises(UsageError, match=r"'project' is a directory\. .* project/train\.py"):
+        parse_program("project", [], place)
+
+
+def test_a_missing_module_is_answered_with_the_mend(place: Path) -> None:
+    with pytest.raises(UsageError, match=r"There is no module 'models\.missing' on the import"):
+        parse_program("models.missing:main", [], place)
+
+
+# --- told apart -----------------------------------------------------------------------------------
+
+
+def test_the_fingerprint_changes_with_the_source_and_only_with_it(place: Path) -> None:
+    before = parse_program("train.py", [], place)
+    os.utime(place / "train.py", (0, 0))
+    assert parse_program("train.py", ["--other"], place).fingerprint == before.fingerprint
+    (place / "train.py").write_text("print('training more')\n")
+    after = parse_program("train.py", [], place)
+    assert after.fingerprint != before.fingerprint
+    assert before.has_changed
+    assert not after.has_changed
+
+
+def test_a_program_whose_file_is_gone_has_changed(place: Path) -> None:
+    program = parse_program("train.py", [], place)
+    (place / "train.py").unlink()
+    assert program.has_changed
+
+
+def test_a_command_line_can_be_pasted_into_a_shell() -> None:
+    args = ("--name", "two words", "it's", "a*", "")
+    program = replace(PROGRAM, args=args, target="/home/user/my script.py")
+    assert shlex.split(str(program)) == ["my script.py", *args]
+
+
+# --- functions ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("function", "module"), [(json.dumps, "json"), (encoder.py_encode_basestring, "json.encoder")]
+)
+def test_a_function_that_a_fresh_process_can_import_is_named_and_not_pickled(
+    tmp_path: Path, function: Callable[..., Any], module: str
+) -> None:
+    program = program_of(function, ["x"], tmp_path)
+    assert program.kind is ProgramKind.MODULE_FUNCTION
+    assert program.target == module
+    assert (program.function, program.name) == (function.__name__, function.__name__)
+    assert program.args == ("x",)
+    assert Path(program.import_root) == Path(json.__file__).resolve().parent.parent
+    assert list(tmp_path.iterdir()) == []
+
+
+def nested(base: int) -> Callable[[Config], int]:
+    def train(config: Config) -> int:
+        return base * int(config["batch_size"])
+
+    return train
+
+
+@pytest.mark.parametrize("function", [nested(3), lambda config: 3 * config["batch_size"]])
+def test_a_function_that_no_import_finds_is_pickled_with_what_it_holds(
+    tmp_path: Path, function: Callable[[Config], int]
+) -> None:
+    program = program_of(function, [], tmp_path)
+    assert program.kind is ProgramKind.PICKLED_FUNCTION
+    assert program.name == function.__name__
+    restored = pickle.loads(Path(program.target).read_bytes())
+    assert restored(Config({"batch_size": 4})) == 12
+
+
+def test_a_functions_fingerprint_follows_its_source(tmp_path: Path) -> None:
+    def make(source: str) -> str:
+        scope: dict[str, Callable[..., Any]] = {}
+        path = tmp_path / f"source_{len(source)}.py"
+        path.write_text(source)
+        exec(compile(source, str(path), "exec"), scope)
+        return program_of(scope["train"], [], tmp_path).fingerprint
+
+    short, long = "def train():\n    pass\n", "def train():\n    print('more')\n"
+    assert make(short) == make(short)
+    assert make(short) != make(long)
+
+
+# --- launched -------------------------------------------------------------------------------------
+
+
+def test_a_plan_gains_variables_by_copy() -> None:
+    plan = LaunchPlan(("python", "train.py"), "/somewhere", {"A": "1"})
+    changed = plan.with_env(B="2", A="3")
+    assert changed.env == {"A": "3", "B": "2"}
+    assert plan.env == {"A": "1"}
+    assert (changed.argv, changed.cwd) == (plan.argv, plan.cwd)
+
+
+def test_our_modules_run_in_this_interpreter_and_not_from_the_users_directory() -> None:
+    plan = python_plan("autotune.inside", "wire", cwd="/somewhere")
+    assert plan.argv == (sys.executable, "-P", "-m", "autotune.inside", "wire")
+    assert plan.cwd == "/somewhere"
+
+
+def test_a_program_that_an_earlier_autotune_recorded_still_loads(place: Path) -> None:
+    from pydantic import TypeAdapter
+
+    adapter = TypeAdapter(type(parse_program("train.py", [], place)))
+    recorded = adapter.dump_python(parse_program("train.py", ["x"], place), mode="json")
+    new = {"command", "path_typed", "env", "python_options", "warning_filters"}
+    old = adapter.validate_python({k: v for k, v in recorded.items() if k not in new})
+    assert str(old) == "train.py x"
+    assert old.words == (str((place / "train.py").resolve()), "x")

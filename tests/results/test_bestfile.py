@@ -1,0 +1,333 @@
+"""best.yaml: what was written is read back, hand edits are taken or answered with file and line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.errors import FileFormatError
+from autotune.measurement.measurement import Memory
+from autotune.program.config import Config
+from autotune.program.lr import LrRule
+from autotune.results import bestfile
+from autotune.results.bestfile import BestFile
+from tests.made import A100, GIB, HARDWARE, LOADER, make_hardware
+
+BASELINE: dict[str, bool | int | float | str] = {
+    "num_workers": 0,
+    "batch_size": 64,
+    "precision": "fp32",
+    "channels_last": False,
+    "compile": "off",
+}
+
+
+def make_best(**changes: Any) -> BestFile:
+    best = BestFile(
+        program=bestfile.ProgramSection(
+            command="train.py --epochs 3",
+            fingerprint="f" * 64,
+            device="cpu",
+            loader=LOADER,
+            program_knobs=("hidden",),
+        ),
+        config={**BASELINE, "num_workers": 2, "precision": "bf16", "channels_last": True},
+        baseline=BASELINE,
+        speedup=bestfile.SpeedupSection(estimate=1.42, low=1.38, high=1.46),
+        throughput=bestfile.ThroughputSection(baseline=1950.25, best=2769.5),
+        memory=bestfile.MemorySection(
+            baseline=Memory(host_bytes=GIB), best=Memory(None, None, 3 * GIB, 2 * GIB)
+        ),
+        learning=bestfile.LearningSection(
+            lr_rule=LrRule.LINEAR,
+            lr_factor=1.0,
+            batch_size={"baseline": 64, "best": 64},
+            loss={"baseline": 0.31, "best": None},
+            note="Batch and learning rate are the program's own: größe, 'quotes' and \"more\".",
+        ),
+        hardware=replace(HARDWARE, gpus=(A100,)),
+        versions=dict(HARDWARE.versions),
+        search=bestfile.SearchSection(
+            trials=17,
+            seconds=178.3,
+            verdict="faster",
+            confirmed=True,
+            processes=7,
+            date="2025-01-01T12:00:00+00:00",
+        ),
+    )
+    return best.model_copy(update=changes)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A written file in a directory whose name has spaces and quotes."""
+    path = tmp_path / 'it\'s a "place"' / "best.yaml"
+    make_best().write(path)
+    return path
+
+
+def edit(path: Path, old: str, new: str, count: int = 1) -> None:
+    """Edit the file as a person would: *old* must be there."""
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, count), encoding="utf-8")
+
+
+def line_of(path: Path, text: str, after: str = "") -> int:
+    """Return the number of the first line that holds *text*, below the one that holds *after*."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    first = next(n for n, line in enumerate(lines) if after in line)
+    return next(n for n, line in enumerate(lines, 1) if n > first and text in line)
+
+
+def faults_of(path: Path) -> list[str]:
+    with pytest.raises(FileFormatError) as refusal:
+        bestfile.read(path)
+    return [line.removeprefix(f"{path}:") for line in str(refusal.value).splitlines()]
+
+
+# --- written and read -----------------------------------------------------------------------------
+
+
+def test_what_was_written_is_read_back(path: Path) -> None:
+    written = make_best()
+    best = bestfile.read(path)
+    assert best.model_copy(update={"hardware": written.hardware}) == written
+    assert replace(best.hardware, versions=best.versions) == written.hardware
+
+
+def test_values_keep_their_types(path: Path) -> None:
+    config = bestfile.read(path).config
+    assert config["channels_last"] is True
+    assert type(config["num_workers"]) is int
+    assert config["compile"] == "off"
+
+
+def test_the_setting_applies_only_what_differs_from_the_baseline(path: Path) -> None:
+    setting = bestfile.read(path).setting
+    assert setting.changes() == {"num_workers": 2, "precision": "bf16", "channels_last": True}
+    assert setting.baseline == Config(BASELINE)
+    assert setting.loader == LOADER
+    assert setting.lr_rule is LrRule.LINEAR
+
+
+def test_the_file_says_how_to_train_with_it(path: Path) -> None:
+    first = path.read_text(encoding="utf-8").splitlines()[0]
+    assert first.startswith("#")
+    assert "autotune run best.yaml train.py --epochs 3" in first
+
+
+@pytest.mark.parametrize(
+    "command", ["train.py --note 'two\nlines'", "train.py --format {x} {name}", "größe.py: #1"]
+)
+def test_any_command_line_gives_a_file_that_can_be_read(path: Path, command: str) -> None:
+    best = make_best()
+    make_best(program=best.program.model_copy(update={"command": command})).write(path)
+    assert bestfile.read(path).program.command == command
+
+
+def test_writing_replaces_an_earlier_file_and_leaves_no_part_behind(path: Path) -> None:
+    make_best(config=BASELINE).write(path)
+    assert bestfile.read(path).config == BASELINE
+    assert [p.name for p in path.parent.iterdir()] == ["best.yaml"]
+
+
+def test_without_a_loader_and_without_a_loss_the_file_holds_nothing_for_them(path: Path) -> None:
+    best = make_best()
+    make_best(program=best.program.model_copy(update={"loader": None})).write(path)
+    read = bestfile.read(path)
+    assert read.program.loader is None
+    assert read.learning.loss == {"baseline": 0.31, "best": None}
+
+
+def test_a_loss_that_is_not_finite_survives(path: Path) -> None:
+    learning = make_best().learning
+    loss = {"baseline": 0.5, "best": float("inf")}
+    make_best(learning=learning.model_copy(update={"loss": loss})).write(path)
+    assert bestfile.read(path).learning.loss["baseline"] == 0.5
+
+
+# --- edited by hand -------------------------------------------------------------------------------
+
+
+def test_an_edited_value_counts(path: Path) -> None:
+    edit(path, "  num_workers: 2\n", "  num_workers: 1\n")
+    assert bestfile.read(path).setting.changes()["num_workers"] == 1
+
+
+def test_a_knob_can_be_added_and_taken_away_by_hand(path: Path) -> None:
+    edit(path, "  num_workers: 2\n", "  pin_memory: yes\n")
+    setting = bestfile.read(path).setting
+    assert setting.changes()["pin_memory"] is True
+    assert "num_workers" not in setting.config
+
+
+@pytest.mark.parametrize("spelling", ["off", "'off'", "no", '"off"'])
+def test_an_unquoted_off_is_a_value_of_compile(path: Path, spelling: str) -> None:
+    edit(path, "compile: 'off'", f"compile: {spelling}", count=2)
+    best = bestfile.read(path)
+    assert best.config["compile"] == "off"
+    assert "compile" not in best.setting.changes()
+
+
+def test_comments_and_another_order_do_not_matter(path: Path) -> None:
+    edit(path, "  num_workers: 2\n", "  # two are enough\n")
+    edit(path, "  compile: 'off'\n", "  compile: 'off'\n  num_workers: 2  # here\n")
+    assert bestfile.read(path).config == make_best().config
+
+
+def test_a_date_that_yaml_reads_as_a_date_is_still_text(path: Path) -> None:
+    edit(path, "'2025-01-01T12:00:00+00:00'", "2025-01-01")
+    assert bestfile.read(path).search.date == "2025-01-01"
+
+
+# --- wrong ----------------------------------------------------------------------------------------
+
+
+def test_an_unknown_knob_is_answered_with_line_and_nearest(path: Path) -> None:
+    edit(path, "  num_workers: 2\n", "  num_worker: 2\n")
+    (fault,) = faults_of(path)
+    line = line_of(path, "num_worker:")
+    assert fault.startswith(f"{line}: Unknown knob 'num_worker'. Did you mean 'num_workers'?")
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        ("fp8", "knob 'precision' takes fp32 or tf32 or bf16 or fp16, not 'fp8'."),
+        ("", "knob 'precision' takes fp32 or tf32 or bf16 or fp16, not None."),
+        ("[bf16]", "knob 'precision' takes fp32 or tf32 or bf16 or fp16, not ['bf16']."),
+    ],
+)
+def test_a_wrong_value_is_answered_with_what_the_knob_takes(
+    path: Path, value: str, fault: str
+) -> None:
+    edit(path, "  precision: bf16", f"  precision: {value}")
+    line = line_of(path, "precision:")
+    assert faults_of(path) == [f"{line}: {fault}"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("speedup:\n", "speed_up:\n", "Unknown key 'speed_up'. Did you mean 'speedup'?"),
+        ("  estimate:", "  estimat:", "Unknown key 'speedup.estimat'. Did you mean 'estimate'?"),
+        ("  lr_rule:", "  lrrule:", "Unknown key 'learning.lrrule'. Did you mean 'lr_rule'?"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_line_and_nearest(
+    path: Path, old: str, new: str, fault: str
+) -> None:
+    edit(path, old, new)
+    line = line_of(path, new.strip())
+    assert f"{line}: {fault}" in faults_of(path)
+
+
+def test_a_missing_key_is_named_at_the_section_it_belongs_to(path: Path) -> None:
+    edit(path, "  fingerprint: " + "f" * 64 + "\n", "")
+    line = line_of(path, "program:", after="# Values")
+    assert faults_of(path) == [f"{line}: 'program.fingerprint' is missing."]
+
+
+def test_a_missing_section_is_named_with_the_file(path: Path) -> None:
+    edit(path, "speedup:\n  estimate: 1.42\n  low: 1.38\n  high: 1.46\n", "")
+    with pytest.raises(FileFormatError) as refusal:
+        bestfile.read(path)
+    assert str(refusal.value) == f"{path}: 'speedup' is missing."
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("estimate: 1.42", "estimate: fast", "'speedup.estimate'"),
+        ("lr_rule: linear", "lr_rule: cubic", "'learning.lr_rule'"),
+        ("trials: 17", "trials: many", "'search.trials'"),
+        ("confirmed: true", "confirmed: perhaps", "'search.confirmed'"),
+        ("cpu_quota: 2", "cpu_quota: two", "'hardware.cpu_quota'"),
+    ],
+)
+def test_a_wrong_type_is_answered_with_line_key_and_what_was_found(
+    path: Path, old: str, new: str, named: str
+) -> None:
+    edit(path, old, new)
+    (fault,) = faults_of(path)
+    assert fault.startswith(f"{line_of(path, new)}: {named}: ")
+    assert repr(new.split(": ")[1]) in fault
+
+
+def test_a_section_that_is_no_mapping_is_answered(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    path.write_text(re.sub(r"^baseline:\n(  .*\n)+", "baseline: none\n", text, flags=re.MULTILINE))
+    (fault,) = faults_of(path)
+    assert fault.startswith(f"{line_of(path, 'baseline: none')}: 'baseline': ")
+
+
+def test_all_faults_are_told_at_once(path: Path) -> None:
+    edit(path, "  num_workers: 2\n", "  num_worker: 2\n")
+    edit(path, "  precision: bf16", "  precision: fp8")
+    edit(path, "estimate: 1.42", "estimate: fast")
+    edit(path, "  note:", "  nota:")
+    faults = faults_of(path)
+    assert len(faults) == 5  # the last edit leaves one key unknown and one missing
+    assert all(re.match(r"\d+: ", fault) for fault in faults)
+
+
+def test_a_file_of_a_later_version_asks_for_an_upgrade(path: Path) -> None:
+    edit(path, "version: 1\n", "version: 2\nnews: true\n")
+    (fault,) = faults_of(path)
+    line = line_of(path, "version: 2")
+    assert fault.startswith(f"{line}: this file has version 2, this autotune reads up to 1.")
+    assert "pip install -U autotune-torch" in fault
+
+
+@pytest.mark.parametrize("version", ["0", "one", "1.5", "[1]"])
+def test_a_version_that_never_was_is_refused(path: Path, version: str) -> None:
+    edit(path, "version: 1\n", f"version: {version}\n")
+    (fault,) = faults_of(path)
+    assert fault.startswith(f"{line_of(path, 'version:')}: 'version'")
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("config: [1, 2\n", "this is not YAML"),
+        ("- config\n", "expected 'key: value' lines, found list"),
+        ("", "expected 'key: value' lines, found NoneType"),
+    ],
+)
+def test_what_is_no_best_file_at_all_is_refused(path: Path, text: str, fault: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(FileFormatError, match=re.escape(fault)):
+        bestfile.read(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileFormatError, match=r"There is no file .*best\.yaml"):
+        bestfile.read(tmp_path / "best.yaml")
+
+
+# --- elsewhere ------------------------------------------------------------------------------------
+
+
+def test_the_same_machine_and_program_raise_no_doubt(path: Path) -> None:
+    best = bestfile.read(path)
+    here = make_hardware(gpus=(A100,), shm_bytes=5)
+    assert best.doubts(here, "f" * 64) == []
+    assert best.doubts(here, None) == []
+
+
+def test_another_machine_another_torch_and_a_changed_program_are_doubts(path: Path) -> None:
+    best = bestfile.read(path)
+    here = make_hardware(cpu_quota=8, versions={"python": "3.11.7", "torch": "2.12.0"})
+    doubts = best.doubts(here, "0" * 64)
+    assert len(doubts) == 4
+    assert doubts[0].startswith("cores: 2 there, 8 here.")
+    assert doubts[1].startswith("GPUs: ['NVIDIA A100-SXM4-40GB'] there, [] here.")
+    assert doubts[2].startswith("torch: 2.11.0 there, 2.12.0 here.")
+    assert "The program has changed since the search (train.py --epochs 3)." in doubts[3]
+    assert all("earch again" in doubt for doubt in doubts)

@@ -1,0 +1,218 @@
+"""Several ranks: which moves try them, what they mean for a step, and what is said of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from autotune.knobs.space.space import ResolvedSpace
+from autotune.machine.hardware import Hardware
+from autotune.measurement.measurement import Measurement, RankLoad
+from autotune.measurement.run_mode import RunMode
+from autotune.program.config import Config
+from autotune.program.lr import LrRule, batch_growth, lr_factor
+from autotune.program.profile import Profile
+from autotune.results.rank_notes import parallel_notes
+from autotune.results.record import Side, TrialRecord, WindowRecord
+from autotune.tuning.confirm import ConfirmationPlan, read
+from autotune.tuning.diagnosis import Family, diagnose
+from autotune.tuning.proposals import Proposals
+from tests.made import (
+    A100,
+    make_hardware,
+    make_measurement,
+    make_profile,
+    make_record,
+    make_setting,
+    make_space,
+    make_study,
+)
+
+KNOBS = ["strategy", "world_size", "num_threads", "batch_size"]
+EIGHT_GPUS = make_hardware(cpu_quota=64, gpus=(A100,) * 8)
+CUDA = make_profile(device="cuda")
+
+
+def space_on(hardware: Hardware, profile: Profile) -> ResolvedSpace:
+    """Return what can be searched of strategies and what goes with them."""
+    return make_space(KNOBS).resolve(hardware, profile)
+
+
+def device_moves(hardware: Hardware, profile: Profile) -> list[dict[str, object]]:
+    """Return the changes of the moves to several devices."""
+    diagnosis = diagnose(profile, make_measurement(), space_on(hardware, profile), hardware)
+    assert all(move.family is Family.DEVICES for move in diagnosis.devices)
+    assert not any(move.family is Family.DEVICES for move in diagnosis.moves)
+    return [dict(move.changes) for move in diagnosis.devices]
+
+
+@pytest.mark.parametrize("cores", [2, 3, 4, 6, 8, 16, 64])
+def test_every_number_of_ranks_is_tried_with_its_share_of_the_cores(cores: int) -> None:
+    moves = device_moves(make_hardware(cpu_quota=cores), make_profile(num_threads=cores))
+    counts = {move["world_size"] for move in moves}
+    assert {1, cores} <= counts
+    assert len(counts) >= cores.bit_length()
+    for move in moves:
+        threads, ranks = int(str(move["num_threads"])), int(str(move["world_size"]))
+        assert 1 <= threads * ranks <= cores
+        if cores % 2 == 0 and ranks in {1, 2}:
+            assert threads == cores // ranks
+
+
+def test_gpus_are_tried_all_at_once_first_and_copies_by_threads_once() -> None:
+    moves = device_moves(EIGHT_GPUS, CUDA)
+    assert [m["world_size"] for m in moves[:3]] == [8, 8, 8]
+    assert [m["strategy"] for m in moves].count("data_parallel") == 1
+    assert not any("num_threads" in m for m in moves)
+
+
+def test_with_the_largest_batch_in_front_ranks_are_tried_with_smaller_ones(tmp_path: Path) -> None:
+    space = make_space(KNOBS)
+    study = make_study(tmp_path, space)
+    resolved = space.resolve(EIGHT_GPUS, CUDA)
+    best = resolved.baseline.replace(batch_size=512)
+    for config, speedup in ((resolved.baseline, 1.0), (best, 3.0)):
+        study.tell(study.ask_for(config, resolved), make_record(config, speedup))
+    diagnosis = diagnose(CUDA, make_measurement(), resolved, EIGHT_GPUS)
+    proposals = Proposals(study, resolved, replace(diagnosis, moves=()), 0, lambda _: True)
+    found = []
+    for proposal in proposals:
+        found.append(proposal.config)
+        study.tell(proposal.trial, make_record(proposal.config, 0.5))
+        if len(found) == len(diagnosis.devices):
+            break
+    assert {c["world_size"] for c in found} >= {2, 4, 8}
+    for config in found:
+        ranks = int(config["world_size"]) if config["strategy"] != "data_parallel" else 1
+        assert ranks * int(config["batch_size"]) <= 512
+        if ranks > 1:
+            assert ranks * int(config["batch_size"]) == 512, "as much as a step may have"
+
+
+def test_a_step_has_the_samples_of_all_ranks_and_the_rate_follows() -> None:
+    before = {"batch_size": 32, "world_size": 1}
+    assert batch_growth(before, {"batch_size": 32, "world_size": 4}) == 4.0
+    assert batch_growth({"world_size": 1}, {"world_size": 2}) == 2.0
+    assert lr_factor(LrRule.SQRT, 4.0) == 2.0
+
+
+def test_what_ranks_mean_to_a_program_that_distributes_itself_is_its_own_affair() -> None:
+    before = {"batch_size": 32, "world_size": 1}
+    own = {"batch_size": 64, "world_size": 4}
+    assert batch_growth(before, own, counts_ranks=False) == 2.0
+    kept = {"batch_size": 8, "world_size": 4}
+    assert batch_growth(before, kept, counts_ranks=False) == 1.0
+
+
+def test_a_global_batch_that_is_kept_is_shared_out_among_the_ranks() -> None:
+    space = make_space([*KNOBS, "accumulation_steps"]).keep_global_batch()
+    resolved = space.resolve(EIGHT_GPUS, CUDA)
+    config = resolved.canonical(
+        resolved.baseline.replace(strategy="ddp", world_size=4, accumulation_steps=2)
+    )
+    assert config["batch_size"] == 8, "of 64"
+    assert not resolved.conflicts(config)
+    alone = resolved.canonical(resolved.baseline.replace(world_size=4))
+    assert alone == resolved.baseline, "one process has one rank and the whole batch"
+
+
+def test_a_batch_that_does_not_go_round_is_no_config() -> None:
+    profile = make_profile(loaders=(replace(CUDA.loaders[0], batch_size=60),), device="cuda")
+    resolved = make_space(["strategy", "world_size", "accumulation_steps"]).keep_global_batch()
+    space = resolved.resolve(EIGHT_GPUS, profile)
+    assert space.domains["world_size"].values == (1, 2, 4)
+    config = space.canonical(
+        space.baseline.replace(strategy="ddp", world_size=4, accumulation_steps=4)
+    )
+    assert any("cannot be shared out" in sentence for sentence in space.conflicts(config))
+
+
+def test_without_a_batch_that_is_known_nothing_is_kept_by_more_ranks() -> None:
+    space = make_space(KNOBS).keep_global_batch()
+    resolved = space.resolve(EIGHT_GPUS, make_profile(loaders=(), device="cuda"))
+    assert "world_size" not in resolved.domains
+
+
+def loads(*own_ms: float, communication_ms: float = 10.0) -> tuple[RankLoad, ...]:
+    """Return ranks that each do this much by themselves; the slowest one waits for nobody."""
+    step_ms = max(own_ms) + communication_ms
+    return tuple(
+        RankLoad(rank, step_ms / 1e3, 0.0, (step_ms - own) / 1e3) for rank, own in enumerate(own_ms)
+    )
+
+
+def ranked_record(measurement: Measurement, speedup: float) -> TrialRecord:
+    """Return the record of two ranks by ddp."""
+    record = make_record({"strategy": "ddp", "world_size": 2}, speedup)
+    return replace(record, measurement=measurement)
+
+
+def test_the_rank_that_others_wait_for_is_told() -> None:
+    measurement = make_measurement(ranks=loads(60.0, 90.0, communication_ms=10.0))
+    assert measurement.communication_share == pytest.approx(0.1)
+    assert measurement.imbalance_share == pytest.approx(0.15)
+    assert measurement.slowest_rank == 1
+    notes = parallel_notes([ranked_record(measurement, 1.5)], Config({}))
+    assert any("rank 1 is the slowest, and the others wait 15%" in note for note in notes)
+    assert all(note.startswith("2 ranks by ddp reached 1.50x") for note in notes)
+
+
+def test_ranks_that_win_with_little_communication_are_told_in_one_line() -> None:
+    record = ranked_record(make_measurement(ranks=loads(90.0, 90.0)), 1.9)
+    assert parallel_notes([record], record.config) == (
+        "2 ranks by ddp: communication is under way in 10% of a step",
+    )
+
+
+def test_much_communication_comes_with_what_lessens_it() -> None:
+    record = ranked_record(make_measurement(ranks=loads(40.0, 40.0, communication_ms=60.0)), 0.8)
+    (note,) = parallel_notes([record], Config({}))
+    assert "60% of a step; a larger batch or accumulation_steps" in note
+
+
+def test_one_process_has_nothing_to_tell() -> None:
+    assert parallel_notes([make_record({"strategy": "single"}, 1.0)], Config({})) == ()
+    assert make_measurement().communication_share is None
+    assert make_measurement().imbalance_share is None
+
+
+def window(side: Side, samples_per_s: float) -> WindowRecord:
+    """Return a window of the confirmation."""
+    return WindowRecord(side, Config({"side": side}), make_measurement(samples_per_s), 1.0)
+
+
+def test_pairs_of_processes_are_read_as_rounds_and_three_are_wanted() -> None:
+    pair = [window(Side.BASELINE, 100.0), window(Side.WINNER, 150.0)]
+    assert read([pair]) is None, "one ratio has no spread"
+    two = read([pair, pair])
+    assert two is not None
+    assert not two.is_decided
+    assert two.worth(30.0) == 15.0, "the third is due"
+    turned = [window(Side.WINNER, 152.0), window(Side.BASELINE, 100.0)]
+    three = read([pair, turned, pair])
+    assert three is not None
+    assert three.speedup.estimate == pytest.approx(1.5, rel=0.01)
+    assert three.is_decided
+    assert three.worth(30.0) == 30.0
+
+
+def test_a_config_that_restarts_the_program_is_confirmed_in_pairs() -> None:
+    space = space_on(EIGHT_GPUS, CUDA)
+    base = make_setting(space.baseline, baseline=space.baseline)
+    ranks = space.baseline.replace(strategy="ddp", world_size=2)
+    batch = space.baseline.replace(batch_size=128)
+    for mode, winner, needs_own_process in (
+        (RunMode(), ranks, True),
+        (RunMode(), batch, False),
+        (RunMode(brief=True), batch, True),
+    ):
+        rigs = SimpleNamespace(mode=mode)
+        contest = ConfirmationPlan(rigs, space, base, winner, _never)  # type: ignore[arg-type]
+        assert contest.needs_own_process is needs_own_process
+
+
+def _never() -> None:
+    return None

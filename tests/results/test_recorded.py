@@ -1,0 +1,69 @@
+"""What earlier versions recorded can still be read: field names and modules have moved since.
+
+Recorded by commit 0622edb (November 2026), before the rooms: a search of 2 minutes of karpathy's
+makemore.py on two cores, with paths replaced.
+"""
+
+from __future__ import annotations
+
+import gzip
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from autotune.results import bestfile
+from autotune.results.record import Side
+from autotune.tuning.confirm import read as read_confirmation
+from autotune.tuning.search_dir import FILE, SearchDir
+from autotune.tuning.study import Study
+
+RECORDED = Path(__file__).parent / "recorded"
+BEST = RECORDED / "best-0622edb.yaml"
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    script = gzip.decompress((RECORDED / "study-0622edb.sql.gz").read_bytes()).decode()
+    connection = sqlite3.connect(tmp_path / FILE)
+    connection.executescript(script)
+    connection.close()
+    return SearchDir(tmp_path).load_study()
+
+
+def test_a_study_of_before_the_move_is_read_whole(study: Study) -> None:
+    assert study.head.program.name == "makemore"
+    facts = study.facts
+    assert facts is not None
+    assert facts.profile.loaders[0].batch_size == 32
+    assert facts.profile.program_autocast is None
+    assert facts.breakdown.split is not None
+    assert facts.breakdown.loader_throughput is not None
+    assert [r.config["batch_size"] for r in study.records if r.measurement][-1] == 128
+    assert study.rehearsals[0].own.has_passed
+    rounds = study.confirmation
+    assert {window.side for window in rounds[0]} == set(Side)
+    confirmation = read_confirmation(rounds)
+    assert confirmation is not None
+    assert confirmation.speedup.estimate == pytest.approx(1.52, abs=0.01)
+
+
+def test_its_space_can_be_searched_further(study: Study) -> None:
+    facts = study.facts
+    assert facts is not None
+    space = study.head.space.resolve(study.head.hardware, facts.profile)
+    assert space.baseline == study.records[0].config
+    study.take_lease(force=True)
+    study.ask_for(space.baseline.replace(batch_size=256), space)
+
+
+def test_a_best_yaml_of_before_the_move_trains(tmp_path: Path) -> None:
+    best = bestfile.read(BEST)
+    assert best.config["batch_size"] == 128
+    assert best.setting.changes() == {"batch_size": 128}
+    assert best.setting.program_knobs == ()
+    assert best.setting.loader is not None
+    again = tmp_path / "best.yaml"
+    best.write(again)
+    assert bestfile.read(again) == best
+    assert "own_knobs" not in again.read_text(encoding="utf-8")

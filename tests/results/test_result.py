@@ -1,0 +1,108 @@
+"""What a search found, said in best.yaml and to the user."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autotune.measurement.measurement import Compilation, Interval, Memory
+from autotune.program.config import Config, KnobValue
+from autotune.program.flags import Flag
+from autotune.results import bestfile
+from autotune.results.result import Finding, SearchResult
+from tests.made import (
+    make_head,
+    make_interval,
+    make_measurement,
+    make_record,
+    make_setting,
+    make_space,
+)
+
+BASELINE: dict[str, KnobValue] = {"batch_size": 64, "compile": "off"}
+
+
+def make_result(best: dict[str, KnobValue], **changes: Any) -> SearchResult:
+    """Return a search in which the program went from 1000 to 1250 samples/s, with changes."""
+    baseline, config = Config(BASELINE), Config({**BASELINE, **best})
+    window = make_measurement(1250.0, compilation=Compilation(24.0, 1, 0, 0))
+    record = replace(make_record(config, 1.25), measurement=window)
+    result = SearchResult(
+        finding=Finding.FASTER,
+        best=config,
+        baseline=baseline,
+        candidate=config,
+        speedup=Interval(1.25, 1.2, 1.3),
+        candidate_speedup=Interval(1.25, 1.2, 1.3),
+        throughput=(make_interval(1000.0), make_interval(1250.0)),
+        memory=(Memory(), Memory()),
+        losses=(None, None),
+        reason="",
+        untried=(),
+        doubts=(),
+        records=(record,),
+        head=make_head(make_space(list(BASELINE))),
+        setting=make_setting(BASELINE),
+        seconds=100.0,
+        processes=3,
+        run_dir=Path("run"),
+    )
+    return replace(result, **changes)
+
+
+def test_a_search_has_measured_nothing_where_it_was_kept_from_all_but_the_baseline() -> None:
+    made = make_record(Config(BASELINE))
+    for finding, records, said in (
+        (Finding.NOTHING, 1, True),
+        (Finding.UNCONFIRMED, 1, True),
+        (Finding.UNCONFIRMED, 2, False),
+        (Finding.NO_GAIN, 1, False),  # nothing can be tried here
+    ):
+        result = make_result({}, finding=finding, candidate=None, records=(made,) * records)
+        assert result.has_measured_nothing is said, (finding, records)
+
+
+def test_a_compiled_winner_says_after_how_many_steps_it_has_paid_for_itself() -> None:
+    result = make_result({"compile": "default"})
+    window = result.records[0].measurement
+    assert window is not None
+    per_step = window.blocks[0].samples / window.blocks[0].steps
+    steps = result.break_even_steps
+    assert steps is not None
+    samples = steps * per_step
+    compiled_s, written_s = 24.0 + samples / 1250.0, samples / 1000.0
+    assert abs(compiled_s - written_s) <= per_step / 1000.0, "both have come as far by then"
+    assert result.best_file().search.compile_seconds == 24.0
+    assert result.best_file().search.break_even_steps == steps
+
+
+def test_a_winner_that_is_not_compiled_has_nothing_to_pay_for() -> None:
+    result = make_result({"batch_size": 128})
+    assert result.compilation is None
+    assert result.break_even_steps is None
+
+
+def test_flags_of_the_program_are_written_whether_they_changed_or_not(tmp_path: Path) -> None:
+    """A value under 'config' may be edited by hand."""
+    flags = {"--depth": Flag("--depth", value=2, takes="int")}
+    result = make_result({}, setting=make_setting(BASELINE, flags=flags))
+    result.save(tmp_path / "best.yaml")
+    assert bestfile.read(tmp_path / "best.yaml").setting.flags == flags
+
+
+def test_what_own_flags_mean_for_learning_is_left_to_the_user() -> None:
+    baseline = Config({**BASELINE, "--hidden": "128"})
+    result = make_result({"--hidden": "64"}, baseline=baseline)
+    assert "What --hidden means for learning is yours to judge" in result.learning_note
+
+
+def test_where_steps_are_fixed_the_time_of_the_whole_run_is_said() -> None:
+    bound = "train.py:57: for step in range(200)"
+    setting = make_setting(BASELINE, bounded_by_steps=bound)
+    larger = make_record({**BASELINE, "batch_size": 256}, 0.48)
+    tried = make_result({}, setting=setting, records=(larger,))
+    assert bound in tried.steps_note
+    assert "with 4 times the samples a step takes 2.08x as long" in tried.steps_note
+    assert make_result({}, records=(larger,)).steps_note == ""
+    assert make_result({"compile": "default"}, setting=setting).steps_note == ""

@@ -1,0 +1,297 @@
+"""Overlays as rigs use them, and what they do otherwise than plain files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from autotune.errors import FenceError
+from autotune.inside.seams.overlay import OverlaySeam
+from autotune.measurement.outcome import Ending, Outcome
+from autotune.program.fence_options import FenceKind, FenceOptions
+from autotune.program.program import LaunchPlan, parse_program
+from autotune.rig import processes
+from autotune.rig.fence import raise_fence
+from autotune.rig.fence.overlay import OverlayFence
+from autotune.rig.processes import OwnMounts
+from autotune.rig.rig import Rig
+from autotune.rig.wire import Ready
+from tests import rigging
+from tests.pictures import picture
+from tests.rigging import never
+
+
+@pytest.fixture
+def fence() -> OverlayFence:
+    found = rigging.fence()
+    if not isinstance(found, OverlayFence):
+        pytest.skip(f"no overlays here: {found.doubts}")
+    return found
+
+
+def run_in(view: Any, cwd: Path, code: str) -> str:
+    plan = view.fenced(LaunchPlan((sys.executable, "-c", code), str(cwd)), [])
+    done = subprocess.run(plan.argv, cwd=cwd, capture_output=True, text=True, check=False)
+    assert view.error() is None
+    return done.stdout + done.stderr
+
+
+def test_what_one_rig_writes_no_other_rig_sees(fence: OverlayFence, tmp_path: Path) -> None:
+    first, second = fence.view(), fence.view()
+    write = "open('state', 'w').write('1'); import os; print(os.listdir())"
+    assert run_in(first, tmp_path, write) == "['state']\n"
+    assert run_in(second, tmp_path, "import os; print(os.listdir())") == "[]\n"
+    first.close()
+    second.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_was_downloaded_before_the_first_step_is_there_in_the_next_rig(
+    fence: OverlayFence, tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    first = fence.view()
+    run_in(first, tmp_path, "open('data/digits', 'w').write('all'); open('out', 'w').write('x')")
+    assert first.prepared([tmp_path / "data"], tmp_path) is None
+    first.close()
+    second = fence.view()
+    seen = run_in(second, tmp_path, "import os; print(os.listdir(), open('data/digits').read())")
+    second.close()
+    assert seen == "['data'] all\n"
+    assert not list((tmp_path / "data").iterdir())
+
+
+def test_data_that_is_prepared_anew_by_each_trial_is_told_of_and_kept_where_that_is_asked_for(
+    fence: OverlayFence, tmp_path: Path
+) -> None:
+    prepare = (
+        "import os; os.makedirs('data/train')\n"
+        "for n in range(600): open(f'data/train/{n}', 'w').write('x')"
+    )
+    view = fence.view()
+    run_in(view, tmp_path, prepare)
+    said = view.prepared([], tmp_path)
+    view.close()
+    assert said is not None
+    assert "600 files" in said
+    assert f"--cache-dir {tmp_path / 'data'}" in said
+    with raise_fence(FenceOptions(caches=(tmp_path / "data",)), tmp_path) as keeping:
+        first, second = keeping.view(), keeping.view()
+        run_in(first, tmp_path, prepare)
+        assert first.prepared([], tmp_path) is None
+        first.close()
+        second.close()
+        third = keeping.view()
+        count = run_in(third, tmp_path, "import os; print(len(os.listdir('data/train')))")
+        third.close()
+    assert count == "600\n"
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_root_folder_is_read_only_and_shared_memory_is_new(
+    fence: OverlayFence, tmp_path: Path
+) -> None:
+    segment = f"/dev/shm/autotune-segment-{os.getpid()}"
+    view = fence.view()
+    write = f"import os; open('{segment}', 'w'); print(os.listdir('/dev/shm')); open('/x.pt', 'w')"
+    said = run_in(view, tmp_path, write)
+    view.close()
+    assert Path(segment).name in said.splitlines()[0]
+    assert not Path(segment).exists()
+    assert "Read-only file system: '/x.pt'" in said.splitlines()[-1]
+
+
+def test_a_trial_that_writes_too_much_ends_and_the_file_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, time\n"
+        "with open('huge.bin', 'wb') as f:\n"
+        "    for _ in range(40):\n        f.write(os.urandom(1 << 20)); f.flush()\n"
+        "        time.sleep(0.1)\n"
+        "time.sleep(60)\n"
+    )
+    before = picture(script)
+    options = FenceOptions(max_scratch_bytes=5 << 20)
+    with raise_fence(options, tmp_path) as small:
+        program = parse_program(str(script), [], tmp_path)
+        with Rig(program, tmp_path / "rig", tmp_path / "cache", small) as rig:
+            ending = rig.open(None, never, 60.0)
+    assert not isinstance(ending, Ready)
+    assert isinstance(ending, Ending)
+    assert ending.outcome is Outcome.SCRATCH_FULL
+    assert "huge.bin" in ending.reason
+    assert picture(script) == before
+
+
+def test_a_daemon_that_left_its_session_and_its_environment_ends_with_its_rig(
+    fence: OverlayFence, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, time\n"
+        "if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
+        "        os.execve('/bin/sleep', ['sleep', '321.5'], {})\n    os._exit(0)\n"
+        "os.wait()\ntime.sleep(2)\n"
+    )
+    program = parse_program(str(script), [], tmp_path)
+    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence) as rig:
+        rig.open(None, never, 60.0)
+        assert _sleeping()
+    assert not _sleeping()
+
+
+def test_what_starts_after_a_trial_has_ended_is_not_taken_for_a_part_of_it(
+    fence: OverlayFence, tmp_path: Path
+) -> None:
+    """The kernel gives the number of a mount namespace that has ended to the next one."""
+    with _asleep(fence, tmp_path) as ended:
+        mounts = OwnMounts.of(ended.pid)
+        assert mounts is not None
+        assert mounts.hold(ended.pid)
+        assert not mounts.hold(os.getpid())
+    with _asleep(fence, tmp_path) as other:
+        assert not mounts.hold(other.pid)
+        processes.end_tree(ended, mounts=mounts)
+        assert other.poll() is None
+    mounts.close()
+
+
+def test_a_process_without_mounts_of_its_own_has_none_to_be_found_by() -> None:
+    assert OwnMounts.of(os.getpid()) is None
+
+
+@contextmanager
+def _asleep(fence: OverlayFence, cwd: Path) -> Iterator[subprocess.Popen[bytes]]:
+    view = fence.view()
+    code = "import time; print('in', flush=True); time.sleep(600)"
+    plan = view.fenced(LaunchPlan((sys.executable, "-c", code), str(cwd)), [])
+    process = subprocess.Popen(plan.argv, cwd=cwd, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline() == b"in\n"
+    yield process
+    process.kill()
+    process.wait()
+    view.close()
+
+
+def _sleeping() -> list[str]:
+    found = psutil.process_iter(["cmdline", "status"])
+    return [p.info["status"] for p in found if p.info["cmdline"] == ["sleep", "321.5"]]
+
+
+@pytest.mark.parametrize("kind", ["landlock", "overlay"])
+def test_a_fence_that_is_denied_is_refused_with_the_reason_and_the_mend(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.rig.fence.kernel.landlock_version", lambda: 0)
+    monkeypatch.setattr("autotune.rig.fence.kernel.has_capability", lambda *_: False)
+    monkeypatch.setattr("os.geteuid", lambda: 0)  # a container's root
+    with pytest.raises(FenceError, match="--allow-side-effects") as refused:
+        raise_fence(FenceOptions(kind=FenceKind(kind)), tmp_path)
+    assert f"  {kind}: " in str(refused.value)
+    with raise_fence(FenceOptions(allow_side_effects=True), tmp_path) as fence:
+        assert fence.kind is FenceKind.GUARD
+        assert "C libraries and subprocesses" in fence.sentence
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root writes to the root folder")
+def test_a_program_that_stands_in_the_root_folder_is_not_put_behind_overlays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir("/")
+    with raise_fence(FenceOptions(), tmp_path) as fence:
+        assert fence.kind is FenceKind.LANDLOCK
+        assert "/ cannot be covered: it is read-only inside" in fence.doubts[0]
+
+
+@contextmanager
+def mended(max_bytes: int | None = None, **devices: int) -> Iterator[list[str]]:
+    told: list[str] = []
+    seam = OverlaySeam(
+        {f"/{name}": number for name, number in devices.items()}, max_bytes, told.append
+    )
+    seam.install()
+    try:
+        yield told
+    finally:
+        seam.remove()
+
+
+def crossing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let renames fail as they do on overlays, but for those beside the target."""
+    original = os.rename
+
+    def rename(src: Any, dst: Any) -> None:
+        if Path(src).parent != Path(dst).parent:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(src), None, str(dst))
+        original(src, dst)
+
+    for name in ("rename", "replace"):
+        monkeypatch.setattr(os, name, rename)
+
+
+def test_a_rename_that_real_files_allow_is_made_by_copying(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crossing(monkeypatch)
+    for name in ("runs/1/model", "runs/1/deep/log", "old/x", "empty/.keep", "best"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "runs/1/latest").symlink_to("model")
+    (tmp_path / "empty/.keep").unlink()
+    top = tmp_path.parts[1]
+    with mended(**{top: 7}):
+        (tmp_path / "runs/1").rename(tmp_path / "empty")
+        os.replace(tmp_path / "empty/model", tmp_path / "best")
+        with pytest.raises(OSError, match="not empty"):
+            (tmp_path / "empty/deep").rename(tmp_path / "old")
+    assert not (tmp_path / "runs/1").exists()
+    assert (tmp_path / "empty/deep/log").read_text() == "runs/1/deep/log"
+    assert (tmp_path / "empty/latest").is_symlink()
+    assert (tmp_path / "best").read_text() == "runs/1/model"
+    assert (tmp_path / "old/x").exists()
+
+
+def test_a_rename_between_real_file_systems_fails_as_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crossing(monkeypatch)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/x").write_text("x")
+    with mended(), pytest.raises(OSError, match="cross-device"):
+        (tmp_path / "a/x").rename(tmp_path / "x")
+    assert (tmp_path / "a/x").exists()
+
+
+def test_a_file_too_large_to_be_copied_is_refused_before_it_is_copied(tmp_path: Path) -> None:
+    data = tmp_path / "data.bin"
+    data.write_bytes(bytes(3 << 20))
+    with mended(max_bytes=1 << 20):
+        assert data.read_bytes()
+        with pytest.raises(OSError, match="--max-scratch") as refused:
+            data.open("r+b")
+        with pytest.raises(OSError, match="--max-scratch"):
+            os.open(data, os.O_RDWR)
+        data.open("wb").close()  # what it held is not wanted, so nothing is copied
+    assert refused.value.filename == str(data)
+
+
+def test_a_file_with_hard_links_that_is_opened_for_change_is_told_of_once(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("x")
+    (tmp_path / "same").hardlink_to(tmp_path / "log")
+    with mended() as told:
+        for _ in range(2):
+            (tmp_path / "log").open("a").close()
+        (tmp_path / "log").open().close()
+    assert len(told) == 1
+    assert "2 hard links" in told[0]

@@ -1,0 +1,131 @@
+"""Scratch folders: found, measured, and gone in the end, in whatever way a search ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import FenceError
+from autotune.rig.fence import scratch
+from autotune.rig.fence.caches import Prepared, cache_roots
+from autotune.rig.fence.scratch import Scratch
+from tests.pictures import picture
+
+
+def test_a_killed_search_leaves_no_scratch_folder(tmp_path: Path) -> None:
+    code = (
+        "import sys, time\nfrom pathlib import Path\n"
+        "from autotune.rig.fence.scratch import Scratch\n"
+        "made = Scratch(Path(sys.argv[1]))\n(made.path / 'work').mkdir()\n"
+        "(made.path / 'work' / 'file').write_text('x')\n(made.path / 'work').chmod(0)\n"
+        "print(made.path, flush=True)\ntime.sleep(60)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    folder = Path(process.stdout.readline().decode().strip())
+    assert folder.is_dir()
+    process.kill()
+    process.communicate()
+    until = time.monotonic() + 20
+    while folder.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not folder.exists()
+
+
+def test_what_a_dead_search_left_is_swept_and_a_living_one_is_left_alone(tmp_path: Path) -> None:
+    dead = tmp_path / f"{scratch.PREFIX}dead"
+    (dead / "work").mkdir(parents=True)
+    (dead / scratch.LOCK).touch()
+    (dead / "work").chmod(0)
+    living = Scratch(tmp_path)
+    assert not dead.exists()
+    other = Scratch(tmp_path)
+    assert living.path.is_dir()
+    for each in (living, other):
+        each.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_sweep_touches_nothing_through_links_and_nothing_of_others(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    (victim / "inner").mkdir(parents=True)
+    (victim / "inner").chmod(0o755)
+    (victim / scratch.LOCK).touch()
+    (tmp_path / f"{scratch.PREFIX}link").symlink_to(victim)
+    linked_lock = tmp_path / f"{scratch.PREFIX}lock"
+    linked_lock.mkdir()
+    (linked_lock / scratch.LOCK).symlink_to(victim / scratch.LOCK)
+    before = picture(victim, linked_lock)
+    scratch.sweep(tmp_path)
+    scratch.remove(tmp_path / f"{scratch.PREFIX}link")
+    assert picture(victim, linked_lock) == before
+
+
+def test_a_cache_that_holds_the_working_directory_is_no_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    named = {"TORCH_HOME": ".", "HF_HOME": str(tmp_path.parent), "TRITON_CACHE_DIR": "kernels"}
+    roots = cache_roots(named)
+    assert tmp_path / "kernels" in roots
+    assert not [root for root in roots if tmp_path.is_relative_to(root)]
+
+
+def test_writing_more_than_allowed_is_told_with_the_largest_file(tmp_path: Path) -> None:
+    (tmp_path / "view").mkdir()
+    room = scratch.rooms([tmp_path], max_bytes=1 << 20)[0].of("view")
+    assert room.overflow() is None
+    (tmp_path / "view" / "small.txt").write_text("x")
+    (tmp_path / "view" / "model.pt").write_bytes(os.urandom(3 << 20))
+    said = room.overflow()
+    assert said is not None
+    assert "3 MiB to model.pt" in said
+    assert "1 MiB are allowed" in said
+
+
+def test_what_others_write_to_the_disk_is_not_blamed_on_the_program(tmp_path: Path) -> None:
+    (tmp_path / "view").mkdir()
+    room = scratch.rooms([tmp_path], max_bytes=1 << 20)[0].of("view")
+    (tmp_path / "other").write_bytes(os.urandom(3 << 20))
+    assert room.overflow() is None
+
+
+def test_a_long_path_for_temporary_files_is_not_used_for_sockets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    assert len(str(scratch.short_place())) <= scratch.MAX_SOCKET_FOLDER
+    monkeypatch.setattr(scratch, "MAX_SOCKET_FOLDER", 1)
+    with pytest.raises(FenceError, match=r"too long a path.*Set TMPDIR"):
+        scratch.short_place()
+
+
+def test_caches_are_kept_as_they_were_at_the_first_step_and_outputs_are_not(tmp_path: Path) -> None:
+    covered, upper, layer = (tmp_path / name for name in ("home", "upper", "layer"))
+    for folder in (covered, upper / "me/.cache/hub", upper / "me/project/__pycache__", layer):
+        folder.mkdir(parents=True)
+    (upper / "me/.cache/hub").chmod(0o750)
+    (upper / "me/.cache/hub/weights").write_text("whole")
+    (upper / "me/.cache/log").write_text("step 0")
+    (upper / "me/project/model.pt").write_text("output")
+    (upper / "me/project/__pycache__/train.pyc").write_bytes(b"x")
+    (upper / "me/project/data.csv").write_text("downloaded")
+    found = Prepared(covered, upper)
+    roots = cache_roots({"XDG_CACHE_HOME": str(covered / "me/.cache")})
+    found.note([*roots, covered / "me/project/data.csv"])
+    (upper / "me/.cache/log").write_text("step 1 of a trial")
+    (upper / "me/.cache/checkpoint").write_text("made after the first step")
+    assert found.keep(layer)
+    kept = {str(p.relative_to(layer)) for p in layer.rglob("*") if p.is_file()}
+    assert kept == {
+        "me/.cache/hub/weights", "me/project/__pycache__/train.pyc", "me/project/data.csv",
+    }  # fmt: skip
+    assert (layer / "me/.cache/hub").stat().st_mode & 0o777 == 0o750

@@ -1,0 +1,225 @@
+"""How a rig ended is told apart: memory of the device, of the host, shared memory, or a crash."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+import pytest
+
+from autotune.measurement.outcome import Outcome
+from autotune.rig.failures import from_exception, from_exit_code, from_ranks, started_words
+from autotune.rig.wire import Ended, encode
+
+# As traceback.format_exception_only() gives them, which is what a rig sends.
+DEVICE_MEMORY = {
+    "torch": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a "
+    "total capacity of 15.77 GiB of which 1.02 GiB is free.",
+    "torch before 2.5": "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20 MiB",
+    "torch before 1.13": "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; …)",
+    "torch on ROCm": "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB.",
+    "torch on MPS": "RuntimeError: MPS backend out of memory (MPS allocated: 17.53 GB, …)",
+    "torch on XPU": "torch.OutOfMemoryError: XPU out of memory. Tried to allocate 1.00 GiB.",
+    "CUDA runtime": "RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be …",
+    "torch.AcceleratorError": "torch.AcceleratorError: CUDA error: out of memory",
+    "CUDA driver": "RuntimeError: CUDA driver error: out of memory",
+    "HIP runtime": "RuntimeError: HIP error: out of memory",
+    "HIP by name": "RuntimeError: hipErrorOutOfMemory",
+    "Triton": "RuntimeError: Triton Error [CUDA]: out of memory",
+    "cuBLAS": "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling "
+    "`cublasCreate(handle)`",
+    "cuDNN": "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+    "a wrapped error": "lib.TrainingError: step 3 failed: CUDA out of memory. Tried to allocate",
+}
+HOST_MEMORY = {
+    "torch on the CPU": "RuntimeError: [enforce fail at alloc_cpu.cpp:121] err == 0. "
+    "DefaultCPUAllocator: can't allocate memory: you tried to allocate 4000000000000 bytes. "
+    "Error code 12 (Cannot allocate memory)",
+    "torch on Windows": "RuntimeError: [enforce fail at alloc_cpu.cpp:72] data. "
+    "DefaultCPUAllocator: not enough memory: you tried to allocate 7864320000 bytes.",
+    "Python": "MemoryError",
+    "Python with a message": "MemoryError: cannot grow the list",
+    "numpy": "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 745. GiB for an array "
+    "with shape (100000000000,) and data type float64",
+    "fork": "OSError: [Errno 12] Cannot allocate memory",
+    "mmap": "RuntimeError: unable to mmap 1024 bytes from file <x>: Cannot allocate memory (12)",
+    "a killed worker": "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed. ",
+}
+SHARED_MEMORY = {
+    "a worker with a bus error": "RuntimeError: DataLoader worker (pid 4711) is killed by signal: "
+    "Bus error. It is possible that dataloader's workers are out of shared memory. Please try to "
+    "raise your shared memory limit.",
+    "insufficient": "ERROR: Unexpected bus error encountered in worker. This might be caused by "
+    "insufficient shared memory (shm).",
+    "allocate": "RuntimeError: unable to allocate shared memory(shm) for file </torch_1_2_3>: "
+    "Success (0)",
+    "write": "RuntimeError: unable to write to file </torch_4711_1396182366_0>: No space left on "
+    "device (28)",
+    "resize": "RuntimeError: unable to resize file </torch_4711_1396182366_0> to the right size: "
+    "No space left on device (28)",
+    "a file in it": "OSError: [Errno 28] No space left on device: '/dev/shm/psm_1f2e3d4c'",
+}
+CRASHES = {
+    "cuDNN does not support it": "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This "
+    "error may appear if you passed in a non-contiguous input.",
+    "an engine was not found": "RuntimeError: GET was unable to find an engine to execute this "
+    "computation",
+    "cuBLAS refuses": "RuntimeError: CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling "
+    "`cublasSgemm`",
+    "an illegal access": "torch.AcceleratorError: CUDA error: an illegal memory access was "
+    "encountered",
+    "a device assert": "RuntimeError: CUDA error: device-side assert triggered",
+    "a wrong shape": "RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x784 and 100x10)",
+    "a missing file": "FileNotFoundError: [Errno 2] No such file or directory: 'data/train.csv'",
+    "a full disk": "OSError: [Errno 28] No space left on device: '/data/checkpoint.pt'",
+    "too many open files": "RuntimeError: unable to open shared memory object </torch_1_2_3> in "
+    "read-write mode: Too many open files (24)",
+    "a worker that exited": "RuntimeError: DataLoader worker (pid(s) 4711) exited unexpectedly",
+    "a segmentation fault in a worker": "RuntimeError: DataLoader worker (pid 4711) is killed by "
+    "signal: Segmentation fault. ",
+    "memory in another sense": "ValueError: memory_efficient takes true or false",
+    "a memory of its own": "KeyError: 'memory'",
+    "sys.exit(1)": "SystemExit: 1",
+    "an interrupt": "KeyboardInterrupt",
+}
+
+
+def ended(exception: str, exit_code: int = 1) -> Ended:
+    return Ended(steps=17, exception=exception, traceback="Traceback: …", exit_code=exit_code)
+
+
+@pytest.mark.parametrize("text", DEVICE_MEMORY.values(), ids=DEVICE_MEMORY.keys())
+def test_every_spelling_of_device_memory_is_out_of_memory(text: str) -> None:
+    assert from_exception(ended(text)).outcome is Outcome.OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize("text", HOST_MEMORY.values(), ids=HOST_MEMORY.keys())
+def test_every_spelling_of_host_memory_is_host_out_of_memory(text: str) -> None:
+    assert from_exception(ended(text)).outcome is Outcome.HOST_OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize("text", SHARED_MEMORY.values(), ids=SHARED_MEMORY.keys())
+def test_every_spelling_of_shared_memory_names_the_mend(text: str) -> None:
+    ending = from_exception(ended(text))
+    assert ending.outcome is Outcome.SHARED_MEMORY
+    assert "/dev/shm" in ending.reason
+    assert "--shm-size" in ending.reason
+
+
+@pytest.mark.parametrize("text", CRASHES.values(), ids=CRASHES.keys())
+def test_out_of_memory_is_told_apart_from_a_crash(text: str) -> None:
+    ending = from_exception(ended(text))
+    assert ending.outcome is Outcome.CRASHED
+    assert ending.reason == text.splitlines()[0]
+
+
+def test_a_python_memory_error_is_known_as_the_interpreter_spells_it() -> None:
+    try:
+        bytearray(1 << 60)
+    except MemoryError as error:
+        text = "".join(traceback.format_exception_only(error)).strip()
+    assert from_exception(ended(text)).outcome is Outcome.HOST_OUT_OF_MEMORY
+
+
+def test_a_numpy_memory_error_is_known_as_numpy_spells_it() -> None:
+    import numpy as np
+
+    try:
+        np.empty((1 << 50,))
+    except MemoryError as error:
+        text = "".join(traceback.format_exception_only(error)).strip()
+    assert from_exception(ended(text)).outcome is Outcome.HOST_OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize("exit_code", [0, 1])
+def test_a_program_that_came_to_its_end_without_an_exception_did_not_crash(exit_code: int) -> None:
+    """What it printed, "Error" or not, is not asked."""
+    ending = from_exception(ended("", exit_code))
+    assert ending.outcome is Outcome.RAN_OUT
+    assert "17 steps" in ending.reason
+
+
+@pytest.mark.parametrize("text", [DEVICE_MEMORY["torch"], CRASHES["a wrong shape"]])
+def test_an_ending_keeps_the_programs_own_traceback(text: str) -> None:
+    assert from_exception(ended(text)).program_traceback == "Traceback: …"
+
+
+def test_a_long_message_is_cut_to_its_first_line() -> None:
+    ending = from_exception(ended("ValueError: " + "x" * 5000 + "\nsecond line"))
+    assert len(ending.reason) <= 300
+    assert "\n" not in ending.reason
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGBUS, signal.SIGSEGV])
+def test_a_rig_that_dies_of_a_signal_is_read_by_the_code_that_subprocess_gives(
+    tmp_path: Path, signal_number: signal.Signals
+) -> None:
+    victim = f"import os; os.kill(os.getpid(), {int(signal_number)})"
+    argv = [sys.executable, "-c", victim]
+    code = subprocess.run(argv, check=False, cwd=tmp_path).returncode  # a core file goes there
+    expected = {
+        signal.SIGKILL: Outcome.HOST_OUT_OF_MEMORY,
+        signal.SIGBUS: Outcome.SHARED_MEMORY,
+        signal.SIGSEGV: Outcome.CRASHED,
+    }
+    ending = from_exit_code(code, "the last lines")
+    assert ending.outcome is expected[signal_number]
+    assert signal_number.name in ending.reason
+    assert ending.program_traceback == "the last lines"
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 137])
+def test_a_rig_that_exits_without_a_word_crashed_with_that_code(code: int) -> None:
+    ending = from_exit_code(code, "CUDA out of memory")
+    assert ending.outcome is Outcome.CRASHED
+    assert f"code {code}" in ending.reason
+
+
+def test_every_signal_is_an_ending_even_one_without_a_name() -> None:
+    """Of the real-time signals, Python names the first and the last."""
+    for number in sorted(signal.valid_signals()):
+        assert from_exit_code(-number, "").outcome is not Outcome.OK
+
+
+# What the ranks of a program that starts them itself leave: last words by rank, exit codes, and
+# what torch says in the first process; then what the user is told
+LEFT = {
+    "an exception": (
+        {0: "RuntimeError: Connection closed by peer", 1: "ValueError: no such column"},
+        {1: 1, 0: -15},
+        (Outcome.CRASHED, "ValueError: no such column"),
+    ),
+    "sys.exit(3)": ({1: "SystemExit: 3"}, {1: 3, 0: -15}, (Outcome.CRASHED, "SystemExit: 3")),
+    "os._exit(3)": ({}, {1: 3, 0: -15}, (Outcome.CRASHED, "rank 1 exited with code 3")),
+    "a kill": ({}, {1: -9}, (Outcome.HOST_OUT_OF_MEMORY, "rank 1 was killed (SIGKILL), as the")),
+    "device memory": (
+        {1: DEVICE_MEMORY["torch"]},
+        {1: 1},
+        (Outcome.OUT_OF_MEMORY, "the device ran out of memory"),
+    ),
+    "its own end": ({0: "", 1: ""}, {}, (Outcome.CRASHED, "ProcessExitedException: rank 1")),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_how_ranks_ended_that_a_program_started_itself_is_told_apart(
+    name: str, tmp_path: Path
+) -> None:
+    texts, codes, (outcome, reason) = LEFT[name]
+    for rank, text in texts.items():
+        # the one whose failure makes the others fail speaks first
+        word = Ended(30, text, "", int(bool(text)), rank, at_s=10.0 - rank)
+        (tmp_path / f"ended-{rank}").write_bytes(encode(word))
+    first = Ended(0, "ProcessExitedException: rank 1", "", 1, at_s=20.0)
+    ending = from_ranks(started_words(first, tmp_path), codes, 1, "")
+    assert ending.outcome is outcome
+    assert ending.reason.startswith(reason)
+
+
+def test_a_program_that_came_to_its_end_in_its_ranks_made_their_steps(tmp_path: Path) -> None:
+    (tmp_path / "ended-0").write_bytes(encode(Ended(30, "", "", 0, at_s=1.0)))
+    words = started_words(Ended(0, "", "", 0, at_s=2.0), tmp_path)
+    assert from_ranks(words, {}, 0, "").reason == "the program ended after 30 steps"

@@ -1,0 +1,156 @@
+"""Processes: started in a session of their own and ended with all that they started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic, sleep
+
+import psutil
+import pytest
+
+from autotune.program.program import LaunchPlan
+from autotune.rig import processes
+
+PATIENCE_S = 10.0
+
+# A process that ignores SIGTERM, reports its id, and stays.
+STUBBORN = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(os.getpid(), flush=True)
+while True:
+    time.sleep(60)
+"""
+# Starts STUBBORN and goes at once: its child is an orphan.
+ORPHANING = f"""
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", {STUBBORN!r}])
+"""
+# Starts STUBBORN, and with "session" gives it a session of its own, as torchrun does its ranks.
+NESTING = f"""
+import os, subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", {STUBBORN!r}], start_new_session="session" in sys.argv)
+print(os.getpid(), flush=True)
+while True:
+    time.sleep(60)
+"""
+
+
+def start(source: str, log: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    return processes.start(
+        LaunchPlan((sys.executable, "-c", source, *arguments), str(log.parent)), log
+    )
+
+
+def wait_for(condition: Callable[[], bool]) -> bool:
+    """Wait until a condition holds; PATIENCE_S is how long a busy machine may take."""
+    until = monotonic() + PATIENCE_S
+    while not condition():
+        if monotonic() > until:
+            return False
+        sleep(0.01)
+    return True
+
+
+def reported(log: Path, count: int) -> list[int]:
+    """Return the process ids that were written to the log, once there are so many."""
+    assert wait_for(lambda: log.exists() and log.read_text().count("\n") >= count), log.read_text()
+    return [int(line) for line in log.read_text().split()]
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether a process still runs; a zombie that nobody reaps does not."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A log in a directory whose name has spaces and quotes."""
+    place = tmp_path / 'it\'s a "place"'
+    place.mkdir()
+    return place / "log.txt"
+
+
+def test_a_process_has_its_own_session_directory_and_variables(log: Path) -> None:
+    source = (
+        "import os, sys\n"
+        "print(os.getsid(0) == os.getpid(), os.getcwd(), os.environ['FROM_PLAN'], flush=True)\n"
+        "print('and stderr', sys.stdin.read(), file=sys.stderr)\n"
+    )
+    plan = LaunchPlan((sys.executable, "-c", source), str(log.parent), {"FROM_PLAN": "yes"})
+    process = processes.start(plan, log)
+    assert process.wait(PATIENCE_S) == 0
+    assert log.read_text().splitlines() == [f"True {log.parent} yes", "and stderr "]
+    assert "FROM_PLAN" not in os.environ
+
+
+def test_the_log_of_an_earlier_process_is_continued(log: Path) -> None:
+    for word in ("first", "second"):
+        assert start(f"print({word!r})", log).wait(PATIENCE_S) == 0
+    assert log.read_text().split() == ["first", "second"]
+
+
+def test_a_process_that_listens_is_asked_and_may_clean_up(log: Path) -> None:
+    source = (
+        "import signal, sys, time\n"
+        "def end(*_):\n    print('cleaned up', flush=True)\n    sys.exit(3)\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    process = start(source, log)
+    assert wait_for(lambda: "ready" in log.read_text())
+    processes.end_tree(process, grace_s=PATIENCE_S)
+    assert process.returncode == 3
+    assert "cleaned up" in log.read_text()
+
+
+def test_a_process_that_ignores_sigterm_is_killed_after_the_grace(log: Path) -> None:
+    process = start(STUBBORN, log)
+    (pid,) = reported(log, 1)
+    processes.end_tree(process, grace_s=0.1)
+    assert process.returncode is not None
+    assert not is_running(pid)
+
+
+@pytest.mark.parametrize("arguments", [(), ("session",)], ids=["same session", "own session"])
+def test_a_grandchild_that_ignores_sigterm_is_ended(log: Path, arguments: tuple[str, ...]) -> None:
+    process = start(NESTING, log, *arguments)
+    pids = reported(log, 2)
+    processes.end_tree(process, grace_s=PATIENCE_S)
+    assert wait_for(lambda: not any(map(is_running, pids)))
+
+
+def test_an_orphan_in_the_same_session_is_ended(log: Path) -> None:
+    process = start(ORPHANING, log)
+    assert process.wait(PATIENCE_S) == 0
+    (orphan,) = reported(log, 1)
+    assert is_running(orphan)
+    processes.end_tree(process)
+    assert wait_for(lambda: not is_running(orphan))
+
+
+def test_ending_a_process_that_has_ended_is_no_error(log: Path) -> None:
+    process = start("pass", log)
+    process.wait(PATIENCE_S)
+    processes.end_tree(process)
+    processes.end_tree(process)
+    assert process.returncode == 0
+
+
+def test_other_processes_are_left_alone(log: Path) -> None:
+    process = start(STUBBORN, log)
+    bystander = start(STUBBORN, log)
+    reported(log, 2)
+    processes.end_tree(process, grace_s=0.1)
+    try:
+        assert is_running(bystander.pid)
+    finally:
+        processes.end_tree(bystander, grace_s=0.1)

@@ -1,0 +1,364 @@
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import psutil
+import pytest
+
+from autotune.measurement.measurement import Measurement, StepBreakdown
+from autotune.measurement.outcome import Ending, Outcome
+from autotune.program.config import Config
+from autotune.program.program import parse_program
+from autotune.rig.rig import Rig
+from autotune.rig.wire import Dissected, Link, Measured, NotFinite, Progress, WindowPlan, encode
+from tests.made import make_measurement
+from tests.pictures import picture
+from tests.rigging import PROGRAMS, SHORT, fence, never, open_rig, setting_with
+
+if TYPE_CHECKING:
+    from autotune.rig.wire import Phase
+
+
+def test_many_configs_are_measured_live_in_one_process(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "slow_items.py") as opened:
+        assert opened.rig.pid is not None
+        process = psutil.Process(opened.rig.pid)
+        slow = opened.measured()
+        fast = opened.measured(num_workers=2)
+        assert _worker_count(process) == 2
+        larger = opened.measured(batch_size=64, num_workers=2)
+        again = opened.measured()
+        assert _worker_count(process) == 0
+        assert process.is_running()
+    assert fast.blocks
+    assert again.blocks
+    assert slow.step_s > 16 * 0.001, "items sleep 1 ms each"
+    assert {b.samples // b.steps for b in larger.blocks} == {64}
+    assert slow.samples_per_epoch == 4096
+
+
+def test_the_profile_tells_what_the_program_does(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "conv.py") as opened:
+        profile = opened.profile
+    assert profile.device == "cpu"
+    assert [loader.batch_size for loader in profile.loaders] == [16]
+    assert profile.loaders[0].sampler == "RandomSampler"
+    assert profile.optimizers[0].name == "AdamW"
+    assert profile.conv2d_layers == 2
+    assert profile.samples_per_step == 16
+    assert profile.program_autocast is None
+    assert not profile.program_compile
+    assert not profile.channels_last
+
+
+def test_every_knob_acts_and_returns_to_the_baseline_in_a_running_program(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "conv.py") as opened:
+        for changes in (
+            {"precision": "bf16", "channels_last": True, "batch_size": 64, "num_threads": 1},
+            {"num_workers": 1, "prefetch_factor": 4},
+            {},
+        ):
+            measurement = opened.measured(**changes)
+            assert all(loss is not None and loss < 3 for loss in measurement.losses)
+
+
+def test_a_program_without_a_loader_is_counted_at_its_root_module(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "no_loader.py") as opened:
+        assert opened.profile.loaders == ()
+        assert opened.profile.samples_per_step == 24
+        measurement = opened.measured()
+    assert {b.samples / b.steps for b in measurement.blocks} == {24}
+    assert measurement.wait_share == 0
+
+
+def test_a_program_that_writes_its_weights_itself_is_measured_and_gets_workers_live(
+    tmp_path: Path,
+) -> None:
+    alone, driven = tmp_path / "alone.losses", tmp_path / "rig.losses"
+    program = [sys.executable, str(PROGRAMS / "by_hand.py"), str(alone), "2"]
+    subprocess.run(program, check=True, cwd=tmp_path)
+    with open_rig(tmp_path, "by_hand.py", str(driven), "2") as opened:
+        assert opened.profile.steps_by_hand == "by_hand.py:33"
+        assert opened.profile.device == "cpu"
+        assert "optimizer_implementation" not in opened.base.baseline
+        assert opened.rig.pid is not None
+        process = psutil.Process(opened.rig.pid)
+        as_written = opened.measured()
+        losses = opened.seen(driven).read_text().splitlines()
+        measured = opened.measured(num_workers=2, num_threads=1)
+        assert _worker_count(process) == 2
+    expected = alone.read_text().splitlines()
+    assert len(losses) > 8
+    assert losses[: len(expected)] == expected[: len(losses)]
+    for measurement in (as_written, measured):
+        assert {b.samples // b.steps for b in measurement.blocks} == {16}
+
+
+def test_accumulation_rebuilt_loaders_and_a_peeked_sample_do_not_mislead(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "accumulates.py") as opened:
+        assert opened.profile.samples_per_step == 32
+        assert [loader.batch_size for loader in opened.profile.loaders] == [16]
+        measurement = opened.measured()
+    assert {b.samples / b.steps for b in measurement.blocks} == {32}
+
+
+def test_leaving_the_loop_keeps_the_config_and_holds_the_schedule(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "breaks_out.py") as opened:
+        assert [loader.batch_size for loader in opened.profile.loaders] == [16]
+        written = opened.base.baseline.replace(batch_size=16)  # not offered: its schedule counts
+        opened.base = replace(opened.base, config=written, baseline=written)
+        measurement = opened.measured(batch_size=32, num_workers=1)
+        again = opened.measured()
+    assert {b.samples / b.steps for b in measurement.blocks} == {32}
+    assert {b.samples / b.steps for b in again.blocks} == {16}
+    # the loop fetches a 21st batch before it looks at the step number
+    assert measurement.samples_per_epoch == 21 * 32
+
+
+def test_an_iterator_per_step_and_batches_that_are_lists_are_measured(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "next_iter.py") as opened:
+        assert opened.profile.samples_per_step == 16
+        larger = opened.measured(batch_size=32)
+    assert {b.samples / b.steps for b in larger.blocks} == {32}
+
+
+def test_of_two_training_loaders_none_is_touched_and_files_are_renamed_aside(
+    workplace: Path,
+) -> None:
+    (workplace / "last.pt").write_text("precious")
+    with open_rig(workplace, "two_loaders.py") as opened:
+        assert [loader.batch_size for loader in opened.profile.loaders] == [16, 32]
+        assert not {"num_workers", "batch_size"} & set(opened.base.baseline)
+        opened.measured(num_threads=1)
+    assert (workplace / "last.pt").read_text() == "precious"
+
+
+def test_after_a_program_has_ended_the_next_config_hears_so(tmp_path: Path) -> None:
+    endless = WindowPlan(warmup_min_s=0.0, warmup_max_s=0.3, window_min_s=600.0, window_max_s=600.0)
+    with open_rig(tmp_path, "no_loader.py", "8000") as opened:
+        assert isinstance(opened.measure(endless), Measurement)
+        ending = opened.measure()
+    assert isinstance(ending, Ending)
+    assert ending.outcome is Outcome.RAN_OUT
+
+
+@pytest.mark.parametrize(
+    ("trouble", "outcome"),
+    [
+        ("memory", Outcome.OUT_OF_MEMORY),
+        ("nan", Outcome.NOT_FINITE),
+        ("killed", Outcome.HOST_OUT_OF_MEMORY),
+        ("crash", Outcome.CRASHED),
+        ("hang", Outcome.HUNG),
+    ],
+)
+def test_what_goes_wrong_under_a_config_is_told_apart(
+    tmp_path: Path, trouble: str, outcome: Outcome
+) -> None:
+    with open_rig(tmp_path, "touchy.py", trouble) as opened:
+        assert isinstance(opened.measure(), Measurement)
+        ending = opened.measure(batch_size=32, silence_s=2.0)
+    assert isinstance(ending, Ending)
+    assert ending.outcome is outcome
+    assert ending.reason
+    if trouble == "crash":
+        assert "expected 16 rows [not more]" in ending.reason
+        assert "touchy.py" in ending.program_traceback
+        assert "autotune" not in ending.program_traceback.split("touchy.py")[0]
+
+
+def test_a_program_that_prints_error_and_trains_is_a_success(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "touchy.py", "nothing") as opened:
+        assert isinstance(opened.measure(batch_size=32), Measurement)
+        assert "Error: this word" in opened.rig.log_tail()
+
+
+@pytest.mark.parametrize(
+    ("program", "outcome", "said"),
+    [
+        ("fails.py", Outcome.CRASHED, "no such data set: imaginary"),
+        ("never_trains.py", Outcome.RAN_OUT, "after 0 steps"),
+        ("three_steps.py", Outcome.RAN_OUT, "after 3 steps"),
+    ],
+)
+def test_a_program_that_gives_no_baseline_says_why(
+    tmp_path: Path, program: str, outcome: Outcome, said: str
+) -> None:
+    subject = parse_program(str(PROGRAMS / program), (), tmp_path)
+    with Rig(subject, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
+        ending = rig.open(None, never, 60.0)
+    assert isinstance(ending, Ending)
+    assert ending.outcome is outcome
+    assert said in ending.reason
+
+
+def test_a_program_that_ends_during_a_window_still_gives_what_was_measured(tmp_path: Path) -> None:
+    endless = WindowPlan(warmup_min_s=0.0, warmup_max_s=0.3, window_min_s=600.0, window_max_s=600.0)
+    with open_rig(tmp_path, "no_loader.py", "8000") as opened:
+        measurement = opened.measure(endless)
+    assert isinstance(measurement, Measurement)
+    assert measurement.stop_reason == "the program ended"
+
+
+def test_a_program_with_its_own_autocast_is_recognised(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "program_autocast.py") as opened:
+        assert opened.profile.program_autocast == "bfloat16"
+        assert opened.base.baseline["precision"] == "bf16"
+        assert opened.base.program_autocast
+        opened.measured(precision="fp32")
+
+
+def test_a_batch_sampler_of_the_programs_own_is_left_alone(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "batch_sampler.py") as opened:
+        assert opened.profile.loaders[0].has_batch_sampler
+        assert "batch_size" not in opened.base.baseline
+        blocks = opened.measured(num_workers=1).blocks
+        # 8, 16 and 24 in turn: any stretch of them is within 8 samples of 16 a step
+        assert all(abs(b.samples - 16 * b.steps) <= 8 for b in blocks), blocks
+
+
+def test_a_function_reads_its_config_and_the_seams_leave_that_knob_alone(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "functions.py:train_with_config") as opened:
+        assert opened.profile.config_reads == {"batch_size": 16}
+        base = opened.base
+    setting = setting_with(base, batch_size=64)
+    with open_rig(tmp_path, "functions.py:train_with_config", setting=setting) as opened:
+        assert "batch size 64" in opened.rig.log_tail()
+        measurement = opened.rig.measure(setting, SHORT, never, 60.0)
+    assert isinstance(measurement, Measurement)
+    assert {b.samples / b.steps for b in measurement.blocks} == {64}
+
+
+def test_a_trial_leaves_the_users_files_as_they_were(workplace: Path) -> None:
+    for name in ("metrics.txt", "checkpoint.pt", "epochs.txt", "train.log"):
+        (workplace / name).write_text("precious")
+    before = picture(workplace)
+    with open_rig(workplace.parent, "conv.py", cwd=workplace) as opened:
+        opened.measured()
+        opened.measured(batch_size=32)
+    assert picture(workplace) == before
+
+
+def test_an_answer_to_an_earlier_question_is_dropped(tmp_path: Path) -> None:
+    """The other end is played, since the inside of a rig answers each question once."""
+    subject = parse_program(str(PROGRAMS / "no_loader.py"), (), tmp_path)
+    rig = Rig(subject, tmp_path / "rig", tmp_path / "cache", fence())
+    ours, theirs = socket.socketpair()
+    rig._link, rig._number, late = Link(ours), 2, make_measurement(1.0)
+    stale = Measured(late, 1), Dissected(StepBreakdown(), 1), NotFinite(Config({}), 1)
+    answer = Measured(make_measurement(2.0), 2)
+    with ours, theirs:
+        theirs.sendall(b"".join(encode(message) for message in (*stale, answer)))
+        assert rig._await(never, 5.0) == answer
+
+
+def test_silence_between_epochs_is_no_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.rig.rig.BETWEEN_EPOCHS_S", 1.0)
+    subject = parse_program(str(PROGRAMS / "no_loader.py"), (), tmp_path)
+    for phase, silent_s in (("between epochs", 1), ("warm-up", 0)):
+        rig = Rig(subject, tmp_path / phase, tmp_path / "cache", fence())
+        ours, theirs = socket.socketpair()
+        rig._link = Link(ours)
+        with ours, theirs:
+            theirs.sendall(encode(Progress(cast("Phase", phase), 0.0)))
+            ending = rig._await(never, 0.2)
+        assert isinstance(ending, Ending)
+        assert ending.reason == f"no step for {silent_s} s"
+
+
+def test_closing_a_rig_leaves_no_process(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "slow_items.py") as opened:
+        opened.measured(num_workers=2)
+        assert opened.rig.pid is not None
+        tree = [psutil.Process(opened.rig.pid), *psutil.Process(opened.rig.pid).children()]
+        assert len(tree) == 3
+    assert not [p for p in tree if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_rigs_whose_parent_is_killed_end_with_workers_and_ranks_in_a_terminal_too(
+    tmp_path: Path,
+) -> None:
+    parent = psutil.Popen([sys.executable, "-c", _PARENT, str(tmp_path)])
+    pid_file = tmp_path / "pids"
+    while not pid_file.exists():
+        assert parent.poll() is None, "the parent should live until it is killed"
+        time.sleep(0.05)
+    pids = [int(pid) for pid in pid_file.read_text().split()]
+    assert len(pids) >= 3 + 3, "a rig with two workers, and two ranks with their launcher"
+    parent.kill()
+    parent.wait()
+    gone, alive = psutil.wait_procs(
+        [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=10
+    )
+    assert not alive, gone
+
+
+_PARENT = """
+import sys, time
+from pathlib import Path
+import psutil
+from dataclasses import replace
+from autotune.measurement.run_mode import RunMode
+from autotune.program.program import parse_program
+from autotune.rig.rig import Rig
+from autotune.rig.wire import Ready
+from tests.rigging import PROGRAMS, fence, never, open_rig
+directory = Path(sys.argv[1])
+subject = parse_program(str(PROGRAMS / "own_ddp.py"), (), directory, ranks=2)
+subject = replace(subject, mode=RunMode(terminal=True))
+ranks = Rig(subject, directory / "ranks", directory / "cache", fence())
+with open_rig(directory, "slow_items.py") as opened, ranks:
+    opened.measured(num_workers=2)
+    assert isinstance(ranks.open(None, never, 60.0), Ready)
+    rigs = [psutil.Process(pid) for pid in (opened.rig.pid, ranks.pid)]
+    trees = [(rig, *rig.children(recursive=True)) for rig in rigs]
+    pids = [process.pid for tree in trees for process in tree]
+    (directory / "part").write_text(" ".join(map(str, pids)))
+    (directory / "part").rename(directory / "pids")
+    time.sleep(600)
+"""
+
+
+def _worker_count(process: psutil.Process) -> int:
+    return len(process.children())
+
+
+def test_a_program_is_taken_apart_while_it_trains_and_trains_on(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "slow_items.py") as rig:
+        before = rig.measured()
+        breakdown = rig.dissect()
+        after = rig.measured()
+    assert breakdown.split is not None
+    assert breakdown.split.step_s > 16 * 0.001, "what its items sleep"
+    assert breakdown.synthetic_data_throughput is not None
+    assert breakdown.loader_throughput is not None
+    assert after.blocks[-1].ended_at_s > before.blocks[-1].ended_at_s
+
+
+def test_flops_are_those_of_the_arithmetic(tmp_path: Path) -> None:
+    """Two linear layers: 2 x batch x in x out for each matrix product, three in a layer."""
+    with open_rig(tmp_path, "plain.py", str(tmp_path / "losses")) as rig:
+        rig.measured()
+        flops = rig.dissect().flops_per_step
+    batch, layers = 32, ((16, 64), (64, 2))
+    forward = sum(2 * batch * a * b for a, b in layers)
+    weights = forward
+    inputs = 2 * batch * 64 * 2  # the first layer's input needs no gradient
+    assert flops == forward + weights + inputs
+
+
+def test_without_a_loader_there_are_no_ceilings_but_a_split(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "no_loader.py") as rig:
+        rig.measured()
+        breakdown = rig.dissect()
+    assert breakdown.split is not None
+    assert breakdown.split.compute_s > 0
+    assert breakdown.split.optimizer_s > 0
+    assert breakdown.split.wait_s == 0
+    assert (breakdown.synthetic_data_throughput, breakdown.loader_throughput) == (None, None)

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from autotune.errors import UsageError
+from autotune.inside.ranks.communication import under_way_s
+from autotune.inside.ranks.group import hide_launcher, rank_of, take_device
+from autotune.machine.hardware import cpu_quota
+from autotune.program.program import LaunchPlan
+from autotune.rig.torchrun_plan import Nodes, first_host, nodes_of, trust_note, with_ranks
+
+SLURM = {
+    "SLURM_NNODES": "2",
+    "SLURM_NTASKS": "2",
+    "SLURM_PROCID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_JOB_ID": "4711",
+    "SLURM_JOB_NODELIST": "gpu[03-04]",
+}
+
+
+def test_a_plan_without_ranks_is_started_as_it_is() -> None:
+    plan = LaunchPlan(("python", "train.py"), ".")
+    assert with_ranks(plan) is plan
+
+
+def test_ranks_of_one_machine_share_its_cores_and_are_started_without_torchrun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    plan = with_ranks(LaunchPlan(("python", "train.py"), ".", ranks=2))
+    assert plan.argv[-3:] == ("--", "python", "train.py")
+    assert plan.argv[2:6] == ("-m", "autotune.rig.local_ranks", "--ranks", "2")
+    assert plan.env["OMP_NUM_THREADS"] == str(max(1, cpu_quota() // 2))
+
+
+def test_fewer_threads_that_the_user_asks_for_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert with_ranks(LaunchPlan((), ".", ranks=1)).env["OMP_NUM_THREADS"] == "1"
+
+
+def test_nodes_are_passed_on_to_torchrun() -> None:
+    numbered = Nodes(2, 1, "first:29400").options
+    assert " ".join(numbered).endswith(
+        "--rdzv-backend static --rdzv-endpoint first:29400 --rdzv-id autotune --node-rank 1"
+    )
+    assert "c10d" in Nodes(2, None, "first:29400").options
+    plan = with_ranks(LaunchPlan(("python", "train.py"), ".", ranks=4), Nodes(2, 1, "first:29400"))
+    assert plan.argv[2:4] == ("-m", "torch.distributed.run")
+    assert plan.argv[-5:] == ("--nproc-per-node", "4", "--no-python", "python", "train.py")
+
+
+def test_who_can_reach_several_nodes_is_said() -> None:
+    assert trust_note(Nodes(), {}) is None
+    note = trust_note(Nodes(2, 0, "first:29400"), {})
+    assert note is not None
+    assert "Nodes meet at first:29400 over the network" in note
+    assert "set AUTOTUNE_RANKS_KEY to one secret on all nodes" in note
+    signed = trust_note(Nodes(2, 0, "first:29400"), {"AUTOTUNE_RANKS_KEY": "of all"})
+    assert signed is not None
+    assert "not signed" not in signed
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"), [((2, 0, ""), "--rdzv-endpoint"), ((2, 2, "a:1"), "--node-rank 2 is none")]
+)
+def test_nodes_that_cannot_meet_are_refused(nodes: tuple[int, int, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Nodes(*nodes)
+
+
+def test_a_slurm_step_says_which_nodes_train() -> None:
+    nodes = nodes_of(SLURM)
+    assert nodes == Nodes(2, 1, "gpu03:30211", "slurm-4711")
+
+
+def test_a_job_without_a_step_or_of_one_node_is_one_machine() -> None:
+    assert nodes_of({}) == Nodes()
+    assert nodes_of({k: v for k, v in SLURM.items() if k != "SLURM_PROCID"}) == Nodes()
+    assert nodes_of({**SLURM, "SLURM_NNODES": "1"}) == Nodes()
+
+
+def test_a_task_per_rank_is_refused_with_the_way_to_start_one_per_node() -> None:
+    with pytest.raises(UsageError, match="srun --ntasks-per-node=1"):
+        nodes_of({**SLURM, "SLURM_NTASKS": "16"})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("gpu[03-05,9],login", "gpu03"),
+        ("a,b", "a"),
+        ("n7", "n7"),
+        ("rack[1-2]-node", "rack1-node"),
+        ("x[4,9]", "x4"),
+    ],
+)
+def test_the_first_host_of_slurms_list(nodes: str, first: str) -> None:
+    assert first_host(nodes) == first
+
+
+@pytest.mark.parametrize(
+    ("visible", "rank", "own"),
+    [
+        (None, 1, "1"),
+        ("4,6", 1, "6"),
+        ("GPU-aa, GPU-bb", 1, "GPU-bb"),
+        ("MIG-11,MIG-22", 0, "MIG-11"),
+    ],
+)
+def test_each_rank_sees_its_own_of_the_visible_devices(
+    visible: str | None, rank: int, own: str
+) -> None:
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    take_device(rank, environment)
+    assert environment["CUDA_VISIBLE_DEVICES"] == own
+
+
+@pytest.mark.parametrize("visible", ["3", ""])
+def test_a_rank_without_a_device_is_an_error(visible: str) -> None:
+    with pytest.raises(UsageError, match="Rank 1 has no GPU"):
+        take_device(1, {"CUDA_VISIBLE_DEVICES": visible})
+
+
+def test_a_program_does_not_see_the_launcher() -> None:
+    own = {"PATH": "/bin", "GROUP_NAME": "students"}
+    environment = {"RANK": "1", "TORCHELASTIC_RUN_ID": "x", "MASTER_PORT": "1", **own}
+    environment["AUTOTUNE_RANKS_KEY"] = "secret"
+    assert rank_of(environment) == 1
+    hide_launcher(environment)
+    assert environment == own
+    assert rank_of({"RANK": "7"}) == 0, "what a user exports is no launcher"
+    assert rank_of(os.environ) == 0
+
+
+def test_collectives_that_overlap_are_counted_once() -> None:
+    s = 10**9
+    assert under_way_s([(0, s), (s // 2, 2 * s), (3 * s, 4 * s), (3 * s, 4 * s)]) == 3.0
+    assert under_way_s([]) == 0.0

@@ -1,0 +1,260 @@
+"""The wire: whole, validated messages in both directions, and a clear end."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from autotune.errors import RigError
+from autotune.measurement.measurement import Memory, StepBreakdown
+from autotune.program.config import Config
+from autotune.program.fence_options import FenceKind
+from autotune.program.lr import LrRule
+from autotune.program.rehearsal import RehearsalPlan, Seen
+from autotune.rig.wire import (
+    PROTOCOL,
+    AskedInput,
+    Close,
+    Dissect,
+    Dissected,
+    Doubted,
+    Ended,
+    FromRig,
+    Link,
+    LinkClosed,
+    Measure,
+    Measured,
+    NotFinite,
+    Progress,
+    Ready,
+    Rehearsed,
+    Start,
+    ToRig,
+    WindowPlan,
+    decode,
+    encode,
+)
+from tests.made import PROGRAM, make_loader, make_measurement, make_profile, make_setting
+
+SETTING = make_setting(
+    {"batch_size": 128, "pin_memory": True, "precision": "bf16"},
+    lr_rule=LrRule.SQRT,
+    program_knobs=("hidden",),
+)
+MESSAGES: dict[str, ToRig | FromRig] = {
+    "start untouched": Start(PROGRAM, None, "/run/rigs/001/files", FenceKind.LANDLOCK),
+    "start under a setting": Start(
+        PROGRAM,
+        SETTING,
+        "/run/größe 'and' \"quotes\"/files",
+        FenceKind.OVERLAY,
+        open_places=("/home/me/.cache",),
+        devices={"/home": 2050},
+        max_scratch_bytes=1 << 33,
+    ),
+    "widen_for_disturbance": Doubted("data.bin is copied first."),
+    "asked input": AskedInput("Where is the data set?"),
+    "measure": Measure(SETTING, WindowPlan(0.5, 6.0, 0.6, 3.0, 0.015, give_up_below=812.5)),
+    "a numbered question": Measure(SETTING, WindowPlan(1, 2, 3, 4), 7),
+    "dissect": Dissect(WindowPlan(1, 2, 3, 4), 8),
+    "dissected": Dissected(StepBreakdown(), 8),
+    "measure without a loader": Measure(replace(SETTING, loader=None), WindowPlan(1, 2, 3, 4)),
+    "close": Close(),
+    "ready": Ready(
+        make_profile(loaders=(make_loader(), make_loader(batch_size=None, dataset_len=None))), 2.5
+    ),
+    "ready with a config of its own": Ready(make_profile(config_reads={"hidden": 64}), 2.5),
+    "progress": Progress("window", 1234.5),
+    "measured": Measured(
+        make_measurement(
+            edge_s=0.5, samples_per_epoch=60_000, losses=(1.0, None), memory=Memory(1, 2, None, 4)
+        )
+    ),
+    "not finite": NotFinite(Config({"precision": "bf16"})),
+    "start of a rehearsal": Start(
+        PROGRAM, SETTING, "/run", FenceKind.OVERLAY, rehearsal=RehearsalPlan(most_s=9.5)
+    ),
+    "rehearsed": Rehearsed(Seen(6, 2, 1, "out of time", 0.25)),
+    "ended": Ended(17, "ValueError: two\nlines", "Traceback …\n\x1b[31m", 1),
+}
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Link, socket.socket]]:
+    """A link and the raw socket at its other end."""
+    here, there = socket.socketpair()
+    link = Link(here)
+    yield link, there
+    link.close()
+    there.close()
+
+
+@pytest.fixture
+def links() -> Iterator[tuple[Link, Link]]:
+    here, there = socket.socketpair()
+    one, other = Link(here), Link(there)
+    yield one, other
+    one.close()
+    other.close()
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES.keys())
+def test_every_message_is_one_line_and_is_read_back(message: ToRig | FromRig) -> None:
+    line = encode(message)
+    assert line.count(b"\n") == 1
+    assert line.endswith(b"\n")
+    assert decode(line) == message
+
+
+def test_every_kind_of_message_is_tried() -> None:
+    kinds = {type(message) for message in MESSAGES.values()}
+    assert kinds == {*get_args(ToRig), *get_args(FromRig)}
+
+
+def test_values_keep_their_types_so_that_true_is_not_one() -> None:
+    message = decode(encode(NotFinite(Config({"pin_memory": True, "num_workers": 1}))))
+    assert isinstance(message, NotFinite)
+    assert message.config["pin_memory"] is True
+    assert type(message.config["num_workers"]) is int
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_does_not_break_the_wire(loss: float) -> None:
+    message = decode(encode(Measured(make_measurement(losses=(0.5, loss)))))
+    assert isinstance(message, Measured)
+    assert message.measurement.losses[0] == 0.5
+
+
+def test_a_message_of_any_text_can_be_sent() -> None:
+    """File names that are no UTF-8 stand in exceptions with surrogates (PEP 383)."""
+    message = decode(encode(Ended(0, "FileNotFoundError: 'gr\udcf6sse.csv'", "…", 1)))
+    assert isinstance(message, Ended)
+    assert message.exception.startswith("FileNotFoundError: 'gr")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"\n",
+        b"Epoch 1: loss 0.5\n",
+        b"{}\n",
+        b'{"kind": "dance"}\n',
+        b'{"kind": "progress", "phase": "window"}\n',
+        b'{"kind": "progress", "phase": "lunch", "samples_per_s": 1}\n',
+        b'{"kind": "close"\n',
+        b"\xff\xfe\n",
+    ],
+)
+def test_what_is_no_message_is_an_error_that_shows_it(line: bytes) -> None:
+    with pytest.raises(RigError, match="unreadable message") as refusal:
+        decode(line)
+    assert repr(line[:200]) in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["start untouched", "ready"])
+@pytest.mark.parametrize("protocol", [0, PROTOCOL + 1])
+def test_another_protocol_is_an_error_with_the_mend(name: str, protocol: int) -> None:
+    foreign = {**json.loads(encode(MESSAGES[name])), "protocol": protocol}
+    with pytest.raises(RigError, match=f"protocol {protocol}.*reinstall"):
+        decode(json.dumps(foreign).encode())
+
+
+# --- the link -------------------------------------------------------------------------------------
+
+
+def test_messages_arrive_whole_and_in_order(links: tuple[Link, Link]) -> None:
+    one, other = links
+    for message in MESSAGES.values():
+        one.send(message)
+    assert [other.receive(1.0) for _ in MESSAGES] == list(MESSAGES.values())
+
+
+def test_both_directions_are_independent(links: tuple[Link, Link]) -> None:
+    one, other = links
+    one.send(Close())
+    other.send(Progress("warm-up", 1.0))
+    assert one.receive(1.0) == Progress("warm-up", 1.0)
+    assert other.receive(1.0) == Close()
+
+
+def test_a_line_that_arrives_in_pieces_is_one_message(
+    pair: tuple[Link, socket.socket],
+) -> None:
+    link, there = pair
+    line = encode(MESSAGES["measured"])
+    for start in range(0, len(line), 100):
+        assert link.receive(0.001) is None
+        there.sendall(line[start : start + 100])
+    assert link.receive(1.0) == MESSAGES["measured"]
+
+
+def test_lines_that_arrive_at_once_are_two_messages(pair: tuple[Link, socket.socket]) -> None:
+    link, there = pair
+    there.sendall(encode(Close()) + encode(Progress("window", 2.0)) + b'{"kind"')
+    assert link.receive(1.0) == Close()
+    assert link.receive(1.0) == Progress("window", 2.0)
+    assert link.receive(0.001) is None
+
+
+def test_a_message_larger_than_a_pipes_buffer_arrives(links: tuple[Link, Link]) -> None:
+    one, other = links
+    large = Ended(1, "ValueError", "x" * (4 << 20), 1)
+    sender = threading.Thread(target=one.send, args=(large,))
+    sender.start()
+    assert other.receive(10.0) == large
+    sender.join()
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, 0.01])
+def test_no_message_in_time_is_none_and_the_link_lives_on(
+    links: tuple[Link, Link], timeout_s: float
+) -> None:
+    one, other = links
+    assert one.receive(timeout_s) is None
+    other.send(Close())
+    assert one.receive(1.0) == Close()
+
+
+def test_a_closed_peer_ends_the_link_after_its_last_word(links: tuple[Link, Link]) -> None:
+    one, other = links
+    other.send(Close())
+    other.close()
+    assert one.receive(1.0) == Close()
+    with pytest.raises(LinkClosed):
+        one.receive(1.0)
+
+
+def test_half_a_line_from_a_peer_that_has_gone_is_no_message(
+    pair: tuple[Link, socket.socket],
+) -> None:
+    link, there = pair
+    there.sendall(b'{"kind": "close"')
+    there.close()
+    with pytest.raises(LinkClosed):
+        link.receive(1.0)
+
+
+def test_sending_to_a_closed_peer_raises(links: tuple[Link, Link]) -> None:
+    one, other = links
+    other.close()
+    with pytest.raises(LinkClosed):
+        one.send(Close())
+
+
+def test_messages_end_with_the_peer(links: tuple[Link, Link]) -> None:
+    one, other = links
+    other.send(Close())
+    other.send(Progress("window", 1.0))
+    other.close()
+    assert list(one.messages()) == [Close(), Progress("window", 1.0)]

@@ -1,0 +1,89 @@
+"""What is said of a program whose budget ended before its baseline was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from autotune.rig.wire import Progress
+from autotune.tuning.start.start_up_time import StartUp, unmeasured
+from tests.made import PROGRAM
+
+LOG = Path("rigs/001/log.txt")
+
+
+@dataclass
+class Clock:
+    """A clock that goes only when it is told to."""
+
+    now_s: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def step(number: int, elapsed_s: float) -> Progress:
+    return Progress("start-up", 0.0, number, elapsed_s)
+
+
+def said(seen: StartUp, budget_s: float = 20.0) -> str:
+    return str(unmeasured(PROGRAM, budget_s, seen, LOG))
+
+
+def test_a_slow_program_is_told_what_took_how_long_and_a_budget_that_will_do() -> None:
+    seen = StartUp(Clock())
+    for number in range(1, 4):
+        seen.hear(step(number, 6.0 + 4.0 * number))
+    assert seen.step_s == pytest.approx(4.0)
+    text = said(seen)
+    assert "start-up and first step took 10.0 s, a step takes 4.0 s" in text
+    assert f"autotune search --budget 150s {PROGRAM}" in text
+
+
+def test_a_program_that_never_stepped_is_told_where_it_stood() -> None:
+    seen = StartUp(Clock())
+    seen.hear(Progress("start-up", 0.0, 0, 7.5, "was busy in prepare (train.py:7)"))
+    text = said(seen, 8.0)
+    assert "made no step in its budget of 8s" in text
+    assert "it was busy in prepare (train.py:7)" in text
+    assert "--budget" in text
+    assert str(LOG) in text
+
+
+@pytest.mark.parametrize(
+    ("doing", "mend"),
+    [
+        ("waited for a batch of its DataLoader in main (a.py:7)", "num_workers=0"),
+        ("waited for processes that it had started itself", "trains in one process"),
+        ("", "--budget"),
+    ],
+)
+def test_the_mend_fits_what_the_program_waited_for(doing: str, mend: str) -> None:
+    seen = StartUp(Clock())
+    seen.hear(Progress("start-up", 0.0, 0, 7.5, doing))
+    assert mend in said(seen)
+
+
+def test_a_program_that_may_train_unseen_is_told_how_a_step_is_seen() -> None:
+    seen = StartUp(Clock())
+    unseen = "it takes gradients by torch.func.grad (train.py:30), and no step was seen"
+    seen.hear(Progress("start-up", 0.0, 0, 7.5, "was busy in fit (train.py:31)", unseen))
+    assert f"It may train all the same: {unseen}" in said(seen)
+
+
+def test_a_program_that_fell_silent_after_some_steps_is_not_called_slow() -> None:
+    clock = Clock()
+    seen = StartUp(clock)
+    for number in range(1, 4):
+        seen.hear(step(number, 6.0 + 0.1 * number))
+    clock.now_s += 12.0
+    assert "made 3 steps and then none for 12.0 s" in said(seen)
+
+
+def test_another_rig_begins_anew() -> None:
+    seen = StartUp(Clock())
+    for steps, elapsed_s in ((1, 5.0), (2, 6.0), (1, 9.0)):
+        seen.hear(step(steps, elapsed_s))
+    assert (seen.first_s, seen.steps, seen.step_s) == (9.0, 1, None)

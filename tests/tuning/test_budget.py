@@ -1,0 +1,161 @@
+"""Budgets: durations as people write them, time that counts down, and who waits for its end."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytest
+
+from autotune.errors import UsageError
+from autotune.measurement.outcome import Ending, Outcome
+from autotune.tuning.budget import (
+    CLOSING_S,
+    OVERDRAFT,
+    Budget,
+    Until,
+    format_duration,
+    parse_duration,
+    seconds_left,
+    since_command_s,
+)
+
+
+@dataclass
+class Clock:
+    """A clock that goes only when it is told to."""
+
+    now_s: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90),
+        ("90s", 90),
+        ("3m", 180),
+        ("1h", 3600),
+        ("1h30m", 5400),
+        ("1h30m15s", 5415),
+        ("1.5h", 5400),
+        ("0.5m", 30),
+        (" 3m ", 180),
+    ],
+)
+def test_a_duration_is_read_as_people_write_it(text: str, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "  ",
+        "m",
+        "soon",
+        "3 minutes",
+        "3x",
+        "-3m",
+        "0",
+        "0s",
+        "1e3",
+        "3m!",
+        "1,5h",
+        "nan",
+        "inf",
+    ],
+)
+def test_what_is_no_duration_above_zero_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        parse_duration(text)
+    assert f"'{text}' is no duration" in str(refusal.value)
+    assert "1h30m" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"),
+        (-5, "0s"),
+        (0.4, "0s"),
+        (45, "45s"),
+        (59.6, "1m 00s"),
+        (185, "3m 05s"),
+        (3599.7, "1h 00m"),
+        (3720, "1h 02m"),
+        (90000, "25h 00m"),
+    ],
+)
+def test_a_duration_is_written_as_people_say_it(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+def test_a_budget_counts_down_by_its_clock() -> None:
+    clock = Clock()
+    budget = Budget(180.0, clock=clock)
+    assert budget.left_s == pytest.approx(180)
+    clock.now_s += 50
+    assert budget.spent_s == pytest.approx(50)
+    assert budget.left_s == pytest.approx(130)
+
+
+def test_a_resumed_budget_counts_what_was_spent_before() -> None:
+    clock = Clock()
+    budget = Budget(180.0, spent_s=100.0, clock=clock)
+    clock.now_s += 30
+    assert budget.spent_s == pytest.approx(130)
+    assert budget.left_s == pytest.approx(50)
+
+
+def test_an_overdrawn_budget_says_by_how_much() -> None:
+    clock = Clock()
+    budget = Budget(60.0, clock=clock)
+    clock.now_s += 75
+    assert budget.left_s == pytest.approx(-15)
+
+
+@pytest.mark.parametrize("total_s", [5.0, 8.0, 20.0, 90.0, 3600.0])
+def test_waiting_ends_early_enough_to_close_a_program_that_is_deaf(total_s: float) -> None:
+    clock = Clock()
+    budget = Budget(total_s, clock=clock)
+    clock.now_s += budget.wait_s
+    assert budget.wait_s == pytest.approx(0)
+    assert budget.spent_s < total_s
+    assert budget.spent_s + CLOSING_S <= (1 + OVERDRAFT) * total_s + 1e-9
+
+
+def test_work_goes_on_until_time_is_up_or_the_user_wishes() -> None:
+    clock = Clock()
+    budget = Budget(60.0, clock=clock)
+    wish: list[Ending] = []
+    until = Until(lambda: wish[0] if wish else None, lambda: budget.left_s, "no time")
+    assert until() is None
+    assert seconds_left(until) == pytest.approx(60)
+    clock.now_s += 60
+    assert until() == Ending(Outcome.OUT_OF_TIME, "no time")
+    wish.append(Ending(Outcome.INTERRUPTED, "stopped"))
+    assert until() == wish[0]
+
+
+def test_a_wish_that_knows_no_time_has_all_of_it() -> None:
+    assert seconds_left(lambda: None) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("command", "counts"),
+    [
+        ("/home/me/.venv/bin/autotune", True),
+        ("/home/me/autotune/__main__.py", True),
+        ("/home/me/train.py", False),
+        ("/home/me/.venv/bin/pytest", False),
+        ("", False),
+    ],
+)
+def test_the_imports_of_the_command_count_and_the_past_of_a_notebook_does_not(
+    monkeypatch: pytest.MonkeyPatch, command: str, counts: bool
+) -> None:
+    monkeypatch.setattr("sys.argv", [command])
+    assert (since_command_s() > 0) is counts

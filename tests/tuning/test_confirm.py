@@ -1,0 +1,97 @@
+"""What fresh processes may be said to show, and what not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from autotune.cli.search_report import show
+from autotune.measurement.measurement import Interval
+from autotune.program.config import Config
+from autotune.results.record import Side, WindowRecord
+from autotune.results.result import Finding
+from autotune.tuning.confirm import MIN_ROUNDS, PAIRS, TURNS, Round, read
+from tests.made import make_interval, make_measurement
+from tests.results.test_result import make_result
+
+TRUTH = 1000.0
+
+
+def window(side: Side, samples_per_s: float, drained_share: float) -> WindowRecord:
+    measured = make_measurement(samples_per_s, drained_share=drained_share)
+    return WindowRecord(side, Config({"side": side}), measured, 1.0)
+
+
+def rounds_of(
+    turns: Mapping[Side, tuple[Side, ...]], winner: float, drained: dict[Side, float], count: int
+) -> list[Round]:
+    """Return rounds in which the winner is that much faster, and sides drained their buffers."""
+    rates = {Side.BASELINE: TRUTH, Side.WINNER: winner * TRUTH}
+    return [
+        [window(side, rates[side], drained.get(side, 0.0)) for side in turns[first]]
+        for first in (Side.BASELINE, Side.WINNER) * (count // 2)
+    ]
+
+
+@pytest.mark.parametrize("turns", [TURNS, PAIRS], ids=["in one process", "apart"])
+def test_speed_that_came_out_of_full_buffers_makes_no_claim(
+    turns: Mapping[Side, tuple[Side, ...]],
+) -> None:
+    seeming = read(rounds_of(turns, 2.0, {Side.WINNER: 0.5}, 4))
+    assert seeming is not None
+    assert not seeming.is_faster
+    assert seeming.speedup.estimate == pytest.approx(1.0)
+    assert seeming.speedup.high >= 2.0, "it is not shown to be slow either"
+    clean = read(rounds_of(turns, 2.0, {}, 4))
+    assert clean is not None
+    assert clean.is_faster
+
+
+def test_more_samples_per_s_are_no_gain_where_the_whole_run_has_more_of_them() -> None:
+    found = read(rounds_of(TURNS, 2.0, {}, 4), extra_work=4.0)
+    assert found is not None
+    assert found.speedup.estimate == pytest.approx(0.5)
+    assert not found.is_faster
+
+
+def test_buffers_that_the_baseline_drained_do_not_make_the_winner_slow() -> None:
+    found = read(rounds_of(TURNS, 0.8, {Side.BASELINE: 0.5}, 2))
+    assert found is not None
+    assert found.speedup.low < 0.8
+    assert found.speedup.high > 1.0
+
+
+def test_a_speedup_that_outweighs_what_buffers_may_have_given_is_claimed() -> None:
+    found = read(rounds_of(TURNS, 2.0, {Side.WINNER: 0.25}, 2))
+    assert found is not None
+    assert found.is_faster
+    assert found.speedup.estimate == pytest.approx(1.5)
+
+
+def test_one_process_claims_nothing_however_fast_its_winner_was() -> None:
+    two = rounds_of(TURNS, 2.0, {}, MIN_ROUNDS)
+    one = read(two[:1])
+    both = read(two)
+    assert one is not None
+    assert both is not None
+    assert one.speedup.low > 1.5
+    assert (one.says_enough, one.is_faster, one.is_decided) == (False, False, False)
+    assert (both.says_enough, both.is_faster) == (True, True)
+
+
+def test_what_one_process_gave_is_said_beside_what_was_measured_live(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    result = make_result(
+        {"batch_size": 128},
+        finding=Finding.UNCONFIRMED,
+        candidate_speedup=make_interval(1.31),
+        one_process=Interval(1.22, 1.1, 1.35),
+        reason="a claim takes two fresh processes, and there was one",
+    )
+    show(result, result.run_dir / "best.yaml")
+    said = capsys.readouterr().out
+    assert "Not confirmed" in said
+    assert "and there was one" in said
+    assert "gave 1.31x [1.30, 1.32]; one fresh process gave 1.22x [1.10, 1.35]." in said

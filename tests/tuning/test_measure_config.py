@@ -1,0 +1,119 @@
+"""`autotune measure` and `autotune doctor`, as they are typed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.cli import fact_sheet
+from autotune.measurement.measurement import Interval, StepBreakdown
+from autotune.program.config import Config
+from autotune.results.measure_report import MeasureReport
+from autotune.tuning.confirm import Confirmation
+from autotune.tuning.events import Events
+from autotune.tuning.noise_floor import measure_noise_floor, of_confirmation
+from tests.made import A100, HARDWARE, PROGRAM, make_hardware, make_measurement, make_profile
+from tests.rigging import PROGRAMS, open_rig, write_best
+from tests.scripted import Script, ScriptedMachine
+
+SCRIPT = str(PROGRAMS / "slow_items.py")
+
+
+def autotune(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "autotune", *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def test_measure_prints_the_facts_of_a_script(workplace: Path) -> None:
+    done = autotune("measure", "--processes", "1", SCRIPT)
+    assert done.returncode == 0, done.stderr
+    for word in ("samples/s", "data wait", "optimizer", "data always ready", "host memory"):
+        assert word in done.stdout
+    assert "process 1 of 1" in done.stderr
+    assert list(workplace.iterdir()) == [], "facts alone leave nothing behind"
+
+
+@pytest.mark.slow
+def test_measure_under_a_config_gives_json_for_scripts(workplace: Path) -> None:
+    with open_rig(workplace / "rig", "slow_items.py") as rig:
+        loader = rig.profile.training_loader
+        write_best(Path("best.yaml"), dict(rig.base.baseline), loader, num_workers=2)
+    done = autotune("measure", "--processes", "1", "--config", "best.yaml", "--json", SCRIPT)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["config"]["num_workers"] == 2
+    assert len(facts["measurements"]) == 1
+    assert sum(facts["split"].values()) == pytest.approx(facts["step_s"], rel=0.5)
+    assert facts["throughput"]["low"] <= facts["throughput"]["estimate"]
+
+
+def test_a_program_that_prompts_is_told_with_its_question_and_its_own_traceback(
+    workplace: Path,
+) -> None:
+    done = autotune("measure", str(PROGRAMS / "first_contact.py"), "input")
+    assert done.returncode == 2
+    assert "first_contact.py" in done.stderr
+    asked = 'it asks for input ("Where is the data set?"), got none and ended: EOFError'
+    assert asked in done.stderr
+    assert "give it the answer by a flag" in done.stderr
+
+
+def test_doctor_describes_the_machine_and_wants_a_program_for_aa(workplace: Path) -> None:
+    done = autotune("doctor")
+    assert done.returncode == 0, done.stderr
+    assert "cores for this process" in done.stdout
+    assert autotune("doctor", "--aa").returncode == 2
+    assert "doctor --aa train.py" in autotune("doctor", "train.py").stderr
+
+
+def test_doctor_measures_the_noise_floor(capsys: pytest.CaptureFixture[str]) -> None:
+    machine = ScriptedMachine(Script(process_noise=0.08), seed=3)
+    floor = measure_noise_floor(
+        PROGRAM, HARDWARE, 300.0, Events(), surroundings=machine.surroundings
+    )
+    assert floor.rounds >= 3
+    assert floor.processes_spread_pct is not None
+    assert floor.processes_spread_pct > 2 * floor.windows_spread_pct, "as the script says"
+    fact_sheet.show_noise_floor(floor)
+    said = capsys.readouterr().out
+    assert "The program against itself: " in said
+    assert "cannot be told from noise" in said
+
+
+def test_a_noise_floor_tells_windows_from_processes() -> None:
+    quick = [make_measurement(r) for r in (1000.0, 1010.0)]
+    slow = [make_measurement(r) for r in (800.0, 808.0)]
+    sides = (quick[0], slow[0]), (quick[1], slow[1])
+    floor = of_confirmation(Confirmation(Interval(1.01, 1.005, 1.015), *sides, 2))
+    assert floor.windows_spread_pct == pytest.approx(0.7, abs=0.02)
+    assert floor.processes_spread_pct == pytest.approx(15.7, abs=0.2)
+    assert floor.claims_a_difference
+
+
+def test_arithmetic_is_compared_with_the_peak_of_its_own_type() -> None:
+    profile = make_profile(device="cuda", program_autocast="bfloat16")
+    measurement = make_measurement()
+    flops = 0.4 * 312e12 * measurement.step_s  # A100: 312 TFLOP/s in bf16
+    config = Config({"precision": "fp32"})
+    facts = MeasureReport(
+        "train.py", config, make_hardware(gpus=(A100,)), profile, (measurement,),
+        StepBreakdown(flops_per_step=flops),
+    )  # fmt: skip
+    assert facts.dtype == "bf16"
+    assert facts.roofline_share == pytest.approx(0.4)
+    on_cpu = MeasureReport(
+        "train.py", config, HARDWARE, make_profile(), (measurement,), facts.breakdown
+    )
+    assert on_cpu.roofline_share is None
+
+
+def test_processes_that_differ_are_a_doubt() -> None:
+    measurements = tuple(make_measurement(r) for r in (1500.0, 1300.0, 1600.0))
+    facts = MeasureReport("train.py", Config({}), HARDWARE, make_profile(), measurements)
+    assert facts.throughput == Interval(1500.0, 1300.0, 1600.0)
+    assert any("Fresh processes differ by 20 %" in doubt for doubt in facts.doubts)

@@ -1,0 +1,299 @@
+"""What follows a training loop decides with: who is blamed, for what, and what is taken instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Self, cast
+from unittest.mock import ANY
+
+import pytest
+import typer
+
+from autotune.cli import app
+from autotune.cli.search_report import show
+from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.run_mode import RunMode
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config
+from autotune.program.program import parse_program
+from autotune.program.rehearsal import Rehearsal, RehearsalPlan, RehearsalRecord, Seen, doubt, note
+from autotune.results.result import Finding, SearchResult
+from autotune.rig.rig import Rig
+from autotune.rig.rig_factory import RigFactory
+from autotune.tuning.conclude import conclude
+from autotune.tuning.confirm import ConfirmationResult, promising
+from autotune.tuning.rehearse import rehearse_best
+from autotune.tuning.study import Study
+from tests.made import make_loader, make_record, make_setting, storage_in
+from tests.rigging import PROGRAMS, fence, never
+from tests.tuning.test_session import BASE, OTHER, RESOLVED, Clock, Made, baseline, made, tell
+
+PASSED = Rehearsal(Seen(6, 2, 1, "as planned"))
+TRACE = (
+    'File "/home/user/train.py", line {}, in evaluate\n  File "/x/site-packages/torch/a.py", line 1'
+)
+
+
+def failed(said: str, line: int = 40, steps: int = 3) -> Rehearsal:
+    ending = Ending(Outcome.CRASHED, said, TRACE.format(line))
+    return Rehearsal(Seen(steps, 1, 1, "by itself"), ending)
+
+
+BF16 = failed("TypeError: Got unsupported ScalarType BFloat16")
+FASTER = RESOLVED.canonical(BASE.replace(num_workers=2))
+COMPILED = RESOLVED.canonical(BASE.replace(num_workers=1, compile="default"))
+STOOD_STILL = Rehearsal(Seen(3, 1, 1, "out of time", silent_s=40.0))
+
+
+@dataclass
+class RehearsalRig:
+    """A rig whose rehearsals come out as they are told, and take so long."""
+
+    stage: Stage
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def rehearse(self, setting: AppliedConfig, plan: RehearsalPlan, _give_up: object) -> Rehearsal:
+        self.stage.clock.now_s += self.stage.takes_s
+        self.stage.given_s.append(plan.most_s)
+        self.stage.asked.append(setting.config)
+        return self.stage.outcomes.get(setting.config, PASSED)
+
+
+@dataclass
+class Stage:
+    """Makes such rigs, and notes what they were asked."""
+
+    clock: Clock
+    outcomes: dict[Config, Rehearsal]
+    takes_s: float = 8.0
+    asked: list[Config] = field(default_factory=list)
+    given_s: list[float] = field(default_factory=list)
+    started: int = 0
+    mode: RunMode = field(default_factory=RunMode)
+
+    def new(self) -> RehearsalRig:
+        self.started += 1
+        return RehearsalRig(self)
+
+
+def rehearsed(
+    folder: Path,
+    outcomes: dict[Config, Rehearsal],
+    *,
+    total_s: float = 300.0,
+    spent_s: float = 60.0,
+    speedups: dict[Config, float] | None = None,
+) -> tuple[Made, Stage]:
+    """Rehearse the best of a search that is over."""
+    given = made(folder, total_s, spent_s)
+    stage = Stage(given.clock, outcomes)
+    given.session.rigs = cast("RigFactory", stage)
+    tell(given.study, make_record(BASE))
+    for config, speedup in (speedups or {OTHER: 1.5}).items():
+        tell(given.study, make_record(config, speedup))
+    rehearse_best(given.session, baseline())
+    return given, stage
+
+
+def concluded(given: Made) -> SearchResult:
+    verdict = ConfirmationResult(next(iter(promising(given.study, RESOLVED)), None))
+    return conclude(given.session, baseline(), verdict)
+
+
+def said(result: SearchResult, capsys: pytest.CaptureFixture[str]) -> str:
+    show(result, Path("best.yaml"))
+    return capsys.readouterr().out
+
+
+def test_a_config_that_comes_through_is_rehearsed_once_and_alone(tmp_path: Path) -> None:
+    given, stage = rehearsed(tmp_path, {})
+    assert stage.asked == [OTHER]
+    rehearse_best(given.session, baseline())
+    assert stage.asked == [OTHER], "a resumed search does not do it again"
+    (record,) = Study.load(storage_in(tmp_path), "autotune").rehearsals
+    assert (record.config, record.own, record.is_blamed, record.cost_s) == (OTHER, PASSED, False, 8)
+    assert promising(given.study, RESOLVED)[0].config == OTHER
+
+
+def test_what_fails_under_the_winner_alone_is_not_recommended_and_the_next_best_is_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given, stage = rehearsed(tmp_path, {FASTER: BF16}, speedups={OTHER: 1.3, FASTER: 1.5})
+    assert stage.asked == [FASTER, BASE, OTHER]
+    assert [r.config for r in promising(given.study, RESOLVED)] == [OTHER]
+    text = said(concluded(given), capsys)
+    assert "Not recommended: num_workers=2 fails outside of the training loop: TypeError" in text
+
+
+def test_where_nothing_else_is_faster_no_gain_is_said_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given, _ = rehearsed(tmp_path, {OTHER: BF16})
+    result = concluded(given)
+    assert (result.finding, result.best) == (Finding.NO_GAIN, BASE)
+    text = said(result, capsys)
+    assert "What was measured to be faster fails outside of the training loop." in text
+
+
+@pytest.mark.parametrize(
+    ("written", "is_blamed"),
+    [
+        (failed("TypeError: Got unsupported ScalarType something else"), False),
+        (failed("AssertionError: 3 batches of 64", line=60), True),
+        (failed("AssertionError: 3 batches of 64", line=20, steps=2), False),
+        (Rehearsal(Seen(9, 2, 2, "out of time")), True),
+        (Rehearsal(Seen(3, 1, 1, "out of time")), False),
+        (Rehearsal(None, Ending(Outcome.OUT_OF_TIME, "")), False),
+    ],
+    ids=["alike", "later", "sooner", "slow but further", "slow", "without a word"],
+)
+def test_a_config_is_blamed_only_for_what_the_baseline_survives(
+    tmp_path: Path, written: Rehearsal, is_blamed: bool
+) -> None:
+    given, stage = rehearsed(tmp_path, {OTHER: BF16, BASE: written})
+    (record,) = given.study.rehearsals
+    assert record.is_blamed is is_blamed
+    assert bool(promising(given.study, RESOLVED)) is not is_blamed
+    assert stage.asked[:2] == [OTHER, BASE]
+
+
+def test_nothing_could_be_measured_is_said_with_the_most_common_reason_and_has_a_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = made(tmp_path, 300.0, 60.0)
+    tell(given.study, make_record(BASE))
+    for said, config in (("KeyError: 3", OTHER), ("OSError: x", FASTER), ("KeyError: 3", COMPILED)):
+        ending = Ending(Outcome.CRASHED, said)
+        tell(given.study, replace(make_record(config), measurement=None, ending=ending))
+    result = conclude(given.session, baseline(), ConfirmationResult(None))
+    assert (result.finding, result.best) == (Finding.NOTHING, BASE)
+    assert result.reason == "2 of 3 configs ended with crashed: KeyError: 3"
+    show(result, Path("best.yaml"))
+    text = capsys.readouterr().out
+    assert "Nothing could be measured: 2 of 3 configs" in text
+    assert "num_workers=2 crashed: OSError: x" in text
+    with pytest.raises(typer.Exit) as caught:
+        app._exit_with(result)
+    assert caught.value.exit_code == 3
+    app._exit_with(replace(result, finding=Finding.NO_GAIN))
+    conflict = Ending(Outcome.CONFLICT, "it cannot be")
+    folder = tmp_path / "other"
+    folder.mkdir()
+    given = made(folder, 300.0, 60.0)
+    tell(given.study, make_record(BASE))
+    tell(given.study, replace(make_record(OTHER), measurement=None, ending=conflict))
+    assert conclude(given.session, baseline(), ConfirmationResult(None)).finding is Finding.NO_GAIN
+
+
+def test_a_program_that_cannot_be_cut_short_blames_nobody_and_it_is_said(tmp_path: Path) -> None:
+    counts = failed("AssertionError: 3 batches of 64")
+    given, _ = rehearsed(tmp_path, {OTHER: counts, BASE: counts})
+    text = doubt(given.study.rehearsals, OTHER)
+    assert "fails as it is written, too: AssertionError: 3 batches of 64" in text
+
+
+def test_of_several_knobs_the_one_is_blamed_without_which_the_config_comes_through(
+    tmp_path: Path,
+) -> None:
+    given, stage = rehearsed(tmp_path, {COMPILED: BF16}, speedups={COMPILED: 1.5, OTHER: 1.4})
+    assert stage.asked == [COMPILED, BASE, OTHER, OTHER]
+    assert given.study.rehearsals[0].guilty == {"compile": "default"}
+    assert promising(given.study, RESOLVED)[0].config == OTHER
+
+
+def test_without_time_to_find_the_knob_all_that_differ_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given, stage = rehearsed(
+        tmp_path, {COMPILED: BF16}, total_s=150.0, spent_s=65.0, speedups={COMPILED: 1.5}
+    )
+    assert stage.asked == [COMPILED, BASE]
+    assert set(given.study.rehearsals[0].guilty) == {"num_workers", "compile"}
+    assert "one of num_workers=1 compile=default fails" in said(concluded(given), capsys)
+
+
+def test_a_config_that_stands_still_where_the_baseline_does_not_is_blamed(tmp_path: Path) -> None:
+    for written, is_blamed in ((PASSED, True), (STOOD_STILL, False)):
+        folder = tmp_path / str(is_blamed)
+        folder.mkdir()
+        given, _ = rehearsed(folder, {OTHER: STOOD_STILL, BASE: written})
+        (record,) = given.study.rehearsals
+        assert record.is_blamed is is_blamed
+        assert record.own.ending is not None
+        assert record.own.ending.outcome is Outcome.HUNG
+
+
+def test_a_rehearsal_leaves_the_confirmation_its_time_or_is_left_out(tmp_path: Path) -> None:
+    given, stage = rehearsed(tmp_path, {}, total_s=180.0, spent_s=120.0)
+    needed_s = given.session.least_confirmation_s(None)
+    assert stage.given_s == [pytest.approx(60.0 - needed_s)]
+    other = tmp_path / "other"
+    other.mkdir()
+    given, stage = rehearsed(other, {}, total_s=180.0, spent_s=135.0)
+    assert not stage.asked
+    assert not given.study.rehearsals
+
+
+def test_what_was_not_rehearsed_is_recommended_with_a_doubt() -> None:
+    passed = RehearsalRecord(OTHER, PASSED)
+    assert "there was no time" in doubt([], OTHER)
+    assert doubt([passed], OTHER) == ""
+    assert note([passed], OTHER) == "Rehearsed under this config: 2 short epochs, 1 evaluation."
+
+
+def test_one_that_time_ended_is_done_again_when_a_resumed_search_has_more(tmp_path: Path) -> None:
+    cut = Rehearsal(Seen(3, 1, 0, "out of time"))
+    given, stage = rehearsed(tmp_path, {OTHER: cut}, total_s=112.0)
+    assert stage.asked == [OTHER]
+    rehearse_best(given.session, baseline())
+    assert stage.asked == [OTHER]
+    given.session.budget.total_s = 300.0
+    stage.outcomes.clear()
+    rehearse_best(given.session, baseline())
+    assert stage.asked == [OTHER, OTHER]
+    assert doubt(given.study.rehearsals, OTHER) == ""
+
+
+def test_one_that_ctrl_c_ends_is_not_recorded(tmp_path: Path) -> None:
+    stopped = Rehearsal(None, Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C"))
+    given, _ = rehearsed(tmp_path, {OTHER: stopped})
+    assert not given.study.rehearsals
+
+
+def test_a_rig_tells_what_fails_after_an_epoch_and_what_it_had_seen_until_then(
+    tmp_path: Path,
+) -> None:
+    written = Config({"batch_size": 16, "precision": "fp32"})
+    loader = make_loader(dataset="Items", dataset_len=1024, batch_size=16)
+    setting = make_setting(written.replace(precision="bf16"), baseline=written, loader=loader)
+    subject = parse_program(str(PROGRAMS / "rehearses.py"), ("numpy",), tmp_path)
+    with Rig(subject, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
+        found = rig.rehearse(setting, RehearsalPlan(most_s=120.0), never)
+    assert found.seen == Seen(3, 1, 1, "by itself", silent_s=ANY)
+    assert found.ending is not None
+    assert found.ending.reason == "TypeError: Got unsupported ScalarType BFloat16"
+    assert "in evaluate" in found.ending.program_traceback
+    assert not (tmp_path / "model.pt").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "library"),
+    [("lightning_trainer.py", "lightning"), ("hf_trainer.py", "transformers")],
+)
+def test_a_trainer_evaluates_after_short_epochs_and_comes_to_its_end(
+    script: str, library: str, tmp_path: Path
+) -> None:
+    setting = make_setting({"batch_size": 64}, loader=None, trainer=library)
+    subject = parse_program(str(PROGRAMS / script), (str(tmp_path / "out"),), tmp_path)
+    with Rig(subject, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
+        found = rig.rehearse(setting, RehearsalPlan(most_s=120.0), never)
+        assert "ended after 6 steps" in rig.log_tail()
+    assert found.has_passed
+    assert str(found.seen) == "2 short epochs, 2 evaluations, to the program's own end"

@@ -1,0 +1,546 @@
+"""The trial_runner with scripted rigs: which windows it asks for, and what it makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, repeat
+from time import monotonic
+from typing import cast
+
+import pytest
+
+from autotune.measurement.measurement import BatchEffect, Block, Measurement
+from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.run_mode import Epochs, RunMode
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config, KnobValue
+from autotune.results.blame import MAX_MORE_STEPS, judged
+from autotune.results.record import TrialRecord
+from autotune.rig.rig_factory import RigFactory
+from autotune.rig.wire import WindowPlan
+from autotune.tuning.budget import Until
+from autotune.tuning.live_rig import ANSWER_S
+from autotune.tuning.trial_runner import CLEARLY_WORSE, MAX_STARTS, MAX_TURNS, TrialRunner
+from tests.made import (
+    make_hardware,
+    make_interval,
+    make_measurement,
+    make_profile,
+    make_record,
+    make_setting,
+    make_space,
+)
+
+SPACE = make_space(["num_workers", "batch_size", "compile"]).resolve(
+    make_hardware(), make_profile()
+)
+BASE = SPACE.baseline
+OTHER = SPACE.canonical(BASE.replace(num_workers=1))
+COMPILED = SPACE.canonical(BASE.replace(compile="default"))
+
+Answer = float | Ending | Measurement
+
+
+class ScriptedRigs:
+    """RigFactory whose windows are as fast as scripted; keeps what was asked of them."""
+
+    def __init__(self, rates: dict[Config, Iterator[Answer]]) -> None:
+        self.clock = monotonic
+        self.rates = rates
+        self.started = 0
+        self.asked: list[tuple[int, Config, WindowPlan]] = []
+        self.settings: list[AppliedConfig] = []
+        self.mode = RunMode()
+
+    def take_mode(self, mode: RunMode) -> None:
+        self.mode = mode
+
+    def learn(self, ending: Ending, *, as_written: bool = True) -> bool:
+        if ending.suspect is None or ending.suspect is self.mode.epochs:
+            return False
+        self.mode = replace(self.mode, epochs=ending.suspect)
+        return True
+
+    def new(self) -> ScriptedRig:
+        self.started += 1
+        return ScriptedRig(self)
+
+    @property
+    def configs(self) -> list[Config]:
+        return [config for _, config, _ in self.asked]
+
+
+class ScriptedRig:
+    """One of them."""
+
+    asked = None
+
+    def __init__(self, rigs: ScriptedRigs) -> None:
+        self.rigs, self.number = rigs, rigs.started
+        self.steps = 0
+
+    def open(self, *_: object) -> None:
+        """Start at once."""
+
+    def close(self) -> None:
+        """End at once."""
+
+    def measure(self, setting: AppliedConfig, plan: WindowPlan, *_: object) -> Measurement | Ending:
+        self.rigs.settings.append(setting)
+        self.rigs.asked.append((self.number, setting.config, plan))
+        answer = next(self.rigs.rates[setting.config])
+        if isinstance(answer, float):
+            answer = make_measurement(answer, spread_pct=0.5)
+        if isinstance(answer, Measurement):
+            self.steps += sum(block.steps for block in answer.blocks)
+        return answer
+
+
+def scripted(**rates: Iterator[Answer]) -> tuple[ScriptedRigs, TrialRunner]:
+    """Return rigs and an trial_runner that has measured the baseline and nothing else."""
+    configs = {"base": BASE, "other": OTHER, "compiled": COMPILED}
+    rigs = ScriptedRigs({configs[name]: answers for name, answers in rates.items()})
+    trial_runner = TrialRunner(cast("RigFactory", rigs))
+    trial_runner.observe(never)
+    trial_runner.set_up(SPACE, make_setting(BASE))
+    trial_runner.baseline(never)
+    rigs.asked.clear()
+    return rigs, trial_runner
+
+
+def never() -> Ending | None:
+    return None
+
+
+def test_a_config_that_may_be_the_best_takes_turns_with_the_baseline() -> None:
+    rigs, trial_runner = scripted(base=repeat(1000.0), other=repeat(1020.0))
+    record = trial_runner(OTHER, "a test", never, 1.0)
+    assert rigs.configs == [OTHER, *[BASE, OTHER] * (MAX_TURNS - 1)]
+    assert len(record.turns) == MAX_TURNS
+    assert record.speedup is not None
+    assert record.speedup.estimate == pytest.approx(1.02)
+
+
+@pytest.mark.parametrize(("rate", "incumbent"), [(800.0, 1.0), (1200.0, 1.6)])
+def test_one_turn_is_enough_to_be_slower(rate: float, incumbent: float) -> None:
+    rigs, trial_runner = scripted(base=repeat(1000.0), other=repeat(rate))
+    record = trial_runner(OTHER, "a test", never, incumbent)
+    assert rigs.configs == [OTHER]
+    assert len(record.turns) == 1
+
+
+def test_where_steps_are_fixed_a_larger_batch_is_worth_what_it_does_to_the_time_of_a_step() -> None:
+    larger = BASE.replace(batch_size=4 * int(BASE["batch_size"]))
+    rigs = ScriptedRigs({BASE: repeat(1000.0), larger: repeat(2000.0)})
+    trial_runner = TrialRunner(cast("RigFactory", rigs))
+    trial_runner.observe(never)
+    for bound, worth in (("", 2.0), ("train.py:57: for step in range(200)", 0.5)):
+        trial_runner.set_up(SPACE, make_setting(BASE, baseline=BASE, bounded_by_steps=bound))
+        trial_runner.baseline(never)
+        record = trial_runner(larger, "a test", never, 1.0)
+        assert record.speedup is not None
+        assert record.speedup.estimate == pytest.approx(worth)
+
+
+@pytest.mark.parametrize(("samples", "worth"), [(200, 0.95), (100, 1.9)])
+def test_whether_more_ranks_are_more_samples_of_a_fixed_step_is_seen_where_a_program_says_it(
+    samples: int, worth: float
+) -> None:
+    def measured(rate: float, samples: int) -> Measurement:
+        blocks = (Block(2 * samples, 2, 0.1, 0.0),) * 10
+        return replace(make_measurement(rate), blocks=blocks)
+
+    other = BASE.replace(num_workers=1)  # any: the program makes of it what it will
+    rigs = ScriptedRigs(
+        {BASE: repeat(measured(1000.0, 100)), other: repeat(measured(1900.0, samples))}
+    )
+    trial_runner = TrialRunner(cast("RigFactory", rigs))
+    trial_runner.observe(never)
+    setting = make_setting(
+        BASE, baseline=BASE, bounded_by_steps="max_steps=200", distributes_itself="Lightning"
+    )
+    trial_runner.set_up(SPACE, setting)
+    trial_runner.baseline(never)
+    record = trial_runner(other, "a test", never, 1.0)
+    assert record.speedup is not None
+    assert record.speedup.estimate == pytest.approx(worth)
+
+
+def test_two_turns_are_needed_to_be_faster() -> None:
+    rigs, trial_runner = scripted(base=repeat(1000.0), other=repeat(1500.0))
+    record = trial_runner(OTHER, "a test", never, 1.0)
+    assert rigs.configs == [OTHER, BASE, OTHER]
+    assert len(record.turns) == 2
+
+
+def test_a_machine_that_proves_quiet_needs_fewer_turns() -> None:
+    _rigs, trial_runner = scripted(base=repeat(1000.0), other=repeat(1010.0))
+    turns = [len(trial_runner(OTHER, "a test", never, 1.0).turns) for _ in range(12)]
+    assert turns[0] == MAX_TURNS
+    assert turns[-1] == 2
+
+
+def test_a_machine_that_proves_noisy_makes_the_same_windows_claim_less() -> None:
+    swinging: Iterator[Answer] = iter([1000.0, 900.0, 1100.0, 900.0, 1100.0] * 20)
+    _, noisy = scripted(base=swinging, other=repeat(1200.0))
+    _, quiet = scripted(base=repeat(1000.0), other=repeat(1200.0))
+    for _ in range(6):
+        noisily = noisy(OTHER, "a test", never, 1.2).speedup
+        quietly = quiet(OTHER, "a test", never, 1.2).speedup
+    assert noisily is not None
+    assert quietly is not None
+    assert noisily.half_width_pct > 3 * quietly.half_width_pct
+
+
+@pytest.mark.parametrize("outcome", [Outcome.INTERRUPTED, Outcome.OUT_OF_TIME, Outcome.RAN_OUT])
+def test_turns_that_were_measured_count_though_a_later_one_is_cut_off(outcome: Outcome) -> None:
+    cut = Ending(outcome, "cut off")
+    _, trial_runner = scripted(base=repeat(1000.0), other=iter([1010.0, cut]))
+    record = trial_runner(OTHER, "a test", never, 1.0)
+    assert record.outcome is Outcome.OK
+    assert len(record.turns) == 1
+    assert record.speedup is not None
+
+
+def test_a_config_that_fails_in_a_later_turn_has_failed() -> None:
+    ending = Ending(Outcome.OUT_OF_MEMORY, "out of memory")
+    _rigs, trial_runner = scripted(base=repeat(1000.0), other=iter([1010.0, ending]))
+    record = trial_runner(OTHER, "a test", never, 1.0)
+    assert record.outcome is Outcome.OUT_OF_MEMORY
+    assert record.speedup is None
+    assert record.measurement is None
+
+
+def test_a_program_that_ends_in_the_first_turn_is_started_once_more() -> None:
+    ending = Ending(Outcome.RAN_OUT, "the program came to its end")
+    rigs, trial_runner = scripted(base=repeat(1000.0), other=iter([800.0, ending, 800.0]))
+    trial_runner(OTHER, "a test", never, 1.0)
+    rigs.asked.clear()
+    record = trial_runner(OTHER, "a test", never, 1.0)
+    assert record.outcome is Outcome.OK
+    assert [number for number, _, _ in rigs.asked] == [1, 1, 2, 2], "a new rig is anchored anew"
+    assert rigs.configs == [BASE, OTHER, BASE, OTHER]
+    assert not rigs.mode.brief
+
+
+def test_a_process_that_ends_while_the_baseline_is_measured_before_a_config_is_replaced() -> None:
+    ending = Ending(Outcome.RAN_OUT, "the program came to its end")
+    base: Iterator[Answer] = chain([1000.0, 1000.0, ending], repeat(1000.0))
+    rigs, trial_runner = scripted(base=base, other=iter([800.0, ending, 800.0]))
+    for _ in range(2):
+        record = trial_runner(OTHER, "a test", never, 1.0)
+        assert record.outcome is Outcome.OK
+    assert rigs.mode.brief
+    processes = [(1, BASE), (1, OTHER), (2, BASE), (3, BASE), (4, OTHER)]
+    assert [(n, c) for n, c, _ in rigs.asked][-5:] == processes
+
+
+def test_each_config_has_a_process_of_its_own_where_none_lives_through_two_windows() -> None:
+    ending = Ending(Outcome.RAN_OUT, "the program came to its end")
+    rigs = ScriptedRigs({BASE: iter([ending, 1000.0, 500.0]), OTHER: iter([800.0, 600.0])})
+    trial_runner = TrialRunner(cast("RigFactory", rigs))
+    trial_runner.observe(never)
+    trial_runner.set_up(SPACE, make_setting(BASE))
+    assert trial_runner.baseline(never).outcome is Outcome.OK
+    assert rigs.mode.brief
+    for worth in (0.8, 1.2):
+        record = trial_runner(OTHER, "a test", never, 1.0)
+        assert record.speedup is not None
+        assert record.speedup.estimate == pytest.approx(worth)
+    processes = [(1, BASE), (2, BASE), (3, OTHER), (4, BASE), (5, OTHER)]
+    assert [(n, c) for n, c, _ in rigs.asked] == processes, "the machine may drift between two"
+
+
+def test_a_config_that_ends_a_program_early_tells_nothing_of_its_length() -> None:
+    steps = sum(block.steps for block in make_measurement(1000.0).blocks)
+    for made, is_brief in ((steps - 1, False), (steps, True)):
+        early = Ending(Outcome.RAN_OUT, f"the program ended after {made} steps", steps=made)
+        rigs, trial_runner = scripted(
+            base=repeat(1000.0), compiled=repeat(early), other=repeat(early)
+        )
+        record = trial_runner(OTHER, "a test", never, 1.0)
+        assert rigs.mode.brief is is_brief
+        said = "" if is_brief else ", where the baseline goes on"
+        assert record.ending is not None
+        assert record.ending.reason == f"the program ended after {made} steps{said}"
+
+
+def test_a_program_that_ends_before_anything_was_measured_is_not_started_for_ever() -> None:
+    ending = Ending(Outcome.RAN_OUT, "the program came to its end")
+    rigs = ScriptedRigs({BASE: repeat(ending)})
+    trial_runner = TrialRunner(cast("RigFactory", rigs))
+    trial_runner.observe(never)
+    trial_runner.set_up(SPACE, make_setting(BASE))
+    assert trial_runner.baseline(never).outcome is Outcome.RAN_OUT
+    assert rigs.started <= MAX_STARTS
+
+
+def crashed(said: str, steps: int, line: int = 7, **more: object) -> Ending:
+    trace = f'File "/home/user/train.py", line {line}, in train'
+    ending = Ending(Outcome.CRASHED, said, trace, steps=steps, steps_under_config=steps)
+    return replace(ending, **more)  # type: ignore[arg-type]
+
+
+def test_a_failure_beyond_the_epoch_changes_the_mode_and_is_no_trial_of_its_own() -> None:
+    beyond = crashed("ZeroDivisionError: modulo by zero", 30, suspect=Epochs.TRUE)
+    rigs, trial_runner = scripted(base=repeat(1000.0), other=iter([beyond, 1200.0, 1200.0]))
+    record = trial_runner(OTHER, "a test", never, 1.0)
+    assert rigs.mode.epochs is Epochs.TRUE
+    assert record.outcome is Outcome.OK
+    assert rigs.configs == [OTHER, BASE, OTHER, BASE, OTHER], "nothing is compared across modes"
+
+
+def test_a_config_is_blamed_for_a_crash_that_the_baseline_lives_through() -> None:
+    steps_of_a_window = sum(b.steps for b in make_measurement(1000.0).blocks)
+    for steps, outcome, windows in (
+        (steps_of_a_window, Outcome.CRASHED, []),
+        (steps_of_a_window + 1, Outcome.CRASHED, [BASE, BASE]),
+        (steps_of_a_window + MAX_MORE_STEPS + 1, Outcome.UNCLEAR, [BASE]),
+    ):
+        ending = crashed("RuntimeError: bf16", steps)
+        rigs, trial_runner = scripted(base=repeat(1000.0), other=repeat(ending))
+        record = trial_runner(OTHER, "a test", never, 1.0)
+        assert (record.outcome, rigs.configs) == (outcome, [OTHER, *windows])
+        assert record.ending is not None
+        assert record.ending.reason.startswith("RuntimeError: bf16")
+
+
+def test_a_crash_at_once_after_a_switch_needs_no_further_evidence() -> None:
+    ending = crashed("RuntimeError: bf16", 10_000, steps_under_config=1)
+    rigs, trial_runner = scripted(base=repeat(1000.0), other=repeat(ending))
+    assert trial_runner(OTHER, "a test", never, 1.0).outcome is Outcome.CRASHED
+    assert rigs.configs == [OTHER]
+
+
+def test_what_the_baseline_fails_at_as_well_is_not_the_configs() -> None:
+    for again, outcome in ((7, Outcome.FAILS_AS_WRITTEN), (8, Outcome.UNCLEAR)):
+        ending = crashed("OSError: no more", 5000)
+        base: Iterator[Answer] = iter([1000.0, crashed("OSError: no more", 4000, again)])
+        _, trial_runner = scripted(base=base, other=repeat(ending))
+        record = trial_runner(OTHER, "a test", never, 1.0)
+        assert record.outcome is outcome
+
+
+def test_the_same_exception_at_the_same_line_under_configs_with_nothing_in_common_is_nobodys() -> (
+    None
+):
+    def failed(said: str, line: int = 7, **changes: KnobValue) -> TrialRecord:
+        ending = crashed(said, 5, line)
+        return replace(make_record(BASE.replace(**changes)), ending=ending, measurement=None)
+
+    workers, batch = failed("KeyError: 3", num_workers=1), failed("KeyError: 3", batch_size=128)
+    both = failed("KeyError: 3", num_workers=1, batch_size=128)
+    elsewhere = failed("KeyError: 3", line=9, batch_size=128)
+    memory = replace(batch, ending=Ending(Outcome.OUT_OF_MEMORY, "the device ran out of memory"))
+    for records, outcomes in (
+        ((workers, batch), [Outcome.UNCLEAR, Outcome.UNCLEAR]),
+        ((workers, both), [Outcome.CRASHED, Outcome.CRASHED]),
+        ((workers, elsewhere), [Outcome.CRASHED, Outcome.CRASHED]),
+        ((memory, memory), [Outcome.OUT_OF_MEMORY, Outcome.OUT_OF_MEMORY]),
+    ):
+        assert [record.outcome for record in judged(records, BASE)] == outcomes
+    reason = judged([workers, batch], BASE)[0].ending
+    assert reason is not None
+    assert reason.reason == (
+        "KeyError: 3 (the same under batch_size=128: it is the program's, or autotune's)"
+    )
+
+
+def test_a_config_with_a_process_of_its_own_is_compared_across_processes() -> None:
+    """What processes differ by is not what windows differ by, so it is assumed anew."""
+    rigs, trial_runner = scripted(
+        base=repeat(1000.0), other=repeat(1010.0), compiled=repeat(1100.0)
+    )
+    for _ in range(12):
+        live = trial_runner(OTHER, "a test", never, 1.0).speedup
+    rigs.asked.clear()
+    record = trial_runner(COMPILED, "a test", never, 1.0)
+    assert rigs.configs == [COMPILED]
+    assert len(record.turns) == 1
+    assert live is not None
+    assert record.speedup is not None
+    assert record.speedup.half_width_pct > 3 * live.half_width_pct
+
+
+def test_the_limit_for_clearly_slower_leaves_room_for_drift() -> None:
+    rigs, trial_runner = scripted(base=repeat(1000.0), other=repeat(500.0))
+    trial_runner(OTHER, "a test", never, 1.5)
+    (_, _, plan) = rigs.asked[0]
+    assert plan.give_up_below is not None
+    assert 0.8 * CLEARLY_WORSE * 1500 < plan.give_up_below < 0.95 * CLEARLY_WORSE * 1500
+
+
+def test_each_comparison_has_a_reference_of_its_own() -> None:
+    rigs, trial_runner = scripted(base=repeat(1000.0), other=repeat(500.0))
+    for _ in range(3):
+        trial_runner(OTHER, "a test", never, None)
+    assert rigs.configs == [OTHER, BASE, OTHER, BASE, OTHER], "trial 0 was the first one's"
+
+
+def test_without_an_incumbent_every_window_is_measured_to_its_end() -> None:
+    rigs, trial_runner = scripted(base=repeat(1000.0), other=repeat(500.0))
+    trial_runner(OTHER, "a test", never, None)
+    assert [plan.give_up_below for _, _, plan in rigs.asked] == [None]
+
+
+def test_the_baseline_is_its_own_reference() -> None:
+    rigs = ScriptedRigs({BASE: repeat(1000.0)})
+    trial_runner = TrialRunner(cast("RigFactory", rigs))
+    trial_runner.observe(never)
+    trial_runner.set_up(SPACE, make_setting(BASE))
+    record = trial_runner.baseline(never)
+    assert record.speedup is not None
+    assert record.speedup.estimate == 1.0
+    assert record.turns[0].config == record.turns[0].reference == make_interval(1000.0, 0.5)
+
+
+# --- time that runs out ---------------------------------------------------------------------------
+
+
+def until(left_s: Iterator[float]) -> Until:
+    """Return an Until that has these seconds left, one after the other."""
+    return Until(never, lambda: next(left_s), "no time")
+
+
+def test_every_window_ends_before_its_caller_gives_up() -> None:
+    rigs, trial_runner = scripted(base=repeat(1000.0), other=repeat(1020.0))
+    trial_runner(OTHER, "a test", until(repeat(30.0)), 1.0)
+    assert {plan.most_s for _, _, plan in rigs.asked} == {30.0 - ANSWER_S}
+    rigs.asked.clear()
+    trial_runner(OTHER, "a test", never, 1.0)
+    assert {plan.most_s for _, _, plan in rigs.asked} == {None}
+
+
+@pytest.mark.parametrize(("left_s", "most_s"), [(100.0, 50.0), (20.0, 15.0), (8.0, 8.0)])
+def test_the_baseline_leaves_time_for_trials_where_there_is_any(
+    left_s: float, most_s: float
+) -> None:
+    rigs = ScriptedRigs({BASE: repeat(1000.0)})
+    trial_runner = TrialRunner(cast("RigFactory", rigs))
+    trial_runner.observe(never)
+    trial_runner.set_up(SPACE, make_setting(BASE))
+    trial_runner.baseline(until(repeat(left_s)))
+    ((_, _, plan),) = rigs.asked
+    assert plan.most_s == pytest.approx(most_s - ANSWER_S)
+
+
+def test_a_disturbed_window_is_kept_when_there_is_no_time_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rigs, trial_runner = scripted(base=repeat(1000.0), other=repeat(800.0))
+    monkeypatch.setattr(Measurement, "disturbed_share", 1.0)
+    record = trial_runner(OTHER, "a test", until(repeat(0.0)), 1.0)
+    assert rigs.configs == [OTHER]
+    assert record.measurement is not None
+
+
+def test_what_was_measured_survives_a_second_look_that_time_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    no_time = Ending(Outcome.OUT_OF_TIME, "no time")
+    rigs, trial_runner = scripted(base=repeat(1000.0), other=iter([800.0, no_time]))
+    monkeypatch.setattr(Measurement, "disturbed_share", 1.0)
+    record = trial_runner(OTHER, "a test", until(repeat(30.0)), 1.0)
+    assert rigs.configs == [OTHER, OTHER]
+    assert record.measurement is not None
+    assert record.speedup is not None
+
+
+def test_no_turn_follows_a_window_that_time_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    rigs, trial_runner = scripted(base=repeat(1000.0), other=repeat(1020.0))
+    monkeypatch.setattr(
+        ScriptedRig,
+        "measure",
+        lambda self, setting, plan, *_: (
+            self.rigs.asked.append((self.number, setting.config, plan))
+            or make_measurement(
+                next(self.rigs.rates[setting.config]), stop_reason="out of time after 3.0 s"
+            )
+        ),
+    )
+    trial_runner(OTHER, "a test", never, 1.0)
+    assert rigs.configs == [OTHER]
+
+
+LARGER = BASE.replace(batch_size=4 * int(BASE["batch_size"]))
+LARGEST = BASE.replace(batch_size=8 * int(BASE["batch_size"]))
+
+
+def with_effect(effect: BatchEffect) -> tuple[ScriptedRigs, TrialRunner]:
+    """Return what has measured the baseline, and will see a larger batch do this."""
+    seen = replace(make_measurement(1000.0), effect=effect)
+    rigs = ScriptedRigs(
+        {BASE: repeat(1000.0), LARGER: repeat(seen), LARGEST: repeat(1000.0), OTHER: repeat(1000.0)}
+    )
+    trial_runner = TrialRunner(cast("RigFactory", rigs))
+    trial_runner.observe(never)
+    trial_runner.set_up(SPACE, make_setting(BASE))
+    trial_runner.baseline(never)
+    return rigs, trial_runner
+
+
+def test_a_program_of_which_a_part_keeps_its_batch_is_tried_with_another_one_once() -> None:
+    rigs, trial_runner = with_effect(BatchEffect(4.0, 1.0, 1.0, "Generator"))
+    for config in (LARGER, LARGEST):
+        record = trial_runner(config, "a test", never, 1.0)
+        assert record.outcome is Outcome.CONFLICT
+        assert record.ending is not None
+        assert "calls Generator with 64 samples whatever the batch" in record.ending.reason
+    assert LARGEST not in rigs.configs
+    assert trial_runner(OTHER, "a test", never, 1.0).outcome is Outcome.OK
+
+
+def test_what_gradients_do_with_the_batch_is_known_to_all_later_trials() -> None:
+    rigs, trial_runner = with_effect(BatchEffect(4.0, 4.0, 4.0))
+    trial_runner(LARGER, "a test", never, 1.0)
+    trial_runner(OTHER, "a test", never, 1.0)
+    assert [setting.sums for setting in rigs.settings[:1]] == [None]
+    assert rigs.settings[-1].sums is True
+
+
+def asking(
+    *answers: Answer, mode: RunMode, **changes: KnobValue
+) -> tuple[ScriptedRigs, TrialRunner]:
+    """Return what has measured the baseline and knows nothing of its losses."""
+    config = SPACE.canonical(LARGER.replace(**changes))
+    rigs = ScriptedRigs(
+        {BASE: repeat(1000.0), LARGER: iter(answers), config: repeat(1000.0)}
+        if config != LARGER
+        else {BASE: repeat(1000.0), LARGER: iter([*answers, *[1000.0] * 9])}
+    )
+    trial_runner = TrialRunner(cast("RigFactory", rigs))
+    trial_runner.observe(never)
+    trial_runner.set_up(SPACE, make_setting(BASE))
+    trial_runner.baseline(never)
+    rigs.take_mode(mode)
+    rigs.asked.clear()
+    rigs.settings.clear()
+    return rigs, trial_runner
+
+
+def test_a_batch_that_is_tried_in_fresh_processes_alone_is_first_asked_about_on_the_baselines() -> (
+    None
+):
+    sums = replace(make_measurement(1000.0), effect=BatchEffect(4.0, 4.0, 4.0))
+    for mode, changes in ((RunMode(), {"compile": "default"}), (RunMode(brief=True), {})):
+        config = SPACE.canonical(LARGER.replace(**changes))
+        rigs, trial_runner = asking(sums, mode=mode, **changes)
+        assert trial_runner(config, "a test", never, 1.0).outcome is Outcome.OK
+        assert rigs.configs[0] == LARGER
+        assert rigs.settings[0].sums is None
+        tried = [s.sums for s in rigs.settings[1:] if s.config == config]
+        assert tried
+        assert all(tried)
+
+
+def test_a_program_that_ends_before_its_loss_is_known_keeps_its_batch() -> None:
+    ended = Ending(Outcome.RAN_OUT, "the program ended after 20 steps")
+    full = Ending(Outcome.OUT_OF_MEMORY, "the device ran out of memory")
+    for answers in ((ended, ended), (full,)):
+        _, trial_runner = asking(*answers, mode=RunMode(brief=True))
+        record = trial_runner(LARGER, "a test", never, 1.0)
+        assert record.outcome is Outcome.CONFLICT, "the config itself was not tried"
+        assert record.ending is not None
+        assert "sums over samples" in record.ending.reason
+        assert answers[0].reason in record.ending.reason

@@ -1,0 +1,268 @@
+"""Whole searches on a scripted machine: what they find and claim, and how they may end."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import AutotuneError, BudgetError, ProgramError
+from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement.outcome import Ending, Outcome
+from autotune.program.config import Config, KnobValue
+from autotune.results.record import TrialRecord
+from autotune.results.result import Finding, SearchResult
+from autotune.tuning.budget import CLOSING_S, OVERDRAFT
+from autotune.tuning.events import Events
+from tests.scripted import CRASH, Question, Script, Searched, begin
+
+KNOBS: dict[str, tuple[KnobValue, ...]] = {
+    "num_workers": (0, 1, 2),
+    "batch_size": (64, 128),
+    "precision": ("fp32", "bf16"),
+    "num_threads": (1, 2),
+    "compile": ("off", "default"),
+}
+FASTER: dict[str, dict[KnobValue, float]] = {
+    "num_workers": {1: 1.5, 2: 1.3},
+    "precision": {"bf16": 1.2},
+}
+PHASES = ("baseline", "searching", "rehearsing", "confirming")
+
+
+def found(
+    searched: Searched, budget_s: float = 180.0, events: Events | None = None
+) -> SearchResult:
+    return searched.go_on(budget_s, events)
+
+
+def fails_with(
+    knob: str, value: KnobValue, ending: Ending, *kinds: str
+) -> Callable[[Question], Ending | None]:
+    def ends(question: Question) -> Ending | None:
+        has_it = question.config is not None and question.config.get(knob) == value
+        return ending if has_it and question.kind in kinds else None
+
+    return ends
+
+
+@dataclass
+class Heard(Events):
+    """Remembers what a search tells, and acts where a phase begins."""
+
+    on: str = ""
+    act: Callable[[], None] = lambda: None
+    phases: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    trials: list[TrialRecord] = field(default_factory=list)
+
+    def _enter(self, phase: str) -> None:
+        self.phases.append(phase)
+        if phase == self.on:
+            self.act()
+
+    def on_phase(self, name: str) -> None:
+        self._enter(name)
+
+    def on_rehearsal(self, config: Config, space: ResolvedSpace) -> None:
+        self._enter("rehearsing")
+
+    def on_confirmation(self, candidate: TrialRecord, space: ResolvedSpace) -> None:
+        self._enter("confirming")
+
+    def on_trial_end(self, number: int, record: TrialRecord, space: ResolvedSpace) -> None:
+        self.trials.append(record)
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+class Killed(BaseException):
+    """The search is killed here: nothing of it runs any more."""
+
+
+def kill() -> None:
+    raise Killed
+
+
+def interrupt() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_what_is_faster_is_found_and_claimed_and_the_true_speedup_lies_in_the_interval(
+    tmp_path: Path,
+) -> None:
+    result = found(begin(tmp_path, Script(FASTER), KNOBS), 300.0)
+
+    assert result.finding is Finding.FASTER, result.reason
+    assert result.best["num_workers"] == 1
+    assert result.best["precision"] == "bf16"
+    assert result.speedup.low <= 1.5 * 1.2 <= result.speedup.high
+    assert result.changes.keys() >= {"num_workers", "precision"}
+
+
+def test_where_nothing_is_faster_the_programs_own_config_is_kept(tmp_path: Path) -> None:
+    slower: dict[str, dict[KnobValue, float]] = {
+        "num_workers": {1: 0.8, 2: 0.7},
+        "precision": {"bf16": 0.6},
+        "batch_size": {128: 0.9},
+        "num_threads": {1: 0.6},
+    }
+    result = found(begin(tmp_path, Script(slower), KNOBS))
+
+    assert result.finding is Finding.NO_GAIN
+    assert not result.changes
+    assert len(result.records) > 4
+
+
+def test_equal_configs_are_rarely_claimed_to_differ_on_a_machine_that_drifts(
+    tmp_path: Path,
+) -> None:
+    """At most 3 of 20: at a true rate of 5 % that fails once in sixty times; seeds are fixed."""
+    claims = [
+        found(begin(tmp_path / str(seed), Script(drift=0.1), KNOBS, seed), 180.0).finding
+        for seed in range(20)
+    ]
+    assert claims.count(Finding.FASTER) <= 3, claims
+
+
+@pytest.mark.parametrize("budget_s", [5.0, 8.0, 12.0, 20.0, 30.0, 45.0, 60.0, 90.0, 200.0, 600.0])
+def test_a_budget_is_kept(tmp_path: Path, budget_s: float) -> None:
+    searched = begin(tmp_path, Script(FASTER), KNOBS)
+    began_s = searched.machine.clock()
+    try:
+        found(searched, budget_s)
+    except BudgetError:
+        assert budget_s <= 12.0
+    took_s = searched.machine.clock() - began_s
+    assert took_s <= (1 + OVERDRAFT) * budget_s + CLOSING_S, (took_s, budget_s)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_one_interrupt_ends_the_search_with_what_was_found(tmp_path: Path, phase: str) -> None:
+    heard = Heard(on=phase, act=interrupt)
+    searched = begin(tmp_path, Script(FASTER), KNOBS)
+    try:
+        result = found(searched, 240.0, heard)
+    except AutotuneError:
+        assert phase == "baseline"  # there is nothing to say yet
+        return
+    assert result.finding in {Finding.FASTER, Finding.NO_GAIN, Finding.UNCONFIRMED}
+    if phase in {"rehearsing", "confirming"}:
+        assert result.finding is Finding.FASTER, (
+            "one Ctrl-C ends the search, not what a claim needs"
+        )
+
+
+def test_a_second_interrupt_skips_the_confirmation(tmp_path: Path) -> None:
+    def twice() -> None:
+        interrupt()
+        interrupt()
+
+    heard = Heard(on="rehearsing", act=twice)
+    result = found(begin(tmp_path, Script(FASTER), KNOBS), 240.0, heard)
+
+    assert result.finding is Finding.UNCONFIRMED
+    assert result.candidate_speedup is not None
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_search_that_was_killed_goes_on_where_it_stood(tmp_path: Path, phase: str) -> None:
+    searched = begin(tmp_path, Script(FASTER), KNOBS)
+    with pytest.raises(Killed):
+        found(searched, 300.0, Heard(on=phase, act=kill))
+    before = searched.run.load_study().records
+
+    heard = Heard()
+    result = found(searched, 600.0, heard)
+
+    assert result.finding is Finding.FASTER
+    assert [r.config for r in result.records[: len(before)]] == [r.config for r in before]
+    assert ("baseline" in heard.phases) == (not before)  # it is measured once
+    configs = [r.config for r in result.records if r.measurement is not None]
+    assert len(configs) == len(set(configs)), "nothing is measured twice"
+
+
+def test_a_trial_that_fails_does_not_end_the_search_and_is_blamed_for_itself_alone(
+    tmp_path: Path,
+) -> None:
+    script = Script(FASTER, ends=fails_with("precision", "bf16", CRASH, "measure"))
+    result = found(begin(tmp_path, script, KNOBS), 300.0)
+
+    assert result.finding is Finding.FASTER
+    assert result.best["precision"] == "fp32"
+    crashed = [r for r in result.records if r.outcome is not Outcome.OK]
+    assert crashed
+    assert all(r.config["precision"] == "bf16" for r in crashed if r.outcome is Outcome.CRASHED)
+
+
+def test_out_of_memory_is_told_apart_and_the_search_goes_on(tmp_path: Path) -> None:
+    full = Ending(Outcome.OUT_OF_MEMORY, "the GPU's memory is full")
+    script = Script(FASTER, ends=fails_with("batch_size", 128, full, "measure"))
+    result = found(begin(tmp_path, script, KNOBS), 300.0)
+
+    assert result.finding is Finding.FASTER
+    assert Outcome.OUT_OF_MEMORY in {record.outcome for record in result.records}
+    assert result.best["batch_size"] == 64
+
+
+def test_a_config_that_fails_after_its_epoch_gives_way_to_the_next(tmp_path: Path) -> None:
+    script = Script(FASTER, ends=fails_with("precision", "bf16", CRASH, "rehearse"))
+    heard = Heard()
+    result = found(begin(tmp_path, script, KNOBS), 400.0, heard)
+
+    assert result.finding is Finding.FASTER
+    assert result.best["precision"] == "fp32"
+    assert result.best["num_workers"] == 1
+    assert any("precision=bf16" in warning for warning in heard.warnings)
+
+
+def test_a_candidate_that_fails_twice_in_fresh_processes_is_not_recommended(tmp_path: Path) -> None:
+    def ends(question: Question) -> Ending | None:
+        is_fast = question.config is not None and question.config["num_workers"] == 1
+        return CRASH if is_fast and question.kind == "open" else None
+
+    heard = Heard()
+    result = found(begin(tmp_path, Script(FASTER, ends=ends), KNOBS), 400.0, heard)
+
+    assert result.best["num_workers"] != 1
+    assert any("failed in a fresh process" in warning for warning in heard.warnings)
+
+
+def test_a_program_that_fails_as_it_is_written_is_said_to(tmp_path: Path) -> None:
+    searched = begin(tmp_path, Script(ends=lambda _: replace(CRASH, steps=0)), KNOBS)
+    with pytest.raises(ProgramError, match="by itself"):
+        found(searched)
+
+
+def test_a_program_that_trains_without_us_alone_is_said_to_be_our_defect(tmp_path: Path) -> None:
+    def ends(question: Question) -> Ending | None:
+        return CRASH if question.kind == "open" else None
+
+    with pytest.raises(ProgramError, match="defect of autotune"):
+        found(begin(tmp_path, Script(ends=ends), KNOBS))
+
+
+def test_a_knob_that_needs_a_fresh_process_is_confirmed_in_its_own(tmp_path: Path) -> None:
+    script = Script({"compile": {"default": 1.6}})
+    searched = begin(tmp_path, script, {"compile": ("off", "default")})
+    result = found(searched, 600.0)
+
+    assert result.finding is Finding.FASTER
+    assert result.best["compile"] == "default"
+    opened = [q.config for q in searched.machine.asked if q.kind == "open" and q.config]
+    assert {config["compile"] for config in opened} == {"off", "default"}
+
+
+def test_steps_of_seconds_are_measured_within_the_budget(tmp_path: Path) -> None:
+    script = Script(FASTER, samples_per_s=20.0, step_s=3.2)
+    searched = begin(tmp_path, script, KNOBS)
+    began_s = searched.machine.clock()
+    result = found(searched, 300.0)
+
+    assert result.finding in {Finding.FASTER, Finding.UNCONFIRMED, Finding.NO_GAIN}
+    assert len(result.records) > 1
+    assert searched.machine.clock() - began_s <= 300.0 * (1 + OVERDRAFT) + CLOSING_S
