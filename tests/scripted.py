@@ -16,6 +16,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self, cast
 
+from optuna.storages import InMemoryStorage
+
 from autotune.measurement.measurement import (
     Block,
     Interval,
@@ -40,6 +42,7 @@ from autotune.rig.wire import Progress, Ready, WindowPlan
 from autotune.tuning import search_dir, workflow
 from autotune.tuning.events import Events
 from autotune.tuning.search_dir import SearchDir
+from autotune.tuning.study import Study
 from autotune.tuning.surroundings import Surroundings
 from tests.made import make_head, make_profile, make_space
 
@@ -297,10 +300,16 @@ class Searched:
 
     machine: ScriptedMachine
     run: SearchDir
+    storage: InMemoryStorage
+
+    @property
+    def study(self) -> Study:
+        """The record, read anew."""
+        return Study.load(self.storage, search_dir.STUDY_NAME)
 
     def go_on(self, budget_s: float, events: Events | None = None) -> SearchResult:
         """Search, or go on searching."""
-        study = self.run.load_study()
+        study = self.study
         study.take_lease(force=True)
         return workflow.search(
             self.run, study, budget_s, events or Events(), self.machine.surroundings
@@ -313,5 +322,7 @@ def begin(
     """Return a search that has a record and has not begun."""
     run = search_dir.new("train", "train", folder)
     space = make_space(dict(knobs))
-    run.create_study(make_head(space, options=SearchOptions(180.0, seed=seed)))
-    return Searched(ScriptedMachine(script, seed), run)
+    storage = InMemoryStorage()  # one in a file takes longer than all the rest
+    head = make_head(space, options=SearchOptions(180.0, seed=seed))
+    Study.create(storage, search_dir.STUDY_NAME, head)
+    return Searched(ScriptedMachine(script, seed), run, storage)

@@ -264,7 +264,10 @@ def confirm(
         first = Side.BASELINE if len(rounds) % 2 == 0 else Side.WINNER
         outcome = _round(plan, first)
         if isinstance(outcome, Ending):
-            return confirmation or outcome
+            was_ended = outcome.outcome in ENDED_BY_US
+            if confirmation is not None and (was_ended or confirmation.says_enough):
+                return confirmation
+            return outcome  # one process that ran the winner, and one that failed, prove nothing
         keep(outcome)
         rounds.append(outcome)
 

@@ -36,6 +36,7 @@ from autotune.tuning.sampler import distributions, holding, make_sampler
 __all__ = ["Study", "Trial"]
 
 Value = TypeVar("Value")
+Storage = str | optuna.storages.BaseStorage  # an URL, or what Optuna makes of one
 MEMORY_OUTCOMES = {Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY, Outcome.SHARED_MEMORY}
 
 
@@ -45,9 +46,12 @@ class Study:
     def __init__(self, study: optuna.Study, seed: int) -> None:
         self._study = study
         self._sampler = make_sampler(seed)
+        # A record is written once and read before and after each trial: parsing all of them
+        # again each time took half of a search's own time.
+        self._records: dict[int, TrialRecord] = {}
 
     @classmethod
-    def create(cls, storage: str, name: str, head: SearchInfo) -> Study:
+    def create(cls, storage: Storage, name: str, head: SearchInfo) -> Study:
         """Make a new study; raises optuna.exceptions.DuplicatedStudyError if the name is taken."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = cls(
@@ -58,7 +62,7 @@ class Study:
         return study
 
     @classmethod
-    def load(cls, storage: str, name: str) -> Study:
+    def load(cls, storage: Storage, name: str) -> Study:
         """Open an existing study.
 
         Raises:
@@ -146,11 +150,10 @@ class Study:
     @property
     def records(self) -> list[TrialRecord]:
         """The trials that were measured or failed, in order; the first is the baseline."""
-        return [
-            _read(TrialRecord, trial.user_attrs["record"])
-            for trial in self._study.get_trials(deepcopy=False)
-            if "record" in trial.user_attrs
-        ]
+        for trial in self._study.get_trials(deepcopy=False):
+            if trial.number not in self._records and "record" in trial.user_attrs:
+                self._records[trial.number] = _read(TrialRecord, trial.user_attrs["record"])
+        return [self._records[number] for number in sorted(self._records)]
 
     def take_lease(self, *, force: bool = False) -> None:
         """Mark this run as worked on by this process, and clear up after one that died.

@@ -24,9 +24,11 @@ def main(reduction: str, out: str) -> None:
                 optimizer.zero_grad()
                 loss = loss_of(model(inputs), targets)
                 loss.backward()
-                before = model.bias.detach().clone()
+                before = model.weight.detach().double()
                 optimizer.step()
-                length = float((model.bias.detach() - before) / model.bias.grad)
+                moved = model.weight.detach().double() - before
+                gradient = model.weight.grad.double()  # of one value alone, rounding may be most
+                length = float((moved * gradient).sum() / (gradient * gradient).sum())
                 file.write(f"{len(inputs)} {-length:.9f}\n")
 
 

@@ -207,7 +207,7 @@ def test_a_program_that_ends_during_a_window_still_gives_what_was_measured(tmp_p
 
 
 def test_a_program_with_its_own_autocast_is_recognised(tmp_path: Path) -> None:
-    with open_rig(tmp_path, "program_autocast.py") as opened:
+    with open_rig(tmp_path, "own_autocast.py") as opened:
         assert opened.profile.program_autocast == "bfloat16"
         assert opened.base.baseline["precision"] == "bf16"
         assert opened.base.program_autocast

@@ -17,7 +17,7 @@ from autotune.rig.terminal import Terminal
 # Reads and asks in every way that a training script may; what it found goes to a file.
 VISITS = """
 import getpass, json, os, sys, tty
-from autotune import terminal
+from autotune.rig import terminal
 terminal.take()
 def asked(*prompts):
     for prompt in prompts:
@@ -47,12 +47,12 @@ open(sys.argv[1], "w").write(json.dumps(found))
 HOLDS = """
 import signal, sys, time
 from pathlib import Path
-from autotune import processes
+from autotune.rig import processes
 from autotune.program.program import LaunchPlan
 from autotune.rig.terminal import Terminal
 log = Path(sys.argv[1])
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and children inherit that
-child = "from autotune import terminal; import time; terminal.take(); print(1); time.sleep(600)"
+child = "from autotune.rig import terminal; import time; terminal.take(); print(1); time.sleep(600)"
 held = Terminal(log)
 process = processes.start(LaunchPlan((sys.executable, "-c", child), "."), log, held)
 while not log.read_bytes():

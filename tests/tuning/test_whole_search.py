@@ -174,7 +174,7 @@ def test_a_search_that_was_killed_goes_on_where_it_stood(tmp_path: Path, phase: 
     searched = begin(tmp_path, Script(FASTER), KNOBS)
     with pytest.raises(Killed):
         found(searched, 300.0, Heard(on=phase, act=kill))
-    before = searched.run.load_study().records
+    before = searched.study.records
 
     heard = Heard()
     result = found(searched, 600.0, heard)
@@ -220,7 +220,11 @@ def test_a_config_that_fails_after_its_epoch_gives_way_to_the_next(tmp_path: Pat
     assert any("precision=bf16" in warning for warning in heard.warnings)
 
 
-def test_a_candidate_that_fails_twice_in_fresh_processes_is_not_recommended(tmp_path: Path) -> None:
+def test_a_candidate_whose_own_processes_fail_gives_way_to_the_next_and_that_is_said(
+    tmp_path: Path,
+) -> None:
+    """A process that was started as written ran it; it is confirmed only where its own does, too."""
+
     def ends(question: Question) -> Ending | None:
         is_fast = question.config is not None and question.config["num_workers"] == 1
         return CRASH if is_fast and question.kind == "open" else None

@@ -41,10 +41,10 @@ FORMS = (
 START = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[3])!r})
-from autotune.inside import launch
+from autotune.inside import run_program
 from autotune.program.line import read
 del sys.path[0]
-launch.run(read(sys.argv[2:]).program, launch.RecordedConfig({{}}))
+run_program.run(read(sys.argv[2:]).program, run_program.RecordedConfig({{}}))
 """
 
 

@@ -19,7 +19,7 @@ from tests.rig.fence.ordinary import NOBODY
 from tests.rig.fence.writers import UNSEEN, WRITERS, prepare
 
 HERE = Path(__file__).parent
-REPOSITORY = HERE.parents[1]
+REPOSITORY = HERE.parents[2]
 IS_ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not IS_ROOT, reason="only root can become all these users")
 

@@ -1,0 +1,124 @@
+"""What a user reads of a whole search: the console on stderr, the report on stdout.
+
+The search runs on the scripted machine, so each line can be compared with what is true.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from autotune.cli import search_report
+from autotune.cli.console import Console
+from autotune.measurement.outcome import Ending, Outcome
+from autotune.program.config import KnobValue
+from autotune.results.result import Finding, SearchResult
+from tests.scripted import Question, Script, begin
+
+KNOBS: dict[str, tuple[KnobValue, ...]] = {
+    "num_workers": (0, 1, 2),
+    "batch_size": (64, 128),
+    "precision": ("fp32", "bf16"),
+}
+TRIAL = re.compile(
+    r"^ +(\d+)  (\d+\.\d\d)x \[(.*), (.*)\]  ([\d,]+) samples/s  (\S.*)$", re.MULTILINE
+)
+
+
+def searched(folder: Path, script: Script, budget_s: float = 300.0) -> SearchResult:
+    console = Console()
+    try:
+        return begin(folder, script, KNOBS).go_on(budget_s, console)
+    finally:
+        console.end()
+
+
+def test_the_console_tells_each_phase_in_order_and_each_trial_as_it_was_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = searched(tmp_path, Script({"num_workers": {1: 1.5, 2: 1.3}}))
+    said = capsys.readouterr().err
+
+    order = (
+        "run train, budget",
+        "Nothing is written.",
+        "baseline\n",
+        "samples/s as written",
+        "searching\n",
+        "rehearsing\n",
+        "confirming\n",
+    )
+    places = [said.index(text) for text in order]
+    assert places == sorted(places)
+    rows = {
+        int(number): (float(speedup), changes)
+        for number, speedup, _, _, _, changes in TRIAL.findall(said)
+    }
+    measured = [r for r in result.records[1:] if r.speedup is not None]
+    assert len(rows) == len(measured)
+    for number, record in enumerate(result.records):
+        if number and record.speedup is not None:
+            speedup, changes = rows[number]
+            assert speedup == pytest.approx(record.speedup.estimate, abs=0.006)
+            for knob, value in record.config.changes_from(result.baseline).items():
+                assert f"{knob}={value}" in changes
+
+
+def test_a_claim_is_printed_with_its_interval_the_change_and_how_to_use_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = searched(tmp_path, Script({"num_workers": {1: 1.5}}))
+    assert result.finding is Finding.FASTER
+    capsys.readouterr()
+
+    search_report.show(result, Path("best.yaml"))
+
+    said = capsys.readouterr().out
+    assert f"{result.speedup.estimate:.2f}x faster" in said
+    assert f"[{result.speedup.low:.2f}, {result.speedup.high:.2f}]" in said
+    assert "num_workers: 0 → 1" in said
+    assert "autotune run best.yaml" in said
+
+
+def test_where_nothing_was_found_the_report_says_so_and_names_no_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slower = Script(
+        {"num_workers": {1: 0.7, 2: 0.6}, "precision": {"bf16": 0.7}, "batch_size": {128: 0.8}}
+    )
+    result = searched(tmp_path, slower)
+    assert result.finding is Finding.NO_GAIN
+    capsys.readouterr()
+
+    search_report.show(result, Path("best.yaml"))
+
+    said = capsys.readouterr().out
+    assert "No significant gain" in said
+    assert "x faster" not in said
+    assert "Use it" not in said
+
+
+def test_where_all_configs_fail_the_report_says_that_nothing_was_measured_and_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = Ending(Outcome.OUT_OF_MEMORY, "the GPU's memory is full")
+
+    def ends(question: Question) -> Ending | None:
+        is_baseline = question.config is None or question.config["batch_size"] == 64
+        return None if is_baseline and _is_as_written(question) else full
+
+    result = searched(tmp_path, Script(ends=ends), 120.0)
+    capsys.readouterr()
+    search_report.show(result, Path("best.yaml"))
+
+    said = capsys.readouterr().out
+    assert result.has_measured_nothing
+    assert "Nothing could be measured" in said
+    assert "the GPU's memory is full" in said
+
+
+def _is_as_written(question: Question) -> bool:
+    config = question.config
+    return config is None or (config["num_workers"], config["precision"]) == (0, "fp32")
