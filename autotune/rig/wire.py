@@ -156,7 +156,7 @@ class Doubted:
     """Something about the program that the user should read."""
 
     sentence: str
-    kind: Literal["widen_for_disturbance"] = "widen_for_disturbance"
+    kind: Literal["doubted"] = "doubted"
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ MESSAGES: dict[str, ToRig | FromRig] = {
         devices={"/home": 2050},
         max_scratch_bytes=1 << 33,
     ),
-    "widen_for_disturbance": Doubted("data.bin is copied first."),
+    "doubted": Doubted("data.bin is copied first."),
     "asked input": AskedInput("Where is the data set?"),
     "measure": Measure(SETTING, WindowPlan(0.5, 6.0, 0.6, 3.0, 0.015, give_up_below=812.5)),
     "a numbered question": Measure(SETTING, WindowPlan(1, 2, 3, 4), 7),
