@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests import rigging
+from tests import rigging, warm
 
 # A scratch root of this run's own, so that another run beside it is not taken for a leak.
 os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="at-", dir="/tmp")
@@ -53,6 +53,19 @@ def _nothing_leaks(_fence: None) -> Iterator[None]:
 
 
 @pytest.fixture
+def warm_starts(request: pytest.FixtureRequest, _nothing_leaks: None) -> Iterator[None]:
+    """Copies of a process that has imported torch are started where our interpreter would be.
+
+    Not for a test that is marked ``real_starts``.
+    """
+    if request.node.get_closest_marker("real_starts"):
+        yield
+        return
+    with warm.copies():
+        yield
+
+
+@pytest.fixture
 def programs() -> Path:
     """The folder of tiny training programs."""
     return PROGRAMS
@@ -77,7 +90,8 @@ def _without_libraries(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _children() -> set[int]:
-    return {child.pid for child in psutil.Process().children(recursive=True)}
+    everyone = {child.pid for child in psutil.Process().children(recursive=True)}
+    return everyone - warm.nursery_pids()
 
 
 def _scratch() -> set[Path]:

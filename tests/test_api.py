@@ -11,6 +11,8 @@ from autotune.errors import BudgetError, ProgramError, UsageError
 from tests.programs import functions
 from tests.rigging import PROGRAMS, base_setting, open_rig, write_best
 
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
 NOTEBOOK = """
 import autotune
 from autotune.errors import BudgetError

@@ -12,6 +12,8 @@ from autotune.program.config import KnobValue
 from autotune.rig.wire import WindowPlan
 from tests.rigging import OpenRig, open_rig
 
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
 PLAN = WindowPlan(warmup_min_s=0.5, warmup_max_s=6.0, window_min_s=0.5, window_max_s=2.0)
 
 

@@ -13,6 +13,8 @@ from autotune.rig.rig import Rig
 from autotune.rig.wire import Ready
 from tests.rigging import fence, never, write_best
 
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 

@@ -19,6 +19,8 @@ from autotune.tuning.trial_runner import TrialRunner
 from tests.made import make_hardware
 from tests.rigging import PROGRAMS, base_setting, never
 
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
 TRACE = 'File "/home/user/train.py", line {}, in train'
 
 

@@ -16,7 +16,7 @@ from autotune.results.result import Finding
 from autotune.tuning.budget import OVERDRAFT
 from tests.rigging import PROGRAMS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.usefixtures("warm_starts"), pytest.mark.slow, pytest.mark.timeout(120)]
 SLACK_S = 2.0  # for files and processes, where several tests run on two cores
 
 

@@ -19,6 +19,8 @@ from autotune.program.config import KnobValue
 from tests.rigging import PROGRAMS, open_rig
 from tests.watching_search import StopsAfter
 
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
 FLAGGED = str(PROGRAMS / "flagged.py")
 
 

@@ -13,6 +13,8 @@ from autotune.machine import hardware
 from autotune.program.config import KnobValue
 from tests.rigging import open_rig
 
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
 Changes = Mapping[str, KnobValue]
 ALL: dict[str, KnobValue] = {
     "num_workers": 1,

@@ -25,7 +25,7 @@ from autotune.tuning import search_dir
 from tests.rigging import PROGRAMS
 from tests.watching_search import StopsAfter
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.usefixtures("warm_starts"), pytest.mark.slow, pytest.mark.timeout(400)]
 TOP_LEVEL = [
     "version", "program", "config", "baseline", "speedup", "throughput", "memory", "learning",
     "hardware", "versions", "search",

@@ -17,6 +17,8 @@ from autotune.program.config import KnobValue
 from autotune.program.profile import Profile
 from tests.rigging import PROGRAMS, OpenRig, open_rig, write_best
 
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
 # Script, its library, samples in a batch, steps of the whole training with the batch and the
 # accumulation doubled: 10 in each epoch of 40 as written; 13, the last of half a group, of 50.
 CASES = {

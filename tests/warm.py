@@ -1,10 +1,18 @@
 """Processes that begin as copies of one that has imported torch: a start takes milliseconds.
 
-For tests of how processes *end*, which need many of them, and no start of an interpreter. In a
-process that called ``begin()``, whatever starts our own interpreter gets a copy of it instead,
-with the arguments, environment, descriptors, folder and session that were asked for. Before a copy
-runs what changes torch (``CHANGES``) it leaves an untouched one behind, its nursery, of which what
-it starts is copied: a child of its own all the same (CLONE_PARENT of clone(2)).
+For tests that need a running program, and not its start. Two ways lead here:
+
+- In a process that called ``begin()``, whatever starts our own interpreter gets a copy of this
+  process instead, with the arguments, environment, descriptors, folder and session asked for.
+- Within ``copies()``, a process of its own, the nursery, starts the copies. It imports torch once
+  for all tests of a worker; this process stays as it is.
+
+Before a copy runs what changes torch (``CHANGES``) it leaves an untouched copy behind, a nursery,
+of which whatever it starts is copied. Copies are children of the process that asked for them all
+the same (CLONE_PARENT of clone(2)).
+
+A copy differs from a fresh process in what is read when libraries load: /proc/PID/environ is the
+nursery's, and a preloaded library is not there. Tests of such things start real processes.
 """
 
 from __future__ import annotations
@@ -24,8 +32,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -50,17 +59,25 @@ CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine(), -1)  # of Linux
 CLONE_PARENT = 0x8000
 VALUED = ("-X", "-W")
 
+ROOT = Path(__file__).parents[1]
+
 _fork_exec: Callable[..., int] = _posixsubprocess.fork_exec
 _path: list[str] = []
+_asking = threading.Lock()
 
 
 def begin() -> None:
     """Import what is slow, and take the place of the system's way to start processes."""
+    _warm_up()
+    _start_by(_copied)
+
+
+def _warm_up() -> None:
+    """Import what is slow; what replaces a process by our interpreter keeps the process."""
     _path[:] = sys.path
     for name in PRELOADED:
         __import__(name)
     gc.freeze()
-    _start_by(_copied)
     os.execve = _replaced
     os.execv = lambda path, argv: _replaced(path, argv, os.environ)
 
@@ -72,6 +89,41 @@ def _start_by(fork_exec: Callable[..., int]) -> None:
         setattr(module, name, fork_exec)
 
 
+@contextmanager
+def copies() -> Iterator[None]:
+    """Start copies of a nursery where our own interpreter is to be started."""
+    if CLONE < 0:  # an architecture whose number of clone(2) is not known here
+        yield
+        return
+    _start_by(_copied_by(_nursery()[1]))
+    try:
+        yield
+    finally:
+        _start_by(_fork_exec)
+
+
+def nursery_pids() -> set[int]:
+    """Return the nursery of this process, which lives as long as it does."""
+    return {_nursery()[0].pid} if _nursery.cache_info().currsize else set()
+
+
+@cache
+def _nursery() -> tuple[subprocess.Popen[bytes], socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        command = [sys.executable, "-m", "tests.warm", str(theirs.fileno())]
+        # numpy's OpenBLAS starts threads where it is imported; a copy would wait for their locks
+        alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=ROOT, env=alone)
+
+    def end() -> None:
+        ours.close()
+        process.wait()
+
+    atexit.register(end)
+    return process, ours
+
+
 def _leave_nursery() -> None:
     """Leave an untouched copy behind, of which all that starts from here on is copied."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -79,9 +131,15 @@ def _leave_nursery() -> None:
         ours.close()
         _nurse(theirs)
     theirs.close()
+    _start_by(_copied_by(ours))
+
+
+def _copied_by(nursery: socket.socket) -> Callable[..., int]:
+    """Return what does as ``_posixsubprocess.fork_exec`` does, by asking a nursery."""
 
     def copied(args: Sequence[Any], executables: Sequence[bytes], *more: Any) -> int:
-        if not _is_ours(executables[0]):
+        needs_a_real_one = any(callable(one) for one in more[14:])  # a function to run before exec
+        if needs_a_real_one or not _is_ours(executables[0]):
             return _fork_exec(args, executables, *more)
         (_, pass_fds, cwd, env, stdin, _, _, stdout, _, stderr, _, failed, _, session) = more[:14]
         stdio = (own if own >= 0 else n for n, own in enumerate((stdin, stdout, stderr)))
@@ -94,10 +152,11 @@ def _leave_nursery() -> None:
             "session": bool(session),
             "fds": list(fds),
         }
-        socket.send_fds(ours, [json.dumps(wanted).encode()], list(fds.values()))
-        return int(ours.recv(64))
+        with _asking:  # several threads may start processes
+            socket.send_fds(nursery, [json.dumps(wanted).encode()], list(fds.values()))
+            return int(nursery.recv(64))
 
-    _start_by(copied)
+    return copied
 
 
 def _nurse(requests: socket.socket) -> NoReturn:
@@ -194,6 +253,8 @@ def _interpret(argv: Sequence[str], variables: Any) -> NoReturn:
         has_safe_path |= words[0] == "-P"
         del words[: 1 + (words[0] in VALUED)]
     sys.path[:] = _path
+    if (threads := variables.get("OMP_NUM_THREADS", "")).isdigit():  # OpenMP has read it before
+        sys.modules["torch"].set_num_threads(int(threads))
     code = 0
     try:
         _execute(words, has_safe_path=has_safe_path)
@@ -237,3 +298,10 @@ def _execute(words: list[str], *, has_safe_path: bool) -> None:
     loader = importlib.machinery.SourceFileLoader("__main__", str(Path.cwd() / words[0]))
     vars(main).update(__file__=words[0], __loader__=loader)
     exec(compile(Path(words[0]).read_bytes(), words[0], "exec"), vars(main))
+
+
+if __name__ == "__main__":
+    _warm_up()
+    threads = [*Path("/proc/self/task").iterdir()]
+    assert len(threads) == 1, "copies would wait for the locks of others"
+    _nurse(socket.socket(fileno=int(sys.argv[1])))

@@ -14,6 +14,8 @@ from autotune.cli.app import app
 from autotune.knobs import registry
 from tests.rigging import PROGRAMS, write_best
 
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
 README = Path(__file__).parents[2] / "README.md"
 
 
@@ -169,6 +171,7 @@ def test_a_best_yaml_of_a_later_version_or_with_mistakes_is_refused_with_lines(
     assert re.search(r"best.yaml:\d+: Unknown knob 'num_wrokers'. Did you mean 'num_workers'", said)
 
 
+@pytest.mark.real_starts
 def test_run_passes_arguments_output_and_exit_code_through(workplace: Path) -> None:
     write_best(workplace / "best.yaml", baseline={"num_workers": 0})
     script = workplace / "echo.py"

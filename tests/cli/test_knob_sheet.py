@@ -12,6 +12,8 @@ from autotune.machine.hardware import Hardware
 from tests.made import MACHINES, make_profile
 from tests.rigging import PROGRAMS
 
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
 README = Path(__file__).parents[2] / "README.md"
 
 

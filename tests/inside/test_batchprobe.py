@@ -16,6 +16,8 @@ from autotune.measurement.measurement import BatchEffect
 from autotune.program.lr import LrRule
 from tests.rigging import base_setting, open_rig
 
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
 
 def probed(reduction: str, before: int, after: int, clip: float = math.inf) -> BatchEffect:
     """Train before and after the batch changes; return what the probe says."""

@@ -12,6 +12,8 @@ from autotune.program.profile import LoaderFacts
 from autotune.results import bestfile
 from tests.rigging import PROGRAMS, open_rig, write_best
 
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
 STEPS = 20
 EPOCHS = "2"
 PROGRAM = PROGRAMS / "plain.py"

@@ -20,6 +20,8 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
 from tests.rigging import OpenRig, base_setting, open_rig
 
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
 SPACE = "full"
 DEBUGGING = """
 version: 1

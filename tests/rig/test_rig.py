@@ -21,10 +21,13 @@ from tests.made import make_measurement
 from tests.pictures import picture
 from tests.rigging import PROGRAMS, SHORT, fence, never, open_rig, setting_with
 
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
 if TYPE_CHECKING:
     from autotune.rig.wire import Phase
 
 
+@pytest.mark.real_starts
 def test_many_configs_are_measured_live_in_one_process(tmp_path: Path) -> None:
     with open_rig(tmp_path, "slow_items.py") as opened:
         assert opened.rig.pid is not None
@@ -77,6 +80,7 @@ def test_a_program_without_a_loader_is_counted_at_its_root_module(tmp_path: Path
     assert measurement.wait_share == 0
 
 
+@pytest.mark.real_starts
 def test_a_program_that_writes_its_weights_itself_is_measured_and_gets_workers_live(
     tmp_path: Path,
 ) -> None:
@@ -272,6 +276,7 @@ def test_silence_between_epochs_is_no_hang(tmp_path: Path, monkeypatch: pytest.M
         assert ending.reason == f"no step for {silent_s} s"
 
 
+@pytest.mark.real_starts
 def test_closing_a_rig_leaves_no_process(tmp_path: Path) -> None:
     with open_rig(tmp_path, "slow_items.py") as opened:
         opened.measured(num_workers=2)

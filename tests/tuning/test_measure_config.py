@@ -20,6 +20,8 @@ from tests.made import A100, HARDWARE, PROGRAM, make_hardware, make_measurement,
 from tests.rigging import PROGRAMS, open_rig, write_best
 from tests.scripted import Script, ScriptedMachine
 
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
 SCRIPT = str(PROGRAMS / "slow_items.py")
 
 

@@ -29,6 +29,8 @@ from tests.made import make_loader, make_record, make_setting, storage_in
 from tests.rigging import PROGRAMS, fence, never
 from tests.tuning.test_session import BASE, OTHER, RESOLVED, Clock, Made, baseline, made, tell
 
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
 PASSED = Rehearsal(Seen(6, 2, 1, "as planned"))
 TRACE = (
     'File "/home/user/train.py", line {}, in evaluate\n  File "/x/site-packages/torch/a.py", line 1'

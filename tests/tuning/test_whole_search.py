@@ -223,7 +223,7 @@ def test_a_config_that_fails_after_its_epoch_gives_way_to_the_next(tmp_path: Pat
 def test_a_candidate_whose_own_processes_fail_gives_way_to_the_next_and_that_is_said(
     tmp_path: Path,
 ) -> None:
-    """A process that was started as written ran it; it is confirmed only where its own does, too."""
+    """A process that was started as written ran it; its own must run it, too."""
 
     def ends(question: Question) -> Ending | None:
         is_fast = question.config is not None and question.config["num_workers"] == 1

@@ -19,6 +19,8 @@ from autotune.rig.wire import Ready, WindowPlan
 from tests.made import make_loader
 from tests.rigging import PROGRAMS, SHORT, fence, never
 
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
 BASELINE = Config({"strategy": "single", "world_size": 1, "num_threads": 1, "batch_size": 32})
 LONG = WindowPlan(warmup_min_s=0.0, warmup_max_s=30.0, window_min_s=20.0, window_max_s=30.0)
 

@@ -20,6 +20,8 @@ from autotune.rig.rig import Rig
 from autotune.rig.wire import Ready
 from tests.rigging import PROGRAMS, SHORT, fence, never, open_rig, setting_with
 
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
 # Script, by what it distributes itself, samples in a batch of each rank
 CASES = {
     "torchrun": ("own_ddp.py", "DistributedDataParallel", 32),

@@ -27,6 +27,8 @@ from tests.knobs.strategies.test_faults import setting_of
 from tests.rig.test_local_ranks import LAUNCHER
 from tests.rigging import SHORT, never, open_rig
 
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
 # Brings up loopback, then tries addresses; in a network namespace of its own
 STRANGER = """
 import fcntl, socket, struct, sys
@@ -90,6 +92,7 @@ def standing(tmp_path: Path, way: str) -> Iterator[Standing]:
 
 
 @pytest.mark.parametrize("way", ["ours", "own"])
+@pytest.mark.real_starts
 def test_ranks_of_one_machine_listen_on_loopback_and_hear_no_stranger(
     tmp_path: Path, way: str
 ) -> None:

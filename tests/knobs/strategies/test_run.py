@@ -18,6 +18,8 @@ from autotune.program.config import KnobValue
 from tests.made import make_loader
 from tests.rigging import PROGRAMS, write_best
 
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
 AUTOTUNE = (sys.executable, "-m", "autotune")
 
 

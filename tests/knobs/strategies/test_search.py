@@ -10,7 +10,7 @@ import autotune
 from tests.rigging import PROGRAMS
 from tests.watching_search import StopsAfter
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.usefixtures("warm_starts"), pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 def test_strategies_and_ranks_move_together_and_are_told_about(workplace: Path) -> None:

@@ -25,6 +25,8 @@ from tests.knobs.strategies.test_faults import _marked
 from tests.made import make_hardware, make_loader, make_profile
 from tests.rigging import PROGRAMS, SHORT, base_setting, fence, never, write_best
 
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
 # Script, its arguments, what starts its ranks, and how the second one fails
 CASES = {
     "spawn": (

@@ -25,6 +25,8 @@ from autotune.tuning.start.first_start import Started, examined, is_piped, obser
 from tests.cli.test_app import complaint, run
 from tests.made import PROGRAM, make_profile, make_setting
 
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
 READY = Ready(make_profile(), 1.0)
 ENDED = Ending(Outcome.RAN_OUT, "the program ended after 0 steps")
 OTHERWISE = Ending(Outcome.CRASHED, "OSError: no such folder", 'File "/home/user/train.py", line 9')
