@@ -1,4 +1,8 @@
-"""autotune finds the fastest safe configuration for a PyTorch training program on this machine."""
+"""Find the fastest safe configuration for a PyTorch training program on this machine.
+
+The public interface is ``search()``, ``apply()``, ``Config`` and ``SearchResult``. Importing the
+package stays cheap, because all but ``Config`` is loaded when it is first used.
+"""
 
 from __future__ import annotations
 
@@ -17,27 +21,30 @@ __version__ = "0.1.0"
 
 
 def apply(path: str | Path, *, allow_env: Collection[str] = ()) -> None:
-    """Apply a best.yaml to this process; call it before the model and the loaders are built.
+    """Apply a best.yaml to this process.
 
-    Warns on stderr when hardware or versions differ from those of the search. Under ``autotune
-    search`` and ``autotune run`` it does nothing: there autotune steers the program already.
+    Call it before the model and the loaders are built. It warns on stderr if hardware or versions
+    differ from those of the search. Under ``autotune search`` and ``autotune run`` it does nothing,
+    because autotune already steers the program there.
 
     Args:
         path: The file that a search wrote.
-        allow_env: Environment variables that it may set although they load code, such as
+        allow_env: Environment variables that the file may set although they load code, such as
             ``["LD_PRELOAD"]``.
 
     Raises:
-        FileFormatError: when the file is unreadable or wrong, with the lines.
-        UsageError: when it sets variables that load code and are not allowed.
+        FileFormatError: The file cannot be read or has faults; the message names the lines.
+        UsageError: The file sets variables that load code and are not allowed, or it needs several
+            ranks, which only ``autotune run`` can start.
     """
+    # Imports torch, which the parent process of a search must not do.
     from autotune.inside.train import apply as apply_inside
 
     apply_inside(Path(path), [allow_env] if isinstance(allow_env, str) else allow_env)
 
 
 def __getattr__(name: str) -> object:
-    """Import what needs heavy packages only when it is used."""
+    """Import ``search`` and ``SearchResult`` on first use, because they need heavy packages."""
     if name == "search":
         from autotune.api import search
 

@@ -1,4 +1,4 @@
-"""``python -m autotune``: the same as the command ``autotune``."""
+"""``python -m autotune``, which is the same as the command ``autotune``."""
 
 from autotune.cli.app import main
 

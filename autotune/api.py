@@ -1,4 +1,9 @@
-"""search(): the Python call, and what the command line shares with it."""
+"""The Python interface: search() and resume().
+
+The commands ``autotune search`` and ``autotune resume`` call these functions too, so both
+interfaces check arguments and raise errors in the same way. Nothing is printed here; a caller who
+wants to follow the search passes *events*.
+"""
 
 from __future__ import annotations
 
@@ -52,42 +57,52 @@ def search(
     fence: FenceOptions = STRONGEST,
     events: Events | None = None,
 ) -> SearchResult:
-    """Search the fastest config of a training program on this machine.
+    """Search for the fastest config of a training program on this machine.
+
+    The program runs unmodified in separate processes, behind a fence that keeps its trials from
+    changing the user's files. Everything that is found is recorded in a run directory below
+    ``.autotune/``, from which ``resume()`` continues.
 
     Args:
         program: Path of a script, ``"file.py:function"``, ``"module:function"``, or a function. A
-            function with a parameter named ``config`` receives a ``Config``; what it reads from it
-            is applied by itself alone.
-        command: Instead of *program*, the line that starts it, whole: ``["torchrun",
-            "--nproc-per-node", "2", "train.py"]``, or text that is parted as a shell would.
+            function with a parameter named ``config`` receives a ``Config``; the values it reads
+            from that are applied by the function alone.
+        command: The complete command line that starts the program, instead of *program*: a list
+            such as ``["torchrun", "--nproc-per-node", "2", "train.py"]``, or text that is split as
+            a shell would.
         args: The program's arguments.
         space: Name of a shipped search space, path of a YAML file, or a SearchSpace.
-        budget: Wall time for all, confirmation included: seconds, or text such as ``"3m"``.
-        tune: Search these knobs only.
-        fix: Hold knobs at a value in every config but the baseline.
+        budget: Wall time for everything including the confirmation: seconds, or text such as
+            ``"3m"``.
+        tune: Search only these knobs. None searches all knobs of the space.
+        fix: Values at which knobs are held in every config except the baseline.
         values: Candidate values for knobs, instead of those that autotune would choose.
-        arg: Values for flags of the program's own, or for keywords of the function:
+        arg: Candidate values for the program's command-line flags or the function's keywords:
             ``{"--hidden": [128, 256]}``, ``{"hidden": [128, 256]}``.
-        auto_arg: Take flags of the program's own for knobs that cannot be reached otherwise.
-        env: Values for environment variables.
-        lr_rule: ``"linear"``, ``"sqrt"`` or ``"none"``; by default the optimizer's family decides.
-        keep_global_batch: Leave the samples of a step, and so the learning rate, as they are.
-        max_global_batch: The most samples of a step; by default eight times the program's own.
-        ranks: The program wants a launcher: torchrun starts it with so many ranks.
+        auto_arg: Use the program's flags for knobs that autotune cannot set directly.
+        env: Candidate values for environment variables.
+        lr_rule: How learning rates follow the batch size: ``"linear"``, ``"sqrt"`` or ``"none"``.
+            By default the optimizer's family decides.
+        keep_global_batch: Keep the samples per step, and therefore the learning rate, unchanged.
+        max_global_batch: The most samples per step; by default eight times the program's own.
+        ranks: Number of ranks with which torchrun starts the program; None starts one process.
         name: Name of the run directory below ``.autotune/``.
-        output: Where to write best.yaml besides the run directory; None writes it nowhere else.
-        seed: Seeds the sampler.
+        output: Where to write best.yaml in addition to the run directory; None writes no second
+            copy.
+        seed: Seed of the sampler.
         fence: What keeps trials from changing files; by default the strongest that works here.
-        events: Told what happens, as the command line's console is; None tells nobody.
+        events: Receives what happens during the search, as the console does on the command line.
+            None discards it.
 
     Returns:
-        The result. Its ``best`` is the baseline where no gain was confirmed.
+        The result. Its ``best`` is the baseline if no gain was confirmed.
 
     Raises:
-        UsageError: when an argument is wrong.
-        ProgramError: when the program fails by itself or trains no step.
-        BudgetError: when the budget ends before the baseline is measured.
-        FenceError: when nothing here keeps trials from changing files.
+        UsageError: An argument is wrong.
+        ProgramError: The program fails by itself, or does not make a step.
+        BudgetError: The budget ends before the baseline is measured.
+        FenceError: No mechanism here keeps trials from changing files. The run directory is
+            removed.
     """
     searched = space if isinstance(space, SearchSpace) else spacefile.load(space)
     searched = _narrow(searched, tune, fix, values, keep_global_batch=keep_global_batch)
@@ -96,6 +111,7 @@ def search(
         searched = searched.use_flags()
     searched = searched.up_to_global_batch(max_global_batch)
     budget_s = parse_duration(budget) if isinstance(budget, str) else float(budget)
+    # Checked now, because a search of minutes must not end with a file that cannot be written.
     if output is not None and not os.access(Path(output).resolve().parent, os.W_OK):
         raise UsageError(f"'{output}' cannot be written: name another --output.")
     options = SearchOptions(budget_s, _lr_rule(lr_rule), seed, fence)
@@ -112,7 +128,7 @@ def search(
     study.take_lease()
     try:
         result = run_search(run, study, budget_s, events)
-    except FenceError:  # nothing was started
+    except FenceError:  # nothing was started, so there is nothing to resume either
         shutil.rmtree(run.path)
         raise
     return _finish(result, output)
@@ -126,18 +142,21 @@ def resume(
     force: bool = False,
     events: Events | None = None,
 ) -> SearchResult:
-    """Go on with a search that was stopped or killed; finished trials count.
+    """Continue a search that was stopped or killed; finished trials are not repeated.
 
     Args:
-        run_name: Name or path of the run; None takes the one worked on last.
-        budget: New total budget; None keeps the one that the search was started with.
-        output: Where to write best.yaml besides the run directory.
-        force: Take over a run from a process on another machine or container that has gone.
-        events: Told what happens, as the command line's console is; None tells nobody.
+        run_name: Name or path of the run; None takes the most recent one.
+        budget: New total budget, in which the time already spent counts; None keeps the original
+            one.
+        output: Where to write best.yaml in addition to the run directory; None writes no second
+            copy.
+        force: Take over a run whose process ran on another machine or container that no longer
+            exists. autotune cannot check there whether it is still alive.
+        events: Receives what happens during the search; None discards it.
 
     Raises:
-        RunDirectoryError: when there is no such run, another process works on it, or program or
-            machine have changed.
+        RunDirectoryError: There is no such run, another process works on it, or the program or the
+            machine has changed.
     """
     run = search_dir.find(run_name)
     study = run.load_study()
@@ -155,7 +174,11 @@ def _subject(
     program: str | os.PathLike[str] | Callable[..., Any] | Program | None,
     command: str | Sequence[str] | None,
 ) -> Sequence[str] | Callable[..., Any] | Program:
-    """Return what is to be searched: words, a function, or a program that was read."""
+    """Return what to search: the words of a command line, a function, or a Program.
+
+    Raises:
+        UsageError: Not exactly one of *program* and *command* was given.
+    """
     if (program is None) == (command is None):
         raise UsageError('Give a program or a command: search("train.py"), or search(command=[…]).')
     if command is not None:
@@ -171,12 +194,16 @@ def _begin(
     ranks: int | None,
     events: Events,
 ) -> tuple[search_dir.SearchDir, Program]:
-    """Find the program first: a mistyped path leaves no run directory behind."""
+    """Return the run directory and the program.
+
+    The program is read first, so that a mistyped path leaves no run directory behind.
+    """
     if callable(program):
         if not inspect.isfunction(program):
             raise UsageError(
-                f"{program!r} is no plain function. Wrap it: def train(): ... and pass that."
+                f"{program!r} is not a plain function. Wrap it: def train(): ... and pass that."
             )
+        # A function may have to be pickled into the run directory, so that is created first.
         run = search_dir.new(name, program.__name__)
         return run, replace(program_of(program, args, run.path), ranks=ranks)
     if isinstance(program, Program):
@@ -217,7 +244,7 @@ def _narrow(
 def _own_values(
     arg: Mapping[str, Iterable[object]], env: Mapping[str, Iterable[object]]
 ) -> dict[str, Iterable[object]]:
-    """Values of the program's own flags, keywords and variables, by the names of their knobs."""
+    """Return candidate values for the program's flags, keywords and variables, by knob name."""
     flags = {name if name.startswith("-") else KEYWORD + name: arg[name] for name in arg}
     return {**flags, **{f"${name}": env[name] for name in env}}
 

@@ -1,15 +1,17 @@
-"""Every error a user can meet; the command line turns each into an exit code and one message.
+"""Every error that autotune raises on purpose.
 
-    AutotuneError                   exit code 2: what was asked for cannot be done
+The command line turns each into one message and an exit code.
+
+    AutotuneError                   exit code 2: the request cannot be carried out
     ├── UsageError                  an option, name or value is wrong
     │   ├── FileFormatError         a YAML file is wrong (all its faults in one message)
     │   ├── RunDirectoryError       the run directory is missing, in use, or another program's
-    │   └── FenceError              nothing here protects the user's files from trials
+    │   └── FenceError              no mechanism here protects the user's files from trials
     ├── ProgramError                the program itself fails, or never trains a step
     ├── BudgetError                 the budget ends before the baseline is measured
-    └── RigError                    a rig could not be started or spoke nonsense (ours to mend)
+    └── RigError                    a rig broke the protocol, which is a defect of autotune
 
-Each message says what is wrong, the value, and the mend.
+Each message says what is wrong, quotes the value, and says how to fix it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from collections.abc import Iterable
 
 
 class AutotuneError(Exception):
-    """Base of all errors that autotune raises on purpose."""
+    """Base class of all errors that autotune raises on purpose."""
 
 
 class UsageError(AutotuneError):
@@ -27,19 +29,27 @@ class UsageError(AutotuneError):
 
 
 class FileFormatError(UsageError):
-    """A file that the user gave cannot be read as what it should be."""
+    """A file that the user gave does not have the required format.
+
+    The message lists all faults of the file with their lines.
+    """
 
 
 class RunDirectoryError(UsageError):
-    """The run directory is missing, in use by a living search, or holds another program."""
+    """The run directory is missing, in use by a running search, or belongs to another program."""
 
 
 class FenceError(UsageError):
-    """The system offers nothing that keeps trials from changing the user's files."""
+    """The system offers no mechanism that keeps trials from changing the user's files."""
 
 
 class ProgramError(AutotuneError):
-    """The user's program failed by itself or did not train; carries its own traceback."""
+    """The user's program fails by itself, or does not train.
+
+    Attributes:
+        program_traceback: The program's own traceback, which is shown before the message; empty if
+            it raised nothing.
+    """
 
     def __init__(self, message: str, program_traceback: str = "") -> None:
         super().__init__(message)
@@ -47,14 +57,17 @@ class ProgramError(AutotuneError):
 
 
 class BudgetError(AutotuneError):
-    """The budget is too short to measure anything."""
+    """The budget ended before the baseline was measured."""
 
 
 class RigError(AutotuneError):
-    """A rig did not start or did not keep the protocol."""
+    """A rig did not keep the protocol between it and its parent."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `` Did you mean 'x'?`` for the nearest known name, or an empty string."""
+    """Return `` Did you mean 'x'?`` for the most similar known name, or an empty string.
+
+    The text begins with a space, so that a message can append it to a sentence.
+    """
     close = difflib.get_close_matches(name, list(known), n=1)
     return f" Did you mean '{close[0]}'?" if close else ""

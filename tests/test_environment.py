@@ -86,8 +86,7 @@ def test_all_dangers_of_a_file_are_told_at_once_with_value_and_mend(tmp_path: Pa
         best.use(tmp_path / "best.yaml")
     first, second, mend = str(refusal.value).splitlines()
     assert first == (
-        f"{tmp_path}/best.yaml sets LD_PRELOAD='{EVIL}': "
-        "the dynamic linker loads or finds libraries by it."
+        f"{tmp_path}/best.yaml sets LD_PRELOAD='{EVIL}': it tells the dynamic linker what to load."
     )
     assert "PYTHONPATH='/tmp/evil'" in second
     assert "--allow-env LD_PRELOAD,PYTHONPATH" in mend
@@ -181,8 +180,8 @@ def test_knobs_that_set_variables_take_names_of_a_list_alone(
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("$A=B: c", "is no environment variable: 'A=B' is no name"),
-        ("$A B: c", "is no environment variable: 'A B' is no name"),
+        ("$A=B: c", "is not an environment variable: 'A=B' is not a valid name"),
+        ("$A B: c", "is not an environment variable: 'A B' is not a valid name"),
         ('$A: "b\\0c"', "takes text without NUL characters"),
     ],
 )

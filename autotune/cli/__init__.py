@@ -1,1 +1,5 @@
-"""The command line: what people type and read; the only place that prints and knows exit codes."""
+"""The command line: everything that people type and read.
+
+Only this room prints and knows exit codes. It imports everything heavy within functions, so that
+``autotune --help`` answers at once.
+"""

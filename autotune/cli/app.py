@@ -1,6 +1,7 @@
-"""The command line: one function per subcommand, and the one place where errors become exit codes.
+"""The commands of ``autotune``: one function per subcommand.
 
-Autotune's options come before the program; all that follows the program is the program's.
+This is the only place in which errors become messages and exit codes. autotune's own options come
+before the program; everything after the program's name belongs to the program.
 """
 
 from __future__ import annotations
@@ -30,70 +31,72 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 AUTO = "auto"
-NOTHING_MEASURED = 3  # the exit status of a search that has measured the baseline alone
+# Exit status if only the baseline was measured, so that scripts can tell it from "no gain" (0)
+NOTHING_MEASURED = 3
+# Without this, click would also read options that stand after the program as autotune's.
 PROGRAM_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 
 LINE = (
-    "The line that starts the training: train.py, file.py:function, module:function, or what you "
-    "type: python -u train.py, python -m package.train, A=1 torchrun --nproc-per-node 2 train.py, "
-    "accelerate launch train.py, a console script. Behind --, or as it is."
+    "What to train: train.py, file.py:function, module:function, or the command line that you use: "
+    "python -u train.py, python -m package.train, A=1 torchrun --nproc-per-node 2 train.py, "
+    "accelerate launch train.py, a console script. A '--' before it is optional."
 )
 ProgramArgument = Annotated[str, typer.Argument(help=LINE, show_default=False, metavar="LINE")]
 ModuleOption = Annotated[
-    bool, typer.Option("-m", "--module", help="What follows is a module, as for python -m.")
+    bool, typer.Option("-m", "--module", help="Train a module, as python -m does.")
 ]
 ArgsArgument = Annotated[
     list[str] | None, typer.Argument(help="The program's own arguments.", show_default=False)
 ]
 BudgetOption = Annotated[
-    str, typer.Option(help="Wall time for all, confirmation included: 90s, 3m, 1h30m.")
+    str, typer.Option(help="Wall time, confirmation included: 90s, 3m, 1h30m.")
 ]
 RanksOption = Annotated[
     int | None,
     typer.Option(
         "--nproc-per-node",
         min=1,
-        help="The program wants a launcher: start it by torchrun with so many ranks.",
+        help="Start the program with torchrun and this number of ranks.",
     ),
 ]
 FenceOption = Annotated[
     str | None,
     typer.Option(
         "--fence",
-        help="What keeps trials from changing your files: overlay, landlock or guard; by default "
-        "the first of them that works here.",
+        help="How trials are kept from changing your files: overlay, landlock or guard. By "
+        "default the first of these that works here.",
     ),
 ]
 ScratchDirOption = Annotated[
     Path | None,
-    typer.Option(help="Where trials' writes go until they are thrown away; a local disk."),
+    typer.Option(help="Folder for what trials write, until it is discarded; use a local disk."),
 ]
 MaxScratchOption = Annotated[
     str | None,
-    typer.Option(help="What a trial may write, such as 20G; by default a tenth of what is free."),
+    typer.Option(help="The most a trial may write, such as 20G. Default: a tenth of free space."),
 ]
 CacheDirOption = Annotated[
     list[Path] | None,
     typer.Option(
-        help="A folder of data that the program prepares before its first step: later trials find "
-        "it done. Repeatable."
+        help="Folder with data that the program prepares before its first step; later trials "
+        "reuse it. Repeatable."
     ),
 ]
 SideEffectsOption = Annotated[
     bool,
     typer.Option(
         "--allow-side-effects",
-        help="Start also where only Python's own functions can be kept from your files.",
+        help="Allow trials even if only Python's own functions can be kept from your files.",
     ),
 ]
 AllowEnvOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="Environment variables that best.yaml may set although they load code: NAME,NAME. "
-        "Repeatable."
+        help="Allow best.yaml to set these environment variables, although they can load code: "
+        "NAME,NAME. Repeatable."
     ),
 ]
-OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Where best.yaml goes.")]
+OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Where to write best.yaml.")]
 
 
 @app.command(context_settings=PROGRAM_LAST)
@@ -102,8 +105,8 @@ def search(
     args: ArgsArgument = None,
     module: ModuleOption = False,
     budget: BudgetOption = "3m",
-    space: Annotated[str, typer.Option(help="A shipped search space, or a YAML file.")] = "default",
-    tune: Annotated[str | None, typer.Option(help="Search these knobs only: a,b.")] = None,
+    space: Annotated[str, typer.Option(help="Built-in search space, or a YAML file.")] = "default",
+    tune: Annotated[str | None, typer.Option(help="Search only these knobs: a,b.")] = None,
     fix: Annotated[
         list[str] | None, typer.Option(help="Hold a knob at a value: knob=value. Repeatable.")
     ] = None,
@@ -113,38 +116,39 @@ def search(
     arg: Annotated[
         list[str] | None,
         typer.Option(
-            help="Candidate values of a flag of the program's own: --arg='--hidden=128,256'; auto "
-            "takes those that mean a knob which is not to be had otherwise. Repeatable."
+            help="Candidate values for one of the program's flags: --arg='--hidden=128,256'. "
+            "'auto' uses the program's flags for knobs that autotune cannot set directly. "
+            "Repeatable."
         ),
     ] = None,
     env: Annotated[
         list[str] | None,
-        typer.Option(help="Candidate values of an environment variable: NAME=a,b. Repeatable."),
+        typer.Option(help="Candidate values for an environment variable: NAME=a,b. Repeatable."),
     ] = None,
     lr_rule: Annotated[
         str | None,
-        typer.Option(help="How the learning rate follows the batch: linear, sqrt or none."),
+        typer.Option(help="How the learning rate follows the batch size: linear, sqrt or none."),
     ] = None,
     keep_global_batch: Annotated[
         bool,
         typer.Option(
-            "--keep-global-batch", help="Leave the samples of a step and the learning rate alone."
+            "--keep-global-batch", help="Do not change the samples per step or the learning rate."
         ),
     ] = False,
     max_global_batch: Annotated[
-        int | None, typer.Option(help="The most samples of a step; 8 times your own by default.")
+        int | None, typer.Option(help="The most samples per step. Default: 8 times your own.")
     ] = None,
     nproc_per_node: RanksOption = None,
     output: OutputOption = Path("best.yaml"),
     name: Annotated[str | None, typer.Option(help="Name of the run in .autotune/.")] = None,
-    seed: Annotated[int, typer.Option(help="Seeds the sampler.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
     fence: FenceOption = None,
     scratch_dir: ScratchDirOption = None,
     max_scratch: MaxScratchOption = None,
     cache_dir: CacheDirOption = None,
     allow_side_effects: SideEffectsOption = False,
 ) -> None:
-    """Search the fastest config of a training program, unmodified."""
+    """Search for the fastest config of a training program, without changing the program."""
     from autotune.cli.console import Console
 
     console = Console()
@@ -186,14 +190,14 @@ def resume(
         str | None, typer.Argument(help="Name or path of a run; the latest by default.")
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(help="New total budget; by default the search's own.")
+        str | None, typer.Option(help="New total budget. Default: the search's own.")
     ] = None,
     output: OutputOption = Path("best.yaml"),
     force: Annotated[
-        bool, typer.Option("--force", help="Take over from a machine that has gone.")
+        bool, typer.Option("--force", help="Take over a run from a machine that is gone.")
     ] = False,
 ) -> None:
-    """Go on with a search that was stopped or killed."""
+    """Continue a search that was stopped or killed."""
     from autotune import api
     from autotune.cli import search_report
     from autotune.cli.console import Console
@@ -213,20 +217,20 @@ def run(
     allow_env: AllowEnvOption = None,
     print_command: Annotated[
         bool,
-        typer.Option("--print-command", help="Print the command that trains, and end."),
+        typer.Option("--print-command", help="Print the training command and exit."),
     ] = False,
     nnodes: Annotated[
         int | None,
-        typer.Option(min=1, help="Machines that train together; in a SLURM step, its nodes."),
+        typer.Option(min=1, help="Number of machines. Default: the nodes of a SLURM step, else 1."),
     ] = None,
     node_rank: Annotated[
-        int | None, typer.Option(min=0, help="Number of this machine, from 0.")
+        int | None, typer.Option(min=0, help="Rank of this machine, from 0.")
     ] = None,
     rdzv_endpoint: Annotated[
-        str, typer.Option(help="HOST:PORT of the first machine, where all meet.")
+        str, typer.Option(help="HOST:PORT on the first machine, where all machines meet.")
     ] = "",
 ) -> None:
-    """Train with the best config: no measuring, nothing redirected."""
+    """Train with the config of a best.yaml, without measuring or redirecting anything."""
     from autotune.cli.console import Console
     from autotune.cli.train import run_plan
     from autotune.knobs.space import options
@@ -259,9 +263,10 @@ def run(
         if print_command:
             sys.stdout.write(f"{plan.command}\n")
             return
-        sys.stdout.flush()
+        sys.stdout.flush()  # exec drops what is still buffered
         sys.stderr.flush()
-        # The program, or what launches its ranks, takes this process's place, signals and terminal.
+        # exec: the program (or torchrun) replaces this process, so it gets the terminal and all
+        # signals, and its exit status reaches the shell.
         os.execve(plan.argv[0], plan.argv, {**os.environ, **plan.env})  # noqa: S606
 
 
@@ -271,11 +276,11 @@ def measure(
     args: ArgsArgument = None,
     module: ModuleOption = False,
     config: Annotated[
-        Path | None, typer.Option(help="A best.yaml to run it under; as written by default.")
+        Path | None, typer.Option(help="A best.yaml whose config to measure. Default: as written.")
     ] = None,
     allow_env: AllowEnvOption = None,
     processes: Annotated[
-        int, typer.Option(min=1, help="Fresh processes: equal ones may differ in speed.")
+        int, typer.Option(min=1, help="Fresh processes to measure; equal ones differ in speed.")
     ] = 3,
     nproc_per_node: RanksOption = None,
     fence: FenceOption = None,
@@ -283,9 +288,9 @@ def measure(
     max_scratch: MaxScratchOption = None,
     cache_dir: CacheDirOption = None,
     allow_side_effects: SideEffectsOption = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Measure one config well: throughput, where a step goes, ceilings, memory, doubts."""
+    """Measure one config thoroughly: throughput, step breakdown, upper limits, memory, warnings."""
     from autotune.cli import fact_sheet
     from autotune.cli.console import Console
     from autotune.knobs.space import options
@@ -316,12 +321,12 @@ def measure(
 def doctor(
     program: Annotated[
         str | None,
-        typer.Argument(help=f"With --aa. {LINE}", show_default=False, metavar="LINE"),
+        typer.Argument(help=f"Only with --aa. {LINE}", show_default=False, metavar="LINE"),
     ] = None,
     args: ArgsArgument = None,
     module: ModuleOption = False,
     aa: Annotated[
-        bool, typer.Option("--aa", help="Compare the program with itself: the noise floor.")
+        bool, typer.Option("--aa", help="Compare the program with itself, to find the noise.")
     ] = False,
     budget: Annotated[str, typer.Option(help="Wall time for --aa: 90s, 3m.")] = "2m",
     fence: FenceOption = None,
@@ -330,7 +335,7 @@ def doctor(
     cache_dir: CacheDirOption = None,
     allow_side_effects: SideEffectsOption = False,
 ) -> None:
-    """Say what this machine is, who is busy on it, and what it can tell apart."""
+    """Describe this machine, say what else is busy on it, and how small a gain it can show."""
     from autotune.cli import fact_sheet
     from autotune.cli.console import Console
     from autotune.knobs.space import options
@@ -346,7 +351,7 @@ def doctor(
             raise UsageError("--aa needs a program: autotune doctor --aa train.py")
         if program is not None and not aa:
             line = shlex.join(words)
-            raise UsageError(f"What about '{line}'? autotune doctor --aa {line}")
+            raise UsageError(f"Without --aa, '{line}' has no use: autotune doctor --aa {line}")
         subject = None if program is None else _read(console, words, "doctor")
         machine = hardware.detect(None if subject is None else subject.visible_devices)
         fenced = options.fence(
@@ -363,7 +368,7 @@ def knobs(
     program: Annotated[
         str | None,
         typer.Argument(
-            help=f"Without one, an ordinary program is asked. {LINE}",
+            help=f"Without it, a typical program is assumed. {LINE}",
             show_default=False,
             metavar="LINE",
         ),
@@ -376,7 +381,7 @@ def knobs(
     cache_dir: CacheDirOption = None,
     allow_side_effects: SideEffectsOption = False,
 ) -> None:
-    """List the knobs with what would be tried on this machine, or why not."""
+    """List the knobs with the values that a search would try here, or why they are not offered."""
     from autotune.cli import knob_sheet
     from autotune.cli.console import Console
     from autotune.knobs.space import options
@@ -390,7 +395,7 @@ def knobs(
         machine = hardware.detect(None if subject is None else subject.visible_devices)
         if subject is None:
             device = "cuda" if machine.gpus else "cpu"
-            about = "an ordinary image classifier on this machine; name a program to ask it"
+            about = "a typical image classifier on this machine; name a program to inspect it"
             profile = knob_sheet.ordinary_program(device)
         else:
             fenced = options.fence(
@@ -402,7 +407,7 @@ def knobs(
 
 
 def _exit_with(result: SearchResult) -> None:
-    """Let scripts know where a search has found out nothing."""
+    """Exit with a status that tells scripts that no config was measured."""
     if result.has_measured_nothing:
         raise typer.Exit(NOTHING_MEASURED)
 
@@ -417,14 +422,14 @@ def _version(
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; the entry point of the command ``autotune``."""
     app()
 
 
 def _words(
     program: str | None, args: Sequence[str] | None, *, is_module: bool = False
 ) -> tuple[str, ...]:
-    """Return the line as it was typed, with ``-m`` in its place."""
+    """Return the command line as it was typed, with ``-m`` put back in front."""
     if program is None:
         return ()
     words = (program, *(args or ()))
@@ -434,7 +439,7 @@ def _words(
 def _read(
     console: Console, words: Sequence[str], command: str, ranks: int | None = None
 ) -> Program:
-    """Return the program that a line starts; says what of the line is not taken as typed."""
+    """Return the program that a command line starts, and warn about what was not taken as typed."""
     from autotune.program import line
 
     found = line.read(words, ranks=ranks)
@@ -444,9 +449,14 @@ def _read(
 
 
 def _strayed(program: Program, command: str) -> Iterator[str]:
-    """Yield a sentence for options of ours behind a program whose file does not know them."""
+    """Yield a warning if options of autotune stand after the program.
+
+    Such an option goes to the program. It is only warned about if the program's file does not
+    contain its name.
+    """
     known = _option_names(command)
     names = [arg.partition("=")[0] for arg in program.args]
+    # A program that knows an option of the same name contains it, with dashes or as an identifier.
     text = Path(program.source).read_text(encoding="utf-8", errors="replace")
     strayed = [n for n in names if n in known and n.lstrip("-").replace("-", "_") not in text]
     if strayed:
@@ -457,10 +467,12 @@ def _strayed(program: Program, command: str) -> Iterator[str]:
 
 
 class _errors:  # noqa: N801 - reads as a statement
-    """Turns the errors of the house into a message and an exit code.
+    """Context manager that turns autotune's errors into a message and an exit code.
+
+    Any other exception passes through: it is a defect of autotune and needs its traceback.
 
     Args:
-        console: Where the message goes.
+        console: Shows the message.
     """
 
     def __init__(self, console: Console) -> None:
@@ -480,11 +492,11 @@ class _errors:  # noqa: N801 - reads as a statement
                 raise typer.Exit(2)
             case KeyboardInterrupt():
                 self._console.error("Interrupted. 'autotune resume' goes on from here.")
-                raise typer.Exit(130)
+                raise typer.Exit(130)  # 128 + SIGINT, as shells report it
 
 
 def _option_names(command: str) -> set[str]:
-    """Return the options of a subcommand, as they are typed."""
+    """Return the options of a subcommand as they are typed, such as ``--budget``."""
     group = typer.main.get_command(app)
     found = group.commands[command].params  # type: ignore[attr-defined]
     return {name for parameter in found for name in parameter.opts if name.startswith("-")}

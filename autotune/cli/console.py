@@ -1,7 +1,7 @@
-"""Console: all that a person sees while a search runs, on stderr.
+"""Console: what a person sees on stderr while a search runs.
 
-On a terminal one line tells phase, budget left, config and best speedup so far; elsewhere plain
-lines appear as things happen.
+On a terminal a live line shows the phase, the time left, the current config and the best speedup so
+far. Elsewhere, plain lines are printed as things happen. stdout stays free for results.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from autotune.tuning.events import Events
 
 @dataclass
 class _State:
-    """What the live line shows."""
+    """The contents of the live line."""
 
     budget: Budget | None = None
     phase: str = "starting"
@@ -39,11 +39,15 @@ class _State:
         rate = f"{self.samples_per_s:,.0f} samples/s" if self.samples_per_s else ""
         best = f"best {self.best.estimate:.2f}x" if self.best else ""
         parts = [p for p in (self.phase, left, best, rate, self.config) if p]
+        # A config may be longer than the terminal is wide: then it is cut, not wrapped.
         return Text(" · ".join(parts), style="dim", no_wrap=True, overflow="ellipsis")
 
 
 class Console(Events):
-    """Shows on stderr what a search tells."""
+    """Prints on stderr what happens in a search.
+
+    It is the ``Events`` of the command line; the search calls its hooks on the main thread.
+    """
 
     def __init__(self) -> None:
         self._talk = RichConsole(stderr=True, highlight=False, soft_wrap=True)
@@ -51,7 +55,7 @@ class Console(Events):
         self._live: Live | None = None
 
     def on_search_start(self, head: SearchInfo, run: str, budget: Budget) -> None:
-        """Introduce the search."""
+        """Introduce the search, and start the live line on a terminal."""
         hardware = head.hardware
         gpus = ", ".join(g.name for g in hardware.gpus) or "no GPU"
         self._state.budget = budget
@@ -67,22 +71,22 @@ class Console(Events):
             self._live.start()
 
     def end(self) -> None:
-        """Take the live line away."""
+        """Remove the live line; harmless if there is none."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
     def on_phase(self, name: str) -> None:
-        """Say which part of the search begins."""
+        """Print which phase of the search begins."""
         self._state.phase, self._state.config, self._state.samples_per_s = name, "", None
         self._say(f"[bold]{name}[/]")
 
     def on_resume(self, records: Sequence[TrialRecord]) -> None:
-        """Say what an earlier session left."""
+        """Print how many trials earlier sessions left."""
         self._say(f"[bold]resumed[/] with {len(records)} trials")
 
     def on_diagnosis(self, diagnosis: Diagnosis, space: ResolvedSpace) -> None:
-        """Say where the baseline's time goes, and what is searched."""
+        """Print where the baseline's time goes, and which knobs are searched or not."""
         self._say(f"  {diagnosis.verdict}: {diagnosis.evidence}")
         for knob, domain in space.domains.items():
             values = ", ".join(map(str, domain.values))
@@ -92,16 +96,19 @@ class Console(Events):
             self._say(f"  [dim]not searched: {', '.join(knobs)} ({plain(reason)})[/]")
 
     def on_trial_start(self, config: Config, why: str, space: ResolvedSpace) -> None:
-        """Show the config that is measured now."""
+        """Show the config that is being measured in the live line."""
         self._state.config = f"{_changes(config, space)}  ({why})"
         self._state.samples_per_s = None
 
     def on_progress(self, progress: Progress) -> None:
-        """Show a block."""
+        """Show the throughput of the latest block in the live line."""
         self._state.samples_per_s = progress.samples_per_s
 
     def on_trial_end(self, number: int, record: TrialRecord, space: ResolvedSpace) -> None:
-        """Say how a trial ended."""
+        """Print the result of a trial.
+
+        Trial 0 is the baseline, which is shown in samples/s. Later ones show their speedup over it.
+        """
         changes = plain(_changes(record.config, space))
         if record.measurement is None or record.speedup is None:
             reason = record.ending.reason if record.ending else ""
@@ -114,6 +121,7 @@ class Console(Events):
                 self.warn(f"       {doubt}")
             return
         best = self._state.best
+        # Lower bounds are compared: the highest estimate is often the noisiest one.
         is_best = best is None or record.speedup.low > best.low
         if is_best:
             self._state.best = record.speedup
@@ -128,22 +136,22 @@ class Console(Events):
         )
 
     def on_rehearsal(self, config: Config, space: ResolvedSpace) -> None:
-        """Say what is run beyond its training loop."""
+        """Print which config is run with short epochs, beyond its training loop."""
         self.on_phase("rehearsing")
         self._state.config = _changes(config, space)
-        self._say(f"  {plain(_changes(config, space))}: what follows an epoch, with short epochs")
+        self._say(f"  {plain(_changes(config, space))}: short epochs, to try what follows them")
 
     def on_confirmation(self, candidate: TrialRecord, space: ResolvedSpace) -> None:
-        """Say what is confirmed."""
+        """Print which config is compared with the baseline in fresh processes."""
         self.on_phase("confirming")
         self._state.config = _changes(candidate.config, space)
         self._say(
-            f"  baseline against {plain(_changes(candidate.config, space))}, in fresh processes, "
-            "in turn"
+            f"  baseline against {plain(_changes(candidate.config, space))}, in fresh processes "
+            "that alternate"
         )
 
     def on_interrupt(self, requests: int) -> None:
-        """Answer Ctrl-C."""
+        """Tell the user what Ctrl-C does."""
         self.warn(
             "Ending the search; the best so far is being confirmed. Ctrl-C again skips that."
             if requests == 1
@@ -151,21 +159,21 @@ class Console(Events):
         )
 
     def on_fence(self, fence: Fence) -> None:
-        """Say what keeps trials from changing the user's files, and what that does not cover."""
+        """Print what keeps trials from changing the user's files, and what that does not cover."""
         self.note(fence.sentence)
         for doubt in fence.doubts:
             self.warn(doubt)
 
     def note(self, text: str) -> None:
-        """Say something."""
+        """Print a sentence of information."""
         self._say(f"  {plain(text)}")
 
     def warn(self, text: str) -> None:
-        """Say something that the user should not miss."""
+        """Print a sentence that the user should not miss."""
         self._say(f"[yellow]{plain(text)}[/]")
 
     def error(self, message: str, program_traceback: str = "") -> None:
-        """Show an error, the program's own traceback first."""
+        """Print an error; the program's own traceback comes first."""
         self.end()
         if program_traceback:
             self._talk.print(Text(program_traceback.rstrip()))
@@ -176,12 +184,12 @@ class Console(Events):
 
 
 def plain(value: object) -> str:
-    """Return text of the user's with its brackets kept from being markup."""
+    """Return text with its square brackets escaped, so that rich does not read them as markup."""
     return str(value).replace("[", r"\[")
 
 
 def bounds(interval: Interval) -> str:
-    """Return an interval's bounds, with decimals that fit its size."""
+    """Return an interval's bounds as text, escaped for rich, with decimals that fit its size."""
     digits = 2 if interval.estimate < 100 else 0
     return rf"\[{interval.low:,.{digits}f}, {interval.high:,.{digits}f}]"
 
@@ -192,7 +200,7 @@ def _changes(config: Config, space: ResolvedSpace) -> str:
 
 
 def _by_reason(refused: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the knobs that are refused for each reason, so that it is said once."""
+    """Return the refused knobs grouped by reason, so that each reason is printed once."""
     found: dict[str, list[str]] = {}
     for knob, reason in refused.items():
         found.setdefault(reason, []).append(knob)

@@ -1,4 +1,4 @@
-"""Factsheets on stdout: what `measure` and `doctor` found."""
+"""Print what ``autotune measure`` and ``autotune doctor`` found, on stdout."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIZES = (
 
 
 def show(facts: MeasureReport) -> None:
-    """Print what one config does."""
+    """Print the report on one measured config."""
     out = Console(highlight=False, soft_wrap=True)
     out.print()
     out.print(f"[bold]{plain(facts.command)}[/]")
@@ -39,7 +39,7 @@ def show(facts: MeasureReport) -> None:
 
 
 def as_json(facts: MeasureReport) -> str:
-    """Return everything as JSON, derived figures included; times in s, sizes in bytes."""
+    """Return a report with its derived figures as JSON; times in seconds, sizes in bytes."""
     data = TypeAdapter(MeasureReport).dump_python(facts, mode="json")
     throughput, tokens = facts.throughput, facts.tokens_per_s
     first = facts.measurements[0]
@@ -59,13 +59,13 @@ def as_json(facts: MeasureReport) -> str:
 def show_machine(
     hardware: Hardware, doubts: list[str], fence: str, uncovered: Sequence[str]
 ) -> None:
-    """Print what the machine is, whether it is quiet, and how trials are kept from files.
+    """Print what the machine is, whether it is quiet, and how files are protected from trials.
 
     Args:
         hardware: The machine.
-        doubts: Who is busy on it.
-        fence: What keeps trials from changing files.
-        uncovered: What that does not cover.
+        doubts: What else is busy on it, as sentences; empty if it is quiet.
+        fence: What keeps trials from changing files, as a sentence.
+        uncovered: What the fence does not cover, as sentences.
     """
     out = Console(highlight=False, soft_wrap=True)
     gpus = ", ".join(gpu.name for gpu in hardware.gpus) or "none"
@@ -81,11 +81,11 @@ def show_machine(
     for doubt in (*uncovered, *hardware.doubts, *doubts):
         out.print(f"[yellow]{plain(doubt)}[/]")
     if not doubts:
-        out.print("The machine is quiet: nothing else uses its CPU or GPUs to speak of.")
+        out.print("The machine is quiet: other processes hardly use its CPU or GPUs.")
 
 
 def show_noise_floor(floor: NoiseFloor) -> None:
-    """Print what can be told apart on this machine."""
+    """Print how small a gain can be told from noise on this machine."""
     out = Console(highlight=False, soft_wrap=True)
     half = floor.ratio.half_width_pct
     out.print(

@@ -1,4 +1,8 @@
-"""The table of knobs: what each sets, what it is now, what would be tried, or why it is not."""
+"""The table of knobs that ``autotune knobs`` prints.
+
+For each knob it shows the current value and the values that a search would try, or why the knob is
+not offered. The README's table is generated here too.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +30,21 @@ from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.live_rig import START_SILENCE_S
 from autotune.tuning.start import first_start
 
+# The typical program that stands in when the user names none
 BATCH = 32
 WAYS = ("for-loop", "foreach", "fused")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One knob, for one machine and one program.
+    """One knob, as it is offered to one program on one machine.
 
     Attributes:
-        changes: ``live`` or ``restart``.
-        now: The program's own value, empty where the knob is not offered.
-        values: What a search would try; empty where the knob is not offered.
-        reason: Why it is not offered, empty where it is.
+        knob: The knob's name.
+        changes: ``live`` if a running process can change it, ``restart`` if it needs a fresh one.
+        now: The program's own value; empty if the knob is not offered.
+        values: The values a search would try; empty if the knob is not offered.
+        reason: Why it is not offered; empty if it is.
     """
 
     knob: str
@@ -49,7 +55,7 @@ class Row:
 
 
 def rows(hardware: Hardware, profile: Profile) -> list[Row]:
-    """Return every knob for a machine and a program."""
+    """Return a row for every knob, including those that are not offered."""
     return list(_rows(hardware, profile))
 
 
@@ -60,7 +66,7 @@ def _rows(hardware: Hardware, profile: Profile) -> Iterator[Row]:
             yield Row(name, knob.scope, "", (), offer.reason)
             continue
         now = knob.current(profile)
-        domain = offer.including(now)
+        domain = offer.including(now)  # a search can always keep the program's own value
         values = tuple(map(_text, domain.values))
         alone = domain.alone or f"{values[0]} is the only value that fits here"
         only = "" if len(values) > 1 else alone
@@ -73,11 +79,11 @@ def observe(
     fence: FenceOptions = STRONGEST,
     reports: Reports = SILENT,
 ) -> Profile:
-    """Run a program for its first few steps, behind a fence, and return what they reveal.
+    """Run a program behind a fence for its first few steps, and return what they reveal.
 
     Raises:
-        FenceError: when nothing keeps the program from changing the user's files.
-        ProgramError: when it fails or trains too few steps.
+        FenceError: No mechanism here keeps the program from changing the user's files.
+        ProgramError: The program fails, or makes too few steps.
     """
     with (
         tempfile.TemporaryDirectory(prefix="autotune-") as folder,
@@ -91,7 +97,10 @@ def observe(
 
 
 def ordinary_program(device: str) -> Profile:
-    """Return what a small image classifier with attention would reveal, trained with AdamW."""
+    """Return the profile of a typical program: a small image classifier with attention and AdamW.
+
+    It stands in when ``autotune knobs`` is called without a program.
+    """
     loader = LoaderFacts(
         dataset="Dataset",
         dataset_len=60_000,
@@ -140,7 +149,7 @@ def ordinary_program(device: str) -> Profile:
 
 
 def show(table_rows: Sequence[Row], about: str, flags: Sequence[Flag] = ()) -> None:
-    """Print the knobs that are offered, those that are not with the reasons, and own flags."""
+    """Print the offered knobs, the others with their reasons, and the program's own flags."""
     out = Console(highlight=False, soft_wrap=True)
     out.print(f"Knobs for {plain(about)}")
     offered = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -159,7 +168,7 @@ def show(table_rows: Sequence[Row], about: str, flags: Sequence[Flag] = ()) -> N
     if flags:
         out.print("Flags of the program: --arg='NAME=value,value' searches them")
         own = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for column in ("  flag", "now", "takes", "means"):
+        for column in ("  flag", "now", "takes", "sets knob"):
             own.add_column(column, overflow="fold")
         for flag in flags:
             now = "" if flag.value is None else plain(as_text(flag.value))
@@ -169,12 +178,12 @@ def show(table_rows: Sequence[Row], about: str, flags: Sequence[Flag] = ()) -> N
 
 
 def _meaning(flag: Flag) -> str:
-    """The knob that the flag sets, by its name; ``--arg auto`` may use it."""
+    """Return the knob that a flag sets, which ``--arg auto`` may use it for; empty if none."""
     return next((n for n, knob in registry().items() if flag.words & set(knob.flag_names)), "")
 
 
 def markdown() -> str:
-    """Return the README's table."""
+    """Return the README's table of knobs."""
     lines = ["| knob | changes | what it sets |", "|---|---|---|"]
     lines += [f"| `{n}` | {knob.scope} | {knob.summary} |" for n, knob in registry().items()]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The closing verdict of a search, on stdout: what was found, what it costs, how to use it."""
+"""The report at the end of a search, on stdout: the result, its cost, and how to use it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ MORE_S = 120  # what a confirmation needs on most programs
 
 
 def show(result: SearchResult, output: Path) -> None:
-    """Print the verdict; *output* is where best.yaml was written."""
+    """Print the report.
+
+    Args:
+        result: What the search found.
+        output: Where best.yaml was written, for the commands to type.
+    """
     out = Console(highlight=False, soft_wrap=True)
     out.print()
     for part in (
@@ -54,7 +59,7 @@ def _headline(result: SearchResult) -> Iterator[str]:
                     "in fresh processes."
                 )
             elif any(record.is_blamed for record in result.rehearsals):
-                yield "  What was measured to be faster fails outside of the training loop."
+                yield "  The configs that were faster fail outside of the training loop."
             elif any(record.measurement is not None for record in result.records[1:]):
                 yield "  No config that was measured looked faster than the program as written."
             else:
@@ -97,7 +102,10 @@ def _go_on(result: SearchResult) -> str:
 
 
 def _winners_curse(result: SearchResult) -> Iterator[str]:
-    """Say why the claim is not what the search itself measured, where that was more."""
+    """Explain why the confirmed speedup is lower than the one the search measured, if it is.
+
+    The best of many noisy measurements overestimates its true value (the winner's curse).
+    """
     searched = [r.speedup for r in result.records if r.config == result.best and r.speedup]
     if searched and searched[0].estimate > result.speedup.estimate:
         yield (
@@ -131,7 +139,7 @@ def _changes(result: SearchResult) -> Iterator[str]:
     compilation, steps = result.compilation, result.break_even_steps
     if compilation is not None and steps is not None:
         yield (
-            f"Compiling: {compilation} at the start of a run when nothing is cached: it pays after "
+            f"Compiling: {compilation} at the start of a run without a cache; it pays off after "
             f"{steps:,} steps."
         )
 
@@ -158,7 +166,7 @@ def _footnotes(result: SearchResult, output: Path) -> Iterator[str]:
 
 
 def _failures(result: SearchResult) -> Iterator[str]:
-    """Say which configs failed, and whether that is theirs."""
+    """Name the configs that ended in an exception; the outcome says whether they are to blame."""
     for record in result.records[1:]:
         if record.ending is not None and record.outcome in FAILURES:
             changes = record.config.changes_from(result.baseline)

@@ -1,4 +1,4 @@
-"""``autotune run``: the command that trains under a best.yaml."""
+"""``autotune run``: the plan of the process that trains with a best.yaml."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ from autotune.results.bestfile import BestFile
 
 
 def run_plan(best: BestFile, path: Path, program: Program, machine: Hardware) -> LaunchPlan:
-    """Return the plan of one process that trains under a best.yaml.
+    """Return the plan of the process that trains with a best.yaml.
 
     Args:
-        best: What the file holds.
-        path: The file.
-        program: What trains; its own ranks, where its line starts some, count.
-        machine: This one.
+        best: The contents of the file.
+        path: Path of the file.
+        program: The program to train. If its command line starts ranks, their number overrides that
+            of the file.
+        machine: This machine.
 
     Raises:
-        UsageError: when there are fewer GPUs than ranks.
+        UsageError: There are fewer GPUs than ranks.
     """
     plan = python_plan(
         "autotune.inside.train", str(path), *program.words, cwd=".", options=program.python_options
     )
     ranks = best.program.ranks if program.ranks is None else program.ranks
+    # AUTOTUNE_RUN tells an autotune.apply() in the program that the config is applied already.
     plan = replace(plan, ranks=ranks).with_env(**program.env).with_env(AUTOTUNE_RUN="1")
     plan = launch_plan_for(best.setting, plan)
     gpus = len(machine.gpus)
+    # With 0 GPUs nothing is known (NVML may not answer), so the program itself has to complain.
     if best.program.device == "cuda" and plan.ranks is not None and 0 < gpus < plan.ranks:
         raise UsageError(
             f"{path} trains in {plan.ranks} ranks with a GPU each, and {gpus} are visible here. "

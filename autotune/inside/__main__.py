@@ -1,7 +1,8 @@
-"""``python -m autotune.inside WIRE SHARED``: a rig. Hears from the parent, then runs the program.
+"""``python -m autotune.inside WIRE SHARED``: the entry point of a rig process.
 
-WIRE is the number of a socket that this process inherits; SHARED is a folder that it shares with
-the parent and with the other ranks.
+A rig is one live copy of the user's program, which the parent starts, measures and ends. WIRE is
+the number of a socket that this process inherits and that leads to the parent. SHARED is a folder
+that the parent and all ranks of the rig can access.
 """
 
 from __future__ import annotations
@@ -41,9 +42,21 @@ if TYPE_CHECKING:
 
 
 def main(wire: int, shared: Path) -> int:
-    """Run one rig, or one of its ranks; return the exit code of the program."""
+    """Run one rig process: wait for the parent's ``Start`` message, then run the program.
+
+    The first process of the rig talks to the parent: a daemon thread reads the parent's commands,
+    and the program runs on the main thread. Every other rank gets ``Start`` from the first rank.
+
+    Args:
+        wire: File descriptor of the inherited socket to the parent.
+        shared: Folder of the rig, where ranks that do not talk to the parent leave their results.
+
+    Returns:
+        1 if the parent has gone. Otherwise the call does not return: the process exits with the
+        program's exit code.
+    """
     started = perf_counter()
-    if os.isatty(0):  # it hangs up when the parent has gone
+    if os.isatty(0):  # the terminal that the parent opened sends SIGHUP when the parent has gone
         signal.signal(signal.SIGHUP, lambda *_: quit_process(1))
     if rank_of(os.environ):
         return _follow(shared)
@@ -53,18 +66,23 @@ def main(wire: int, shared: Path) -> int:
     listener = threading.Thread(target=listen, args=(link, commands), daemon=True)
     listener.start()
     start = commands.get()
-    assert isinstance(start, Start), "the parent speaks first, and says Start"
+    assert isinstance(start, Start), "the parent's first message is Start"
     try:
         return _lead(link, commands, start, started, shared)
     except LinkClosed:
-        listener.join()  # it reads the same end, and ends the process
+        # The listener thread sees the closed link too, and ends the process with all its children.
+        listener.join()
         return 1
 
 
 def _lead(
     link: Link, commands: queue.SimpleQueue[ToRig], start: Start, started: float, shared: Path
 ) -> int:
-    """Run the program as the process that talks to the parent."""
+    """Run the program in the rig's first process, which talks to the parent; do not return.
+
+    Without a launcher, processes that the program starts are taken into the rig, because they may
+    be the ones that train.
+    """
     group = _group_for(start)
     if group.is_launched:
         group.store.set("start", encode(start).decode())
@@ -81,6 +99,7 @@ def _lead(
         from autotune.inside.ranks.children import Children
 
         children = Children(link, commands, start, started, listener, shared)
+        # Under a launcher all ranks are known from the start, so other processes are left alone.
         if not group.is_launched:
             children.install()
         ended = _run(listener, start, group)
@@ -92,17 +111,22 @@ def _lead(
 
 
 def _follow(shared: Path) -> int:
-    """Run the program as one of the other ranks; its last word is left in a file."""
+    """Run the program as one of the other ranks; do not return.
+
+    The rank's last message goes into a file in *shared*, because only the first rank has a
+    connection to the parent.
+    """
     end_with_starter()
     group = join(os.environ)
     start = decode(group.store.get("start"))
-    assert isinstance(start, Start), "the first rank hands on what the parent said"
+    assert isinstance(start, Start), "the first rank passes on the parent's Start"
     _group_for(start, group)
     if start.bare:
         ended = _run_bare(rank_process.own_files(start, group.rank), group)
     else:
         follower = rank_process.follower(start, group)
-        if start.setting is None or start.setting.distributes_itself:  # it writes as it likes
+        # Other programs know nothing of ranks: their files are handled by `seams.silence` in _run.
+        if start.setting is None or start.setting.distributes_itself:
             follower.seams.guard_files(rank_process.own_files(start, group.rank))
         ended = _run(follower, start, group)
     rank_process.tell(ended, shared)
@@ -110,7 +134,11 @@ def _follow(shared: Path) -> int:
 
 
 def _group_for(start: Start, group: Group | None = None) -> Group:
-    """Join the other ranks; a program that knows nothing of them does not see the launcher."""
+    """Return the group of ranks, and hide the launcher from a program written for one process.
+
+    Such a program would otherwise read torchrun's environment variables and might act on them. A
+    program that distributes its own training needs them, so it keeps them.
+    """
     group = group or join(os.environ)
     setting = start.setting
     if group.is_launched and setting is not None and not setting.distributes_itself:
@@ -121,7 +149,11 @@ def _group_for(start: Start, group: Group | None = None) -> Group:
 
 
 def _run(listener: StepTracker | ShortEpochs, start: Start, group: Group) -> Ended:
-    """Run the program to its end under seams; return how it ended."""
+    """Run the program to its end with the seams installed; return how it ended.
+
+    Without a setting, the program runs unchanged and the seams only observe it. With a setting, the
+    config is applied before the program's first line.
+    """
     seams = listener.seams
     config = run_program.RecordedConfig(start.setting.config if start.setting else {})
     listener.config_reads = config.reads
@@ -141,7 +173,11 @@ def _run(listener: StepTracker | ShortEpochs, start: Start, group: Group) -> End
 
 
 def _run_bare(start: Start, group: Group, tell: Callable[[str], None] = lambda _: None) -> Ended:
-    """Run the program to its end without seams: nothing but the fence's own is in its way."""
+    """Run the program to its end without the seams that measure or tune; return how it ended.
+
+    Only the file guard is installed, to protect the user's files. The search uses such a run to see
+    whether the program also fails without autotune's seams.
+    """
     from autotune.inside.seams import SeamSet
 
     SeamSet(None, None, group=group).guard_files(start, tell)

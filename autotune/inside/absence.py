@@ -1,4 +1,8 @@
-"""Absence: the program has left its training loaders, between two epochs or for another stage."""
+"""Detect that the program has left its training loaders.
+
+Between two epochs a program may evaluate or save for minutes, which must not look like a hang to
+the parent. A program may also never come back, because it trains on with other loaders.
+"""
 
 from __future__ import annotations
 
@@ -7,46 +11,55 @@ from time import perf_counter
 
 from autotune.rig.wire import Phase
 
-# Beyond both, and as many steps as the epoch had, other loaders are those of another stage.
+# Steps with other loaders between two epochs can be part of the same training. Only if they
+# exceed both limits and the length of the epoch do they count as another stage of training.
 MAX_STEPS, LONGEST_S = 200, 10.0
 
 
 class Absence:
-    """Knows whether the program is away, and for how long.
+    """Knows whether the program is away from its training loaders, and for how long.
 
-    The driver tells it, in the thread that trains, where epochs end and training goes on; the
-    driver's thread that gives signs of life asks it.
+    ``LeadRank`` calls ``begin()`` and ``end()`` in the program's main thread, where epochs end and
+    where training continues. LeadRank's background thread that sends signs of life calls ``tell()``
+    every few seconds, so that short absences cost nothing.
     """
 
     def __init__(self) -> None:
-        self._since: tuple[int, float] | None = None  # steps made, and when
+        self._since: tuple[int, float] | None = None  # steps and time at an epoch's end
         self._told: Phase = "warm-up"
 
     @property
     def phase(self) -> Phase:
-        """What the parent is to take a silence for."""
+        """The phase that the parent should assume while it receives no messages."""
         return "warm-up" if self._since is None else "between epochs"
 
     def tell(self, say: Callable[[Phase], None]) -> None:
-        """Say the phase where it is another one than was said; of short absences nothing is."""
+        """Call *say* with the phase if it has changed since the last call.
+
+        An absence that begins and ends between two calls is never reported.
+        """
         if (phase := self.phase) != self._told:
             self._told = phase
             say(phase)
 
     def begin(self, steps: int) -> None:
-        """An epoch has ended, after so many steps in all."""
+        """Note that an epoch has ended, after *steps* optimizer steps in total."""
         self._since = steps, perf_counter()
 
     def end(self) -> None:
-        """Training goes on."""
+        """Note that the program trains with its training loaders again."""
         self._since = None
 
     def is_another_stage(self, steps: int, epoch_steps: int) -> bool:
-        """Tell whether the program trains on with other loaders, for longer than an epoch took.
+        """Return whether the program has gone on to another stage of training, with other loaders.
+
+        That is the case if its last epoch ended more than ``LONGEST_S`` seconds ago and it has made
+        more steps since than both ``MAX_STEPS`` and the steps of that epoch. A search does not tune
+        such a stage.
 
         Args:
-            steps: That the program has made in all.
-            epoch_steps: Those of the epoch before.
+            steps: Optimizer steps that the program has made in total.
+            epoch_steps: Optimizer steps of the last epoch.
         """
         if self._since is None:
             return False

@@ -1,9 +1,12 @@
-"""Batch probe: what another batch does to the steps of the program, before its rate follows.
+"""Compare the program's steps at two batch sizes, before the learning rate follows the new one.
 
-Some steps with the batch as it was, some with the new one, all at the rate as it was. Gradients of
-a loss that averages over samples are as long for both, or shorter for the larger batch by the noise
-that averages out; those of one that sums are longer. And a part of the program that sizes what it
-makes by itself, as noise for a generator, goes on with as many samples as before.
+How the learning rate should follow the batch size depends on the loss. The probe watches some steps
+with the old batch size and some with the new one, all at the same learning rate. If the loss
+averages over samples, the larger batch gives gradients of the same norm or, because noise averages
+out, a smaller one. If the loss sums over samples, the norm grows.
+
+The probe also finds parts of the program that keep the old number of samples. A generator whose
+noise is created with a fixed size is an example.
 """
 
 from __future__ import annotations
@@ -22,18 +25,19 @@ from autotune.measurement.measurement import BatchEffect
 
 MIN_STEPS = 2
 MAX_STEPS = 12
-WORTH_S = 0.7  # for each batch; steps that take longer are seen as rarely as can be
-LEFT_OUT = 1  # after the change: the program may hold a batch that it took before
+WORTH_S = 0.7  # per phase: programs with longer steps are watched for MIN_STEPS only
+LEFT_OUT = 1  # steps after the change: the program may hold a batch of the old size already
 
 
 @dataclass(frozen=True)
 class _Phase:
-    """Medians over some steps; None where nothing was seen.
+    """Medians over the steps of one phase; None where nothing was seen.
 
     Attributes:
-        norm: Of the gradients of the optimizer that trains most parameters.
-        loss: Of the loss.
-        calls: How often a module was called with gradients, by its class and its samples.
+        norm: Gradient norm of the optimizer that has the most parameters.
+        loss: The loss.
+        calls: How often each module was called with gradients, by its class and the first dimension
+            of its input.
     """
 
     norm: float | None
@@ -42,12 +46,15 @@ class _Phase:
 
 
 class BatchProbe:
-    """Watches two phases of steps, and compares them.
+    """Watches two phases of steps, before and after the batch size changes, and compares them.
+
+    ``LeadRank`` creates a probe when the parent asks for a batch size whose effect on the gradients
+    is not known yet. It calls the methods in the program's main thread, between two steps.
 
     Args:
         before: Samples of a batch in the first phase.
         after: Samples of a batch in the second phase.
-        forward: Notes the calls of modules meanwhile.
+        forward: The seam that records calls of modules; recording stays on until ``end()``.
     """
 
     def __init__(self, before: int, after: int, forward: ForwardSeam) -> None:
@@ -63,7 +70,15 @@ class BatchProbe:
         self._steps = 0
 
     def step(self, loss: torch.Tensor | None) -> bool:
-        """Count a step; return whether the present phase has seen enough."""
+        """Count a step; return whether the present phase has seen enough.
+
+        A phase lasts ``MAX_STEPS`` steps or ``WORTH_S`` seconds, but at least ``MIN_STEPS`` steps.
+        The first ``LEFT_OUT`` steps of the second phase are not counted.
+
+        Args:
+            loss: The step's loss, or None if the program shows none. It is read when the phase
+                ends, because reading it here would wait for the device in each step.
+        """
         self._steps += 1
         if self.has_turned and self._steps <= LEFT_OUT:
             self._gradients.take()
@@ -78,17 +93,17 @@ class BatchProbe:
 
     @property
     def has_turned(self) -> bool:
-        """The second phase is on."""
+        """Whether the second phase has begun."""
         return bool(self._phases)
 
     def turn(self) -> None:
-        """The batch changes here."""
+        """End the first phase; the caller has just changed the batch size."""
         self._phases.append(self._phase())
         self._began, self._steps, self._losses = perf_counter(), 0, []
         self._calls = Counter()
 
     def end(self) -> BatchEffect:
-        """Return what both phases say."""
+        """Stop watching; return how the second phase differs from the first one."""
         before, after = self._phases[0], self._phase()
         self._gradients.remove()
         self._forward.records_calls = False
@@ -100,7 +115,11 @@ class BatchProbe:
         )
 
     def _unmoved(self, before: Counter[OutermostCall], after: Counter[OutermostCall]) -> str:
-        """What goes on with as many samples as before, while something else has the new batch."""
+        """Return the class of a module that keeps getting the old batch size; empty if none does.
+
+        Such a module counts only if another one gets the new batch size: otherwise the change has
+        not reached the program's batches at all.
+        """
         own = [call for call in before if call.first_dim == self._before]
         stays = [call.module for call in own if after[call] > before[call] / 2]
         has_new = any(call.first_dim == self._after for call in after)
@@ -122,7 +141,7 @@ def _size(optimizer: Optimizer) -> int:
 
 
 def _ratio(before: float | None, after: float | None) -> float | None:
-    """How many times the one is the other; None for numbers that have no such ratio."""
+    """Return ``after / before``; None if one is missing or the two differ in sign."""
     if before is None or after is None or not before * after > 0:
         return None
     return after / before

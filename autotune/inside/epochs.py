@@ -1,7 +1,9 @@
-"""Where passes over loaders end: counted, cut short, or as long as the program itself would have.
+"""Decide where the program's passes over its loaders end.
 
-Two listeners share this. Short epochs cut every pass. A rig that measures lets training go on
-beyond its epoch, unless the program cannot bear that: then epochs are true ones.
+Two listeners share this module. ``ShortEpochs`` (a rehearsal) cuts every pass short.
+``StepTracker`` (a rig that measures) lets training continue beyond the program's epoch, so that a
+window is never interrupted. If the program fails beyond its epoch, epochs end where the program
+expects it, see ``Epochs``.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     from autotune.inside.data.feed import Feed
 
-MAX_BATCHES = 64  # without a step: as many as a large accumulation takes
+MAX_BATCHES = 64  # without a step; a large gradient accumulation takes that many for one step
 
 
 @dataclass
@@ -28,10 +30,10 @@ class Pass:
     """One iteration of the program over a loader.
 
     Attributes:
-        batches: Handed out so far.
-        steps: Optimizer steps that had been made when the last of them was.
-        trains: Steps were made of its batches.
-        is_over: It was cut short.
+        batches: Number of batches handed out so far.
+        steps: Total optimizer steps of the program when the last of these batches was handed out.
+        trains: Whether optimizer steps were made during the pass.
+        is_over: Whether the pass was cut short.
     """
 
     batches: int = 0
@@ -41,12 +43,14 @@ class Pass:
 
 
 class Passes:
-    """All passes of the program over its loaders, and where those end that train nothing.
+    """Counts the program's passes over its loaders, and cuts those that train nothing.
 
-    Feeds ask in the thread that iterates the loader.
+    ``EpochEnds`` and ``ShortEpochs`` call it in the thread that iterates the loader. Feeds are held
+    weakly, so a pass is forgotten together with its iterator.
 
     Args:
-        other_batches: What a loader that trains nothing gets; None for all that it has.
+        other_batches: Number of batches that a loader gets if it trains nothing, such as a
+            validation loader. None does not cut it.
     """
 
     def __init__(self, other_batches: int | None = OTHER_BATCHES) -> None:
@@ -57,11 +61,11 @@ class Passes:
         return feed in self._passes
 
     def of(self, feed: Feed) -> Pass:
-        """Return a pass, which begins when it is first asked for."""
+        """Return the pass that belongs to a feed; the first call begins it."""
         return self._passes.setdefault(feed, Pass())
 
     def took(self, feed: Feed, steps: int) -> Pass:
-        """Count a batch, after so many steps of the program."""
+        """Count a batch of a feed, when the program has made *steps* optimizer steps in total."""
         seen = self.of(feed)
         seen.trains |= seen.batches > 0 and steps > seen.steps
         seen.batches += 1
@@ -69,9 +73,10 @@ class Passes:
         return seen
 
     def cuts_other(self, feed: Feed, steps: int) -> bool:
-        """Tell whether a pass that trains nothing has been long enough.
+        """Return whether a pass that trains nothing is long enough to be cut.
 
-        With gradients it may yet train: then the first steps are waited for.
+        A pass whose batches are used with gradients may still train: it is cut only if it made no
+        step within ``MAX_BATCHES`` batches.
         """
         seen = self.of(feed)
         if self._other_batches is None:
@@ -85,15 +90,16 @@ class Passes:
 
 
 class EpochEnds:
-    """Ends the epochs of a program that is measured, by its mode.
+    """Decides how the epochs of a measured program end.
 
-    StepTracker asks, in the thread that iterates the loader.
+    ``StepTracker`` calls it in the thread that iterates the loader, at each batch. ``suspect()`` is
+    called when the program ends.
 
     Args:
         mode: How epochs end.
 
     Attributes:
-        is_endless: Training goes on beyond the program's own epoch.
+        is_endless: Whether training continues beyond the program's own epoch.
     """
 
     def __init__(self, mode: Epochs) -> None:
@@ -104,15 +110,21 @@ class EpochEnds:
         self._cut_at: int | None = None  # steps when a loader was cut last
 
     def starts_over(self, feed: Feed) -> bool:
-        """Tell whether a feed that trains begins its data anew where they end.
+        """Return whether a training feed restarts its data when they are used up.
 
-        In a true epoch only where these data are not those of the program's own epoch: a larger
-        batch needs them more than once.
+        In a true epoch it restarts only if a config has changed the data under the program's loop.
+        With a larger batch, for example, the epoch's number of batches needs the data more than
+        once.
         """
         return self.is_endless or (feed.is_mixed and feed.limit is not None)
 
     def cuts(self, feed: Feed, steps: int, *, trains: bool) -> bool:
-        """Tell whether a feed ends here, though its loader may have more."""
+        """Return whether a feed ends here, although its loader may have more batches.
+
+        In a true epoch, a training feed whose data or options a config has changed ends after the
+        number of batches that the program expects. Feeds that train nothing end as ``Passes`` says,
+        and all others when their data are used up.
+        """
         if self.is_endless:
             return False
         if trains:
@@ -124,22 +136,27 @@ class EpochEnds:
         return True
 
     def took(self, feed: Feed, steps: int, *, trains: bool) -> None:
-        """A feed hands out a batch, after so many steps of the program."""
+        """Count a batch that a feed hands out after *steps* optimizer steps in total."""
         if trains:
             self._training.add(feed)
         elif not self.is_endless:
             self._passes.took(feed, steps)
 
     def suspect(self, steps: int, *, has_just_switched: bool) -> Epochs | None:
-        """Return how epochs would have to end if these here are why the program fails now.
+        """Return the epoch mode to try next if the present one may be why the program fails now.
 
-        What fails beyond its own epoch may do so for that. But where it had gone on beyond it and
-        failed as soon as the config changed, the config is the nearer cause; so it is where it
-        brought a short batch. A pass that was cut may be the cause until the next step is made.
+        In endless mode that is ``TRUE``, if the program has gone beyond its epoch. But if the
+        failure follows a change of config at once, or a config has brought a smaller last batch,
+        the config is the likelier cause. In true mode it is ``WHOLE``, if a pass was cut and no
+        step was made since.
 
         Args:
-            steps: That the program has made.
-            has_just_switched: The config changed a few steps ago, beyond the epoch.
+            steps: Optimizer steps that the program has made in total.
+            has_just_switched: Whether the config changed a few steps ago, while the program was
+                beyond its epoch.
+
+        Returns:
+            The mode to try, or None if the present mode is not suspected.
         """
         if self.is_endless:
             is_configs = has_just_switched or any(feed.is_short for feed in self._training)
@@ -148,10 +165,13 @@ class EpochEnds:
 
     @property
     def is_beyond(self) -> bool:
-        """A loader that trains has handed out more than the program takes an epoch for."""
+        """Whether a training loader has handed out more batches than the program's epoch has."""
         return self.is_endless and any(feed.goes_beyond() for feed in self._training)
 
 
 def known_by(facts: Callable[[DataLoader[Any]], LoaderFacts], feed: Feed) -> LoaderFacts:
-    """Return what a feed's loader is known by, also where it is built again for each epoch."""
+    """Return the facts that identify a feed's loader, even if it is rebuilt for each epoch.
+
+    The ordinal is set to 0, because each rebuilt loader gets a new one.
+    """
     return replace(facts(feed.loader), ordinal=0)

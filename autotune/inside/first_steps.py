@@ -1,4 +1,4 @@
-"""First steps: who makes them, which loaders feed them, and when enough of them were seen."""
+"""Find out from the first steps which optimizer and which loaders train the program."""
 
 from __future__ import annotations
 
@@ -16,28 +16,38 @@ from autotune.inside.data.feed import Feed
 from autotune.rig.wire import SLOW_STEP_S
 
 OBSERVED_STEPS = 4
-OBSERVED_SLOW_STEPS = 1  # after the three that tell which loaders train
-# Steps of another optimizer without one of the first: the program has gone on to train with that
-# one. While it is being observed this shows sooner: a trial step at the start, of a model's own.
+OBSERVED_SLOW_STEPS = 1  # after the three steps that tell which loaders train
+# After more than this many steps of another optimizer without one of the lead, the program trains
+# with that other one. The limit is low during the observation, because programs make trial steps
+# at their start, and high afterwards, because optimizers that take turns must not change places.
 MAX_STEPS_OF_ANOTHER = 50
 MAX_FIRST_STEPS_OF_ANOTHER = 3
 
 
 class FirstSteps:
-    """Watches batches and steps.
+    """Watches the program's first batches and steps until it is clear what trains.
 
-    Steps are those of the first optimizer, or those that the program makes by hand. An optimizer
-    that steps later begins the observation anew: what was made by hand before was a preparation.
-    So does one that goes on alone while the first one has stopped: that was a trial, or another
-    stage.
+    ``Observer`` extends it, and ``StepTracker`` calls it: for steps in the program's main thread,
+    for batches in the thread that asks for them.
 
-    The loaders that train are those that handed out a batch, with gradients enabled, between the
-    first and the second step and again before the third: what the program iterates to look at a
-    sample or to validate is not among them. None means a program without a DataLoader.
+    The steps that count are those of the first optimizer, or those that the program makes by hand.
+    The observation starts again if an optimizer steps after steps by hand, because those were
+    preparation. It also starts again if another optimizer continues while the first one has
+    stopped: the first one then made a trial step or belonged to another stage.
+
+    A loader trains if it handed out a batch with gradients enabled between the first and the second
+    step and again before the third. So loaders that the program reads to show a sample or to
+    validate do not count.
+
+    Args:
+        world_size: Number of processes that train together.
 
     Attributes:
-        lead: The optimizer whose steps count, None where the program makes them by hand.
-        loader_thread: Another thread than the one that steps asks for the batches.
+        lead: The optimizer whose steps count; None before the first step, and if the program makes
+            its steps by hand.
+        loaders: The loaders that train; None until the third step, empty for a program without a
+            DataLoader.
+        loader_thread: Whether another thread than the one that steps asks for the batches.
     """
 
     def __init__(self, world_size: int = 1) -> None:
@@ -62,13 +72,20 @@ class FirstSteps:
 
     @property
     def is_complete(self) -> bool:
-        """Enough steps were seen."""
+        """Whether enough steps were seen: four, or one if the program's steps are slow.
+
+        Steps count for this once it is known which loaders train.
+        """
         wanted = OBSERVED_SLOW_STEPS if self._is_slow else OBSERVED_STEPS
         return self.loaders is not None and len(self._samples) >= wanted
 
     @property
     def _is_slow(self) -> bool:
-        """Every step is long; ranks, which must agree when they meet, do not ask."""
+        """Whether each of the first steps took longer than ``SLOW_STEP_S``.
+
+        Always False with several ranks: their step times differ, but all must end the observation
+        at the same step to synchronize.
+        """
         if self._world_size > 1 or len(self._stepped_at) < 3:
             return False
         first, second, third = self._stepped_at[:3]
@@ -76,7 +93,7 @@ class FirstSteps:
 
     @property
     def samples_per_step(self) -> float:
-        """The mean over the whole steps that were seen."""
+        """Mean number of samples over the whole steps that were seen."""
         return sum(self._samples) / len(self._samples)
 
     @property
@@ -87,13 +104,16 @@ class FirstSteps:
 
     @property
     def reads_ahead(self) -> bool:
-        """More batches were out at the third step than three steps take."""
+        """Whether the program takes batches from its loader before it needs them.
+
+        By the third step it has then taken more than the batches of three steps.
+        """
         _, second, third = self._batches_by_step[:3]
         per_step = third - second
         return per_step > 0 and third > 3 * per_step
 
     def batch_handed_out(self, feed: Feed) -> None:
-        """Note a batch."""
+        """Note a batch; batches without gradients are ignored, because they do not train."""
         if not torch.is_grad_enabled():
             return
         if feed.loader not in self._since_step:
@@ -103,9 +123,14 @@ class FirstSteps:
         self._feed = feed
 
     def optimizer_stepped(self, optimizer: Optimizer) -> bool:
-        """Note a step; return whether it belongs to the optimizer whose steps count."""
+        """Note a step of an optimizer; return whether its steps are the ones that count.
+
+        The first optimizer to step takes the lead. Another one takes it over when it has made
+        enough steps since the lead's last one; once the observation is complete, what was observed
+        stays.
+        """
         if self.lead is None or self._has_taken_over(optimizer):
-            if self.is_complete:  # too late to observe it, not to count it
+            if self.is_complete:  # the profile was sent already, but its steps still count
                 self.lead = optimizer
             else:
                 self._begin(optimizer)
@@ -116,7 +141,11 @@ class FirstSteps:
         return True
 
     def _has_taken_over(self, optimizer: Optimizer) -> bool:
-        """Count a step; tell whether the program trains with this optimizer from now on."""
+        """Count a step of an optimizer; return whether it now trains instead of the lead.
+
+        Optimizers that take turns, such as those of a GAN, stay with one lead as long as the number
+        of steps between two of the lead's steps is below the limit.
+        """
         if optimizer is self.lead:
             return False
         steps = self._steps_of_another.get(optimizer, 0) + 1
@@ -124,11 +153,11 @@ class FirstSteps:
         return steps > (MAX_STEPS_OF_ANOTHER if self.is_complete else MAX_FIRST_STEPS_OF_ANOTHER)
 
     def stepped_by_hand(self) -> None:
-        """Note a step that no optimizer made."""
+        """Note a step that the program made without an optimizer."""
         self._step_made()
 
     def is_training(self, feed: Feed) -> bool:
-        """Tell whether a feed's loader drives steps, by what is known so far."""
+        """Return whether a feed belongs to a loader that trains; False while that is unknown."""
         return (
             self.loaders is not None
             and feed.wants_gradients
@@ -136,18 +165,18 @@ class FirstSteps:
         )
 
     def step_ended(self, samples: int, batches: int = 1) -> None:
-        """Note the samples of a whole step, and the batches that were taken for it."""
+        """Note how many samples and batches a whole step took."""
         self._samples.append(samples)
         self._batches_per_step.append(batches)
 
     @property
     def batches_per_whole_step(self) -> float:
-        """Batches that were taken for a step, as a rule."""
+        """Median number of batches that a step took."""
         return median(self._batches_per_step)
 
     @property
     def reads_no_loader(self) -> bool:
-        """No DataLoader has handed out a batch."""
+        """Whether no DataLoader has handed out a batch with gradients enabled so far."""
         return self._feed is None
 
     def _step_made(self) -> None:
@@ -156,6 +185,8 @@ class FirstSteps:
             self._stepped_at.append(perf_counter())
         self._batches_by_step.append(self._batches)
         if self._steps == 3:
+            # If no loader fed both steps, take the last one that fed the third, else one that
+            # another thread reads: it may have taken its batches long before these steps.
             both = [own for own in self._since_step if own in self._before]
             foreign = [own for own, thread in self._threads.items() if thread != get_ident()]
             self.loaders = tuple(both or self._since_step[-1:] or foreign)

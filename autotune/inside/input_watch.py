@@ -1,8 +1,11 @@
-"""Watches standard input, which is empty in a rig: who reads it wants an answer that nobody gives.
+"""Tell the parent when the program reads its standard input.
 
-Covered: all that reads by Python's ``sys.stdin``: ``input()``, loops over it, getpass without a
-terminal, click. Not covered: reads of file 0 by other ways, and programs with a terminal, whose
-reads the parent sees.
+A rig's standard input is empty, so a program that reads it waits for an answer that nobody gives,
+and may end for that reason. The parent can then name the cause.
+
+Covered: everything that reads through Python's ``sys.stdin``: ``input()``, loops over it, getpass
+without a terminal, click. Not covered: reads of file descriptor 0 by other means, and programs with
+a terminal, whose reads the parent sees itself.
 """
 
 from __future__ import annotations
@@ -17,16 +20,19 @@ from typing import Any
 
 from autotune.program.printed import last_line
 
-MAX_TOLD = 100  # a program that reads in a loop says no more than that
+MAX_TOLD = 100  # reports per process; a program may read in an endless loop
 TAIL_BYTES = 1000
 OUTPUT = Path("/proc/self/fd/1")
 
 
 class WatchedInput(io.FileIO):
-    """File 0, which tells of each read; the program calls it, on any thread, by ``sys.stdin``.
+    """The raw file behind ``sys.stdin``, which reports each read.
+
+    The program calls it through ``sys.stdin``, in whatever thread it reads. Forked processes, such
+    as loader workers, report nothing, because they must not write to the rig's connection.
 
     Args:
-        told: Called with the line that the program printed last.
+        told: Called before each read with the line that the program printed last.
     """
 
     def __init__(self, told: Callable[[str], None]) -> None:
@@ -37,27 +43,28 @@ class WatchedInput(io.FileIO):
         self._process = os.getpid()
 
     def readinto(self, buffer: Any, /) -> int | None:
-        """Read; what comes in pieces is read by this."""
+        """Report the read, then read into *buffer*; buffered readers call this method."""
         self._tell()
         return super().readinto(buffer)
 
     def readall(self) -> bytes:
-        """Read all."""
+        """Report the read, then read everything; called by ``sys.stdin.read()``."""
         self._tell()
         return super().readall()
 
     def _tell(self) -> None:
-        """Say it before the answer: the program may end by that."""
-        if os.getpid() == self._process and self._times < MAX_TOLD:  # no loader worker's copy
+        """Report a read before it happens, because the program may end when it gets no answer."""
+        if os.getpid() == self._process and self._times < MAX_TOLD:  # not in a forked copy
             self._times += 1
             self._told(_printed())
 
 
 def watch_input(told: Callable[[str], None]) -> None:
-    """Let ``sys.stdin`` tell of reads, unless it is a terminal.
+    """Replace ``sys.stdin`` by one that reports reads, unless it is a terminal or missing.
 
     Args:
-        told: Called with the line that the program printed last.
+        told: Called before each read with the line that the program printed last, which is usually
+            the prompt.
     """
     usual = sys.stdin
     if usual is None or os.isatty(0):
@@ -68,13 +75,17 @@ def watch_input(told: Callable[[str], None]) -> None:
         errors=usual.errors,
         line_buffering=bool(usual.line_buffering),
     )
-    vars(watched)["mode"] = "r"  # the interpreter says so of its own, too
+    vars(watched)["mode"] = "r"  # the interpreter sets it on its own sys.stdin, too
     sys.stdin = watched
 
 
 def _printed() -> str:
-    """Return the last line of the log, which is our output; empty where it cannot be read."""
-    with suppress(OSError, ValueError, AttributeError):  # sys.stdout may be anything by now
+    """Return the last line of the rig's log, where our output goes; empty if it cannot be read.
+
+    The prompt of ``input()`` need not end with a newline, so the buffers are flushed first.
+    """
+    # The program may have closed sys.stdout, or replaced it by any object.
+    with suppress(OSError, ValueError, AttributeError):
         sys.stdout.flush()
         sys.stderr.flush()
         with OUTPUT.open("rb") as log:

@@ -1,4 +1,4 @@
-"""LeadRank: at each border between two steps it counts, times, and does what the parent asks."""
+"""The first rank of a rig: it carries out the parent's commands between the program's steps."""
 
 from __future__ import annotations
 
@@ -56,17 +56,23 @@ from autotune.rig.wire import (
 )
 
 SIGN_OF_LIFE_S = 5.0
-PROGRESS_S = 0.3  # a message costs some 0.1 ms, and nobody reads faster
-RECORDED_S = 0.2  # of steps whose communication is recorded
+PROGRESS_S = 0.3  # a message costs about 0.1 ms, and nobody reads them faster
+RECORDED_S = 0.2  # how long communication is recorded
 MAX_RECORDED_STEPS = 20
-FIRST_WORD_S = 1.0  # without a step; later words come ever more rarely
-LATER_WORDS = 1.5
-LAST_WORD_S = 300.0  # one that stands still for longer has been described; silence then counts
-FIRST_STEPS = 8  # each is told of, so that the parent knows how long a step takes
+FIRST_WORD_S = 1.0  # without a step until the first description of what the program does
+LATER_WORDS = 1.5  # factor on the time between two descriptions
+LAST_WORD_S = 300.0  # after this, the parent may take the silence for a hang
+FIRST_STEPS = 8  # each is reported, so that the parent learns how long a step takes
 
 
 class LeadRank(StepTracker):
-    """Obeys the parent; of several ranks the first, which tells the others.
+    """Carries out the parent's commands; of several ranks the first, which directs the others.
+
+    ``rank_process`` creates one in the rig's first process, or in a child process that trains
+    instead. Its hooks run in the program's main thread; at step boundaries it may wait there for
+    the parent's next command. Three background threads describe a slow start, watch for training in
+    forked processes and report long absences. A timer thread answers a window whose time is up
+    while the program is within a long step. The lock ``_turn`` keeps them apart.
 
     Args:
         link: To the parent.
@@ -110,8 +116,8 @@ class LeadRank(StepTracker):
         self._compiled = CompileCounter()
         self._host_load = HostLoad(os.getppid())
         self._sent = started
-        self._turn = threading.RLock()  # the meter and the wire are one thread's at a time
-        self._is_answered = False  # or will be by the thread that has said so
+        self._turn = threading.RLock()  # guards the meter and the link against the timer thread
+        self._is_answered = False  # set first by the thread that will send the answer
         self._number = 0  # of the parent's last question
         self._overtime = threading.Timer(0.0, lambda: None)
         self._is_ready = threading.Event()
@@ -121,11 +127,11 @@ class LeadRank(StepTracker):
 
     @property
     def clock(self) -> PartsClock | None:
-        """Counts the parts of the present step while the program is taken apart."""
+        """The clock of the step breakdown; None while the parts of steps are not timed."""
         return None if self._dissection is None else self._dissection.clock
 
     def disturbed(self) -> None:
-        """Leave the present step out."""
+        """Leave the present step out, and send a sign of life if none was sent lately."""
         task = self._meter or self._dissection
         if task is not None:
             task.disturb()
@@ -133,7 +139,7 @@ class LeadRank(StepTracker):
             self._progress(self._absence.phase)
 
     def paused(self) -> None:
-        """Stop all clocks at the end of an epoch."""
+        """Stop the clocks at the end of an epoch."""
         if self.forks.is_child:
             return
         with self._turn:
@@ -143,7 +149,12 @@ class LeadRank(StepTracker):
             self._absence.begin(self.steps)
 
     def resumed(self, begin_s: float) -> None:
-        """Let them go on with the next epoch, of which its beginning is a part."""
+        """Restart the clocks with the next epoch.
+
+        Args:
+            begin_s: Seconds that the new pass over the loader took to begin. They belong to the
+                epoch's first step, because the program has to wait for them in each epoch.
+        """
         if self.forks.is_child:
             return
         with self._turn:
@@ -154,10 +165,11 @@ class LeadRank(StepTracker):
             self._absence.end()
 
     def program_ended(self, *, has_failed: bool = False) -> None:
-        """Report what was measured so far, when the program ends in the middle of a window.
+        """Answer an open question with what was measured before the program ended.
 
-        One that fails is not measured: its last word is the answer, and not that to what is asked
-        next, which may be another config.
+        The results of a program that fails are discarded: the failure, which is reported next, is
+        then the answer. Otherwise the parent could take the failure for the answer to its next
+        question, which may be about another config.
         """
         with self._turn:
             meter, measured = self._meter, self._measured
@@ -169,7 +181,7 @@ class LeadRank(StepTracker):
                 self._measured = None
                 self._answer(measured)
             elif meter is not None and not self._is_answered:
-                self._is_answered = True  # also where there is too little to answer with
+                self._is_answered = True  # even if there is too little for an answer
                 if meter.finish("the program ended", with_what_there_is=self._is_brief):
                     self._answer(self._measurement(meter))
             elif self._dissection is not None:
@@ -177,7 +189,11 @@ class LeadRank(StepTracker):
                 self._link.send(Dissected(self._dissection.breakdown, self._number))
 
     def step_made(self) -> None:
-        """Tell the parent of the first steps: it cannot know how long they take."""
+        """Count a step; before the first steps are observed, report progress to the parent.
+
+        The parent cannot know how long a step takes, so without these messages a slow program would
+        look like one that hangs.
+        """
         super().step_made()
         if self._is_ready.is_set():
             if self._absence.is_another_stage(self.steps, self._feed_steps):
@@ -187,13 +203,13 @@ class LeadRank(StepTracker):
             self._tell_start()
 
     def _come_to_an_end(self) -> None:
-        """End a program as if it had come to its end: what it trains now is not tuned."""
+        """End the rig as if the program had ended: it now trains what the search does not tune."""
         self.program_ended()
         self._link.send(Ended(self.steps, "", "", 0, at_s=time()))
         self._quit()
 
     def observed(self) -> None:
-        """Tell the parent what the first steps revealed."""
+        """Send the profile of the first steps to the parent, then wait for its first command."""
         self._memory = TorchMemory(self.observer.device())
         profile = self.observer.profile(self.config_reads)
         self._gather(self._tally.report())
@@ -205,18 +221,19 @@ class LeadRank(StepTracker):
         self._obey()
 
     def stand_aside(self) -> None:
-        """Let the program train as it is, and tell the parent no more."""
+        """Let the program train as it is: a child process is measured instead."""
         super().stand_aside()
         self._is_ready.set()
 
     def take_ranks(self, group: Group) -> None:
-        """Lead the ranks that the program starts by itself, before it trains."""
+        """Lead the ranks that the program itself starts, before it trains."""
         super().take_ranks(group)
         self._meetings = RankSync(group)
 
     def _forked(self) -> None:
         super()._forked()
-        self._link.close()  # this process's copy; it would keep the wire open after the rig's end
+        # Only this process's copy. It would keep the connection open after the rig's end.
+        self._link.close()
 
     def _tell_start(self, what: str = "", unseen: str = "") -> None:
         with self._turn:
@@ -227,7 +244,11 @@ class LeadRank(StepTracker):
                 self._sent = perf_counter()
 
     def _describe_start(self) -> None:
-        """Say now and then what the program does while it makes no step; a thread of its own."""
+        """Report what the program does while it makes no step; runs in a background thread.
+
+        The messages become rarer with time and end when their interval reaches ``LAST_WORD_S``, so
+        that the parent can take the silence after that for a hang.
+        """
         wait_s = FIRST_WORD_S
         with suppress(LinkClosed):
             while not self._is_ready.wait(wait_s) and wait_s < LAST_WORD_S:
@@ -236,7 +257,7 @@ class LeadRank(StepTracker):
                 wait_s *= LATER_WORDS
 
     def _tell_of_absences(self) -> None:
-        """Tell the parent when long absences begin and end; a thread of its own."""
+        """Report when long absences begin and end; runs in a background thread."""
         self._is_ready.wait()
         with suppress(LinkClosed):
             while True:
@@ -244,7 +265,11 @@ class LeadRank(StepTracker):
                 self._absence.tell(self._progress)
 
     def _watch_forks(self) -> None:
-        """End a program that trains in processes it forks; a thread of its own."""
+        """End the rig if the program trains in forked processes; runs in a background thread.
+
+        The program's first process then waits for the others, so there are no steps to measure in
+        it.
+        """
         trainer = self.forks.wait_for_trainer(lambda: self.steps > 0, waits_for_processes)
         if trainer is not None:
             with suppress(LinkClosed):
@@ -256,7 +281,7 @@ class LeadRank(StepTracker):
             self._link.send(Ended(0, ForkTrainingError.__name__, "", 1, at_s=time()))
 
     def on_step_end(self, step: Step) -> None:
-        """Go on with what the parent asked for."""
+        """Continue with the parent's present command at the boundary after a step."""
         self._absence.end()
         self._tally.add(step)
         self._steps_left -= 1
@@ -281,7 +306,7 @@ class LeadRank(StepTracker):
             is_late = self._is_answered
             closed_a_block = not is_late and meter.step(samples, step.wait_s, tokens)
             has_failed = closed_a_block and not _is_finite(meter.losses)
-            # Read here alone: once the turn is given away, the end may be the other thread's.
+            # Read under the lock: without it, the timer thread may end the window meanwhile.
             is_done = not is_late and meter.is_done
             self._is_answered |= has_failed or is_done
         if perf_counter() - self._sent > (PROGRESS_S if closed_a_block else SIGN_OF_LIFE_S):
@@ -303,7 +328,11 @@ class LeadRank(StepTracker):
             self._go_on(RankCommand(meter.steps_to_go))
 
     def _answer_in_overtime(self, meter: Meter) -> None:
-        """Answer with what the meter has: the program does not come to its next border in time."""
+        """Answer a window whose time is up with what it has; runs in a timer thread.
+
+        The program is then within a step that takes longer than the time left. Nothing happens if
+        the window was answered already or has no block yet.
+        """
         with self._turn:
             if meter is not self._meter or self._is_answered or not meter.end_now():
                 return
@@ -312,7 +341,11 @@ class LeadRank(StepTracker):
                 self._answer(self._measurement(meter))
 
     def _finish(self, measurement: Measurement) -> None:
-        """Send what was measured; of several ranks, record their communication first."""
+        """Send a measurement; with several ranks, first record their communication for a few steps.
+
+        The recording follows the window, so that torch's profiler cannot slow down the measured
+        steps.
+        """
         if self._group.world_size == 1:
             self._answer(measurement)
             self._obey()
@@ -342,7 +375,14 @@ class LeadRank(StepTracker):
         self._link.send(Measured(measurement, self._number, self.steps))
 
     def _gather(self, own: Report) -> list[Report]:
-        """Meet the other ranks; what all of them trained on is told by the same steps of each."""
+        """Return the reports of all ranks, once each has arrived.
+
+        From the samples of all ranks it derives the factor by which this rank's samples are
+        multiplied to get those of the group.
+
+        Args:
+            own: The report of this rank.
+        """
         reports = self._meetings.gather(own)
         ranks = (pid for report in reports[1:] for pid in report.pids)
         self._host_load.count_in((*self._group.helpers, *ranks))
@@ -357,7 +397,8 @@ class LeadRank(StepTracker):
 
     def _progress(self, phase: Phase, samples_per_s: float = 0.0) -> None:
         if self.forks.is_child:
-            return  # the lock may be another thread's that is not here, and the wire is closed
+            # A thread that fork did not copy may hold the lock, and the link is closed here.
+            return
         with self._turn:
             self._link.send(Progress(phase, samples_per_s))
             self._sent = perf_counter()
@@ -376,10 +417,14 @@ class LeadRank(StepTracker):
         return replace(measurement, compilation=compilation, effect=self._probed)
 
     def _obey(self) -> None:
-        """Wait for the parent's next command and carry it out."""
+        """Wait for the parent's next command and carry it out.
+
+        The program stands still meanwhile, in its main thread.
+        """
         self._overtime.cancel()
         match self._commands.get():
             case Measure(setting, plan, number) as asked:
+                # Announced before the switch, because the other ranks wait for it.
                 self._meetings.announce(RankCommand(1, setting))
                 self._steps_left = 1
                 with self._turn:
@@ -401,7 +446,7 @@ class LeadRank(StepTracker):
                     lambda: self._feed_of_this_thread,
                     counts_flops=frames_compiled() == 0,
                 )
-            case Dissect(_, number):  # several ranks are told apart by their loads, not their parts
+            case Dissect(_, number):  # several ranks are diagnosed by their loads, see RankLoad
                 self._link.send(Dissected(StepBreakdown(), number))
                 self._obey()
             case Close():
@@ -412,7 +457,7 @@ class LeadRank(StepTracker):
 
     @property
     def _feed_of_this_thread(self) -> Feed | None:
-        """The one training loader's feed, if no other thread asks it for batches."""
+        """The only training loader's feed; None if there are several or another thread reads it."""
         is_alone = len(self.observer.loaders or ()) == 1 and not self.observer.loader_thread
         return self.feed if is_alone else None
 
@@ -425,7 +470,12 @@ class LeadRank(StepTracker):
         self._setting = setting
 
     def _unknown_batches(self, setting: AppliedConfig) -> tuple[int, int] | None:
-        """The batch as it is and the new one, where nobody knows yet what another one does."""
+        """Return the present and the new batch size, if the effect of the change is not known yet.
+
+        Returns:
+            None if the batch size stays, if the program applies it itself, if it is known whether
+            gradients grow with the batch, or if several ranks train.
+        """
         before = self._setting.config if self._setting else setting.baseline
         own, new = before.get("batch_size"), setting.config.get("batch_size")
         by_itself = "batch_size" in setting.program_knobs or "batch_size" in setting.flags
@@ -435,7 +485,11 @@ class LeadRank(StepTracker):
         return int(own), int(new)
 
     def _end_phase(self, probe: BatchProbe) -> None:
-        """Go from the batch as it was to the new one, and from that to the window."""
+        """Switch to the new batch size after the probe's first phase; measure after its second.
+
+        The probe's time is taken from the window, because the parent's limit applies to both
+        together.
+        """
         assert self._asked is not None, "a probe comes before what was asked for"
         if not probe.has_turned:
             self.seams.rates.hold(held=True)
@@ -446,16 +500,16 @@ class LeadRank(StepTracker):
         self.seams.rates.hold(held=False)
         self.steering.set_sums(sums=bool(self._probed.sums))
         plan, took_s = self._asked.plan, perf_counter() - self._asked_at
-        if plan.most_s is not None:  # what it may take all in all
+        if plan.most_s is not None:  # the limit on the whole answer, the probe included
             plan = replace(plan, most_s=max(0.0, plan.most_s - took_s))
         self._begin_window(plan, self._asked.number)
 
     def _begin_window(self, plan: WindowPlan, number: int) -> None:
         self._memory.reset()
-        self.loss = None
+        self.loss = None  # a loss of the config before must not count for this one
         self._tally = Tally()
         meter = Meter(plan, self._instruments())
-        meter.disturb()  # the switch itself falls into the first step
+        meter.disturb()  # the first step also contains the switch of the config
         with self._turn:
             self._meter, self._number, self._is_answered = meter, number, False
         if plan.most_s is not None:
@@ -469,7 +523,7 @@ class LeadRank(StepTracker):
         )
 
     def _activity(self) -> int:
-        """Grows while torch compiles, and while its allocator takes memory from the device."""
+        """Return a number that grows while torch compiles or takes memory from the device."""
         return frames_compiled() + self._memory.segments_taken()
 
     def _flow(self) -> Flow:
@@ -499,6 +553,6 @@ class LeadRank(StepTracker):
 
 
 def _is_finite(losses: Sequence[float | None]) -> bool:
-    """Tell whether the last loss is a number, as far as the program shows one."""
+    """Return whether the last loss is finite; True if the program shows none."""
     last = losses[-1] if losses else None
     return last is None or math.isfinite(last)

@@ -1,4 +1,4 @@
-"""Listener: what the seams tell to whoever measures; every hook is a no-op here."""
+"""The hooks by which the seams report to whoever measures; each hook does nothing by default."""
 
 from __future__ import annotations
 
@@ -14,21 +14,29 @@ from autotune.program.rehearsal import RehearsalPlan
 
 @dataclass(frozen=True)
 class Root:
-    """An outermost module that owns parameters."""
+    """An outermost module that owns parameters: a model as the program calls it.
+
+    Attributes:
+        parameters: Number of its parameters.
+    """
 
     parameters: int
 
 
 class Listener:
-    """Hooks that the seams call; a listener overrides those it means.
+    """Base class of all that follow a running program: ``StepTracker`` and ``ShortEpochs``.
+
+    The seams call the hooks in the thread that does what the hook reports, which for most is the
+    program's main thread; batches may be asked for in another. A subclass overrides only the hooks
+    that it needs.
 
     Attributes:
-        rehearsal: How short epochs are, where what follows them is to run; None where nothing is
-            rehearsed.
-        is_endless: A training epoch goes on for as long as it is wanted, also one that a trainer
-            of a library counts.
-        switched_at: Steps that had been made when the config changed last.
-        suspect: How epochs would have to end if these here are why the program fails now.
+        rehearsal: How short epochs are in a rehearsal; None outside of one.
+        is_endless: Whether training continues beyond the program's epoch, also in the loop of a
+            library's trainer.
+        switched_at: Total number of steps when the config changed last.
+        suspect: The epoch mode to try next if the present one may be why the program fails; None if
+            it is not suspected.
     """
 
     rehearsal: RehearsalPlan | None = None
@@ -37,37 +45,51 @@ class Listener:
     suspect: Epochs | None = None
 
     def before_batch(self, feed: Feed) -> None:
-        """The program asks a feed for its next batch."""
+        """The program asks a feed for its next batch, which is not fetched yet."""
 
     def after_batch(self, feed: Feed, samples: int, wait_s: float) -> None:
-        """A feed is about to hand a batch to the program, after waiting ``wait_s`` for it."""
+        """A feed is about to hand a batch to the program.
+
+        Args:
+            feed: The iterator that the program reads.
+            samples: Samples in the batch.
+            wait_s: Seconds that the program has waited for it.
+        """
 
     def trains_on(self, feed: Feed) -> bool:  # noqa: ARG002
-        """Tell whether the feed drives optimizer steps, so that options of a config are for it."""
+        """Return whether the feed drives optimizer steps.
+
+        If it does, a config's loader options apply to it.
+        """
         return False
 
     def starts_over(self, feed: Feed) -> bool:  # noqa: ARG002
-        """Tell whether a feed that trains begins anew where its data end; else its pass ends."""
+        """Return whether a training feed restarts when its data are used up, or ends its pass."""
         return False
 
     def cuts(self, feed: Feed) -> bool:  # noqa: ARG002
-        """Tell whether the feed ends here, though its loader may have more."""
+        """Return whether the feed ends its pass here, although its loader may have more batches."""
         return False
 
     def epoch_ended(self, feed: Feed) -> None:
-        """A feed starts over where its data ended."""
+        """A feed's data are used up, and it starts over instead of ending the program's loop."""
 
     def pass_ended(self, feed: Feed) -> None:
-        """A feed has no more batches for the program."""
+        """A feed's pass is over: the program's loop gets no more batches from it."""
 
     def forward_called(self, root: Root, args: tuple[Any, ...]) -> None:
-        """The program calls an outermost module that owns parameters."""
+        """The program calls an outermost module that owns parameters.
+
+        Args:
+            root: The facts about the module, the same object for each of its calls.
+            args: The positional arguments of the call.
+        """
 
     def loss_seen(self, loss: torch.Tensor) -> None:
-        """The program calls ``backward()`` on a tensor."""
+        """The program calls ``backward()`` on a tensor, which is normally the loss."""
 
     def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has made a step."""
 
     def stepped_by_hand(self) -> None:
-        """Weights have changed after a backward pass, and no optimizer has made the step."""
+        """The program has changed weights after a backward pass, without an optimizer."""

@@ -1,12 +1,17 @@
-"""Meter: steps become blocks, blocks become a window; the device is synced at block edges only.
+"""Turn timed steps into blocks, and blocks into a measurement window.
 
-Warm-up ends by evidence, all of it over the same recent blocks: the loader's buffers neither fill
-nor drain, nothing compiles or takes memory from the device, and the rates show no trend. In the
-window a block that something else disturbed is measured again, within a bound. Steps longer than
-half a second are too dear for that: one is left out and two are taken, where no buffers could have
-served them; else the window waits until they have drained or stay full. Where it cannot wait so
-long, its throughput is an upper bound, which the drained share says. When the time of a plan is up,
-the window ends with what it has.
+The device is synchronized only at block edges, because a sync in each step would slow the program
+down.
+
+The warm-up ends when recent blocks show that the program is steady: the loader's buffers neither
+fill nor drain, nothing compiles or takes memory from the device, and the rates show no trend. In
+the window, a block that other processes disturbed is measured again, within limits.
+
+Steps longer than half a second (``SLOW_STEP_S``) are too expensive for that. One such
+step is left out and two are measured, if prefetched batches cannot have served them. Otherwise the
+window waits until the buffers are drained or stay full. If there is no time for that, the
+throughput is an upper bound, and the drained share of the measurement says so. When the time of a
+plan is up, the window ends with the blocks that it has.
 """
 
 from __future__ import annotations
@@ -34,35 +39,40 @@ from autotune.rig.wire import SLOW_STEP_S, WindowPlan
 BLOCK_S = (
     0.1  # shorter blocks are dominated by timer and scheduler noise (seen on a 2-core machine)
 )
-STEADY = 0.05
-BUFFERED_SHARE = 0.25
+STEADY = 0.05  # relative tolerance within which recent rates show no trend
+BUFFERED_SHARE = 0.25  # of an epoch; if the buffers hold that much, blocks are whole epochs
 RECENT_BLOCKS = 2 * STEADY_BLOCKS
 MIN_BLOCKS = 5
+# Blocks that a window or a warm-up must hold before it may be cut short: in general, if each block
+# consists of whole epochs, and if steps are slow.
 MIN_BLOCKS_TO_CUT = 3
 MIN_EPOCHS_TO_CUT = 2
 MIN_BLOCKS_OF_SLOW_STEPS = 2
-# What one block may be off by where there are too few to show it: short visits of one config were
-# seen to vary by 8-17 % on a busy 2-core machine (ENGINE.md), worth as much as five blocks.
+# Assumed spread of a block's rate if too few blocks show it themselves. Short visits of one config
+# were seen to vary by 8-17 % on a busy 2-core machine (ENGINE.md). The assumption has the weight of
+# five blocks, which have four degrees of freedom.
 FEW_BLOCKS_SPREAD = 0.1
 FEW_BLOCKS_KNOWN = 4
-LEVEL_SHARE = 0.02  # of the steps: by so much buffers may fill or drain and still be level
-MIN_STEPS_LEVEL = 100  # fewer steps cannot tell a change of two batches from the workers' beat
+LEVEL_SHARE = 0.02  # of the steps: buffers that fill or drain by less are level
+MIN_STEPS_LEVEL = 100  # with fewer, the share is below two steps, which the workers' bursts explain
 MAX_DISCARDED = 10  # blocks of a window that may be measured again
 
 
 @dataclass(frozen=True)
 class Flow:
-    """What the meter must know of the data that feeds the program.
+    """The state of the data pipeline that feeds the program, at one moment.
 
     Attributes:
-        buffered_steps: Steps that full prefetch buffers last: they must drain before any count.
+        buffered_steps: Steps that full prefetch buffers can feed. While the buffers drain, steps
+            are faster than they stay.
         cycle_steps: Steps in which every worker delivers once; batches come in such bursts.
-        steps_per_epoch: Steps between two starts of the training loader, None if unknown.
-        samples_per_epoch: Samples between them, None if unknown.
-        start_s: Seconds from the last start to its first batch.
+        steps_per_epoch: Steps between two starts of the training loader; None if unknown.
+        samples_per_epoch: Samples between them; None if unknown.
+        start_s: Seconds from the loader's last start to its first batch.
         starts: How often the loader has started.
-        ready_steps: Steps for which batches lie ready now, None where that cannot be seen.
-        has_idle_workers: Some worker waits for room in the buffers; None where that is unseen.
+        ready_steps: Steps for which batches lie ready now; None if that cannot be seen.
+        has_idle_workers: Whether some worker waits for room in the buffers; None if that cannot be
+            seen.
     """
 
     buffered_steps: int = 0
@@ -76,9 +86,10 @@ class Flow:
 
     @property
     def is_settled(self) -> bool:
-        """Buffers are empty and the workers set the pace, or full and the program does.
+        """Whether the buffers are empty or full, so that a steady rate is possible.
 
-        In between, with every worker busy, they fill or drain.
+        With empty buffers the workers set the pace, with full ones the program does. In between,
+        with every worker busy, the buffers fill or drain. False if the buffers cannot be seen.
         """
         if self.ready_steps is None:
             return False
@@ -87,14 +98,15 @@ class Flow:
 
 @dataclass(frozen=True)
 class Instruments:
-    """What the meter reads, at block edges alone.
+    """The readings that the meter takes at block edges.
 
     Attributes:
-        flow: The present state of the data feed.
+        flow: Returns the present state of the data pipeline.
         sync: Waits until the device is idle.
-        read_loss: The last loss, None where the program shows none.
-        activity: A number that grows while something compiles or the allocator grows.
-        counters: The kernel's counters, None where nothing is watched.
+        read_loss: Returns the last loss; None if the program shows none.
+        activity: Returns a number that grows while something compiles or the allocator grows.
+        counters: Returns the kernel's counters, which show what disturbed a block; None if nothing
+            is watched.
     """
 
     flow: Callable[[], Flow]
@@ -106,7 +118,14 @@ class Instruments:
 
 @dataclass(frozen=True)
 class _Evidence:
-    """What a block's end showed, to tell whether the program has settled."""
+    """What was seen at the end of a block, to judge whether the program has settled.
+
+    Attributes:
+        steps: Number of steps since the meter began.
+        flow: The state of the data pipeline.
+        activity: The instruments' number for compilation and memory growth.
+        wait_share: Share of the block in which the program waited for batches, 0 to 1.
+    """
 
     steps: int
     flow: Flow
@@ -115,7 +134,7 @@ class _Evidence:
 
     @property
     def is_fed_by_workers(self) -> bool:
-        """The program waited for data: it went at the pace of the workers, not of buffers."""
+        """Whether the workers set the pace: the buffers were empty and the program waited."""
         flow = self.flow
         if flow.ready_steps is None:
             is_empty = self.steps > flow.buffered_steps
@@ -125,7 +144,7 @@ class _Evidence:
 
     @property
     def has_full_buffers(self) -> bool:
-        """Workers keep up: one has done all it was given, the others have a batch each in hand."""
+        """Whether the workers keep up: one has no room for more, the others hold one batch each."""
         flow = self.flow
         if flow.ready_steps is None:
             return False
@@ -140,8 +159,10 @@ class _Running:
     Attributes:
         resumed: When the present stretch began.
         mark: When its last step ended.
-        starts: Starts of the loader when it began.
-        counters: The kernel's counters when it began.
+        starts: Number of starts of the loader when it began.
+        counters: The kernel's counters when the block began.
+        seconds: Length of the stretches before the present one.
+        edges: Number of starts of the loader within the block.
     """
 
     resumed: float
@@ -156,7 +177,7 @@ class _Running:
     tokens: int = 0
 
     def skip(self, now: float, starts: int) -> None:
-        """Leave out what happened since the last step."""
+        """Leave out what happened since the last step, and begin a new stretch."""
         self.seconds += self.mark - self.resumed
         self.edges += max(0, starts - self.starts)
         self.resumed = self.mark = now
@@ -165,11 +186,20 @@ class _Running:
 
 @dataclass
 class Meter:
-    """Measures one window.
+    """Measures one config: a warm-up, then a window of blocks.
+
+    ``LeadRank`` and ``Dissection`` create one for each window and call ``step()`` after each step,
+    in the program's main thread. When a window's time is up, ``LeadRank`` also calls ``end_now()``
+    from a timer thread, under its lock.
 
     Args:
         plan: How long to warm up and to measure.
         read: What is read at block edges.
+
+    Attributes:
+        phase: Whether the meter warms up or measures the window.
+        blocks: The blocks of the present phase; after the end, those of the window.
+        losses: The loss at the end of each of these blocks.
     """
 
     plan: WindowPlan
@@ -183,7 +213,7 @@ class Meter:
         self._asked = self._began = perf_counter()
         self._steps = 0
         self._evidence: list[_Evidence] = []
-        self._opening: _Evidence | None = None  # the last before the window, if it was seen
+        self._opening: _Evidence | None = None  # the last before the window; None if there was none
         self._window_evidence: list[_Evidence] = []
         self._discarded = 0
         self._counters = self.read.counters()
@@ -201,39 +231,55 @@ class Meter:
 
     @property
     def is_done(self) -> bool:
-        """The window has ended."""
+        """Whether the window has ended."""
         return bool(self._stop_reason)
 
     @property
     def steps_to_go(self) -> int:
-        """Undisturbed steps until the present block is whole, at least 1."""
+        """Undisturbed steps that the present block still needs, at least 1.
+
+        All ranks meet when a block is complete, so they are told this number in advance.
+        """
         return max(1, self._block_steps - self._run.steps)
 
     def disturb(self) -> None:
-        """Leave the present step out: the program does something besides training in it."""
+        """Leave the present step out, because the program does something besides training in it."""
         self._disturbed = True
 
     def pause(self) -> None:
-        """The program leaves its loop between two steps: what the device still does counts."""
+        """Note that the program leaves its loop between two steps.
+
+        The device may still work on the last step, so the step ends when the device is idle.
+        """
         if not self._disturbed and self._run.steps:
             self.read.sync()
             self._run.mark = perf_counter()
 
     def resume(self, begin_s: float) -> None:
-        """Leave out what happened since then, but for what the new epoch took to begin."""
-        if self._steps:  # before the first, a switch of the config falls into it
+        """Leave out the time since ``pause()``, except what the new epoch took to begin.
+
+        Args:
+            begin_s: Seconds that the beginning took.
+        """
+        if self._steps:  # the first step stays disturbed: it contains the switch of the config
             self._disturbed = False
         now = max(self._run.mark, perf_counter() - begin_s)
         self._began += now - self._run.mark
         self._run.skip(now, self.read.flow().starts)
 
     def step(self, samples: int, wait_s: float, tokens: int = 0) -> bool:
-        """Count a finished step; return whether it closed a block."""
+        """Count a finished step; return whether it closed a block.
+
+        Args:
+            samples: Samples of the step.
+            wait_s: Seconds of the step in which the program waited for batches.
+            tokens: Token ids of the step; 0 if its input is not token ids.
+        """
         self._steps += 1
         run = self._run
         if self._disturbed:
             self._disturbed = False
-            self.read.sync()
+            self.read.sync()  # work of this step must not be left on the device for the next one
             now = perf_counter()
             self._fastest_s = min(self._fastest_s, now - run.mark)
             self._activity = self.read.activity()
@@ -251,32 +297,35 @@ class Meter:
         return True
 
     def go_on(self) -> None:
-        """Begin the next block; what happened since the last one ended is not measured."""
+        """Begin the next block; the time since the last one ended is not measured."""
         self._run = self._new_block()
 
     def finish(self, reason: str, *, with_what_there_is: bool = False) -> bool:
-        """End the window early for *reason*, if it holds enough blocks to say anything.
+        """End the window early if it holds enough blocks for a result; return whether it has ended.
 
         Args:
-            reason: Why.
-            with_what_there_is: One block is enough, if need be of the warm-up: a program as short
-                as that has no better.
+            reason: Why the window ends, as a clause for the user.
+            with_what_there_is: Whether one block is enough, even one of the warm-up. A program that
+                ends within seconds cannot give more.
         """
         if with_what_there_is and not self.is_done:
             if self._run.steps:
                 self.read.sync()
                 self._block_steps = self._run.steps
                 self._close_block(perf_counter())
-            return self.is_done or self.end_now(reason)  # the last block may have settled it
+            return self.is_done or self.end_now(reason)  # that block may have ended the window
         if self.phase == "window" and len(self.blocks) >= self._least_to_cut:
             self._stop_reason = self._stop_reason or reason
         return self.is_done
 
     def end_now(self, reason: str = Outcome.OUT_OF_TIME) -> bool:
-        """End the window with what it has, in time of need with the later half of the warm-up.
+        """End the window with what it has, if necessary with the later half of the warm-up.
+
+        Args:
+            reason: Why the window ends, as a clause for the user.
 
         Returns:
-            Whether it ended by this call: not where it had ended before, nor without any block.
+            Whether this call ended it: False if it had ended before or has no block at all.
         """
         if self.is_done or not (self.blocks or self._before_window):
             return False
@@ -289,7 +338,11 @@ class Meter:
         return True
 
     def _take_from_warmup(self, blocks: list[Block], now: float, reason: str) -> None:
-        """Let the later half of a warm-up count: that there is a number is worth its doubts."""
+        """Let the later half of a warm-up count as the window.
+
+        A number that may be too low or too high is better than none; the warm-up's reason tells the
+        user.
+        """
         half = len(blocks) // 2
         self._opening = self._evidence[half - 1] if half else None
         self._window_evidence = self._evidence[half:]
@@ -299,7 +352,11 @@ class Meter:
         self.blocks, self.losses = blocks[half:], self._warmup_losses[half:]
 
     def measurement(self, memory: Memory) -> Measurement:
-        """Return the window as measured."""
+        """Return the measurement of the window, which must hold at least one block.
+
+        Args:
+            memory: The peak memory, which the caller measures from the warm-up on.
+        """
         flow = self.read.flow()
         waits = sum(b.wait_s for b in self.blocks) / sum(b.steps for b in self.blocks)
         edge = (
@@ -324,7 +381,7 @@ class Meter:
 
     @property
     def _is_slow(self) -> bool:
-        """No step was short so far."""
+        """Whether all steps so far were longer than ``SLOW_STEP_S``."""
         return SLOW_STEP_S < self._fastest_s < math.inf
 
     @property
@@ -335,9 +392,10 @@ class Meter:
 
     @property
     def _drained_share(self) -> float:
-        """Share of the window's steps that buffers gave without getting them back.
+        """Share of the window's steps that were fed by batches prefetched before it, 0 to 1.
 
-        One step more or less is the beat of the workers, not a drain.
+        Such steps make the throughput look higher than it stays. A difference of one step is
+        ignored, because batches come in the bursts of the workers.
         """
         flow = self.read.flow()
         now = flow.ready_steps
@@ -352,10 +410,11 @@ class Meter:
         return min(1.0, max(0.0, then - now - 1) / steps)
 
     def _most_drained(self, flow: Flow, then: float | None) -> float:
-        """Return how many slow steps the buffers may have given, at most.
+        """Return the largest number of slow steps that prefetched batches may have fed.
 
-        There are too few of them to overlook the beat of the workers, or what these had in hand.
-        None where the steps show that all the time workers fed the program, or kept buffers full.
+        With a few slow steps, a difference of one is not negligible, nor are the batches that the
+        workers hold. The number is 0 if the steps show that the workers fed the program all the
+        time, or kept the buffers full.
         """
         opening = [] if self._opening is None else [self._opening]
         within = self._window_evidence
@@ -385,7 +444,7 @@ class Meter:
         )
         if self.phase == "window" and block.is_disturbed and self._may_discard(block):
             self._discarded += 1
-            self._began += block.seconds
+            self._began += block.seconds  # the window gets this time back
             return
         was_slow = self._is_slow
         self._fastest_s = min(self._fastest_s, block.seconds / run.steps)
@@ -409,13 +468,17 @@ class Meter:
             self.end_now()
 
     def _interference(self, run: _Running) -> Interference | None:
-        self._counters = self.read.counters()  # reading takes 0.2 ms: once for two blocks
+        # Reading takes 0.2 ms, so the end of one block is also the beginning of the next.
+        self._counters = self.read.counters()
         if self._counters is None or run.counters is None:
             return None
         return self._counters.since(run.counters)
 
     def _has_no_time_for(self, block: Block) -> bool:
-        """Another block like this would end after the plan's time; until then there are enough."""
+        """Return whether another block like this one would end after the plan's time.
+
+        As long as there are too few blocks, only a time that is already up counts.
+        """
         if self.plan.most_s is None:
             return False
         left_s = self._asked + self.plan.most_s - perf_counter()
@@ -423,17 +486,22 @@ class Meter:
         return left_s <= 0 or (has_enough and left_s < block.seconds)
 
     def _may_discard(self, block: Block) -> bool:
-        """A disturbed block is measured again as long as that takes no longer than the window."""
+        """Return whether a disturbed block may be measured again.
+
+        Repeated blocks may take no longer than the window itself, and there are ``MAX_DISCARDED``
+        at most.
+        """
         return (
             self._discarded < MAX_DISCARDED
             and (self._discarded + 1) * block.seconds <= self.plan.window_max_s
         )
 
     def _steps_for(self, step_s: float) -> int:
-        """Steps in a block of BLOCK_S, in whole cycles of the workers.
+        """Return the number of steps for a block of ``BLOCK_S``, in whole cycles of the workers.
 
-        Whole epochs where an epoch is shorter than that, or where the buffers hold much of one:
-        there steps are fast at first and slow at the end, and only an epoch shows the flow.
+        A block consists of whole epochs if an epoch is shorter than that, or if the buffers hold a
+        large part of one. Steps are then fast at the epoch's beginning and slow at its end, so only
+        a whole epoch shows the rate.
         """
         flow = self.read.flow()
         steps = flow.cycle_steps * max(1, math.ceil(BLOCK_S / step_s / flow.cycle_steps))
@@ -446,6 +514,7 @@ class Meter:
     def _end_warmup_if_steady(self, now: float) -> None:
         elapsed_s = now - self._began
         recent = self.blocks[-RECENT_BLOCKS:]
+        # Blocks with a start of the loader are slower, which would look like a drift.
         plain = [b for b in recent if not b.epoch_edges]
         rates = [b.samples_per_s for b in (plain if len(plain) >= STEADY_BLOCKS else recent)]
         unsettled = [
@@ -467,7 +536,11 @@ class Meter:
             self._open_window(elapsed_s, f"cut after {elapsed_s:.0f} s: {reason}")
 
     def _is_level(self) -> bool:
-        """Over the recent blocks as much was produced as consumed."""
+        """Return whether the buffers neither filled nor drained over the recent blocks.
+
+        If the buffers cannot be seen, they count as level once the program has taken twice what
+        they hold.
+        """
         recent = self._recent_evidence
         first, last = recent[0], recent[-1]
         if self._is_slow and last.flow.buffered_steps:
@@ -498,7 +571,10 @@ class Meter:
         self._before_window, self.blocks, self.losses = self.blocks, [], []
 
     def _count_the_last(self) -> None:
-        """Let the window begin with the block that showed that it may begin: steps are dear."""
+        """Let the window begin with the block that showed that the program is steady.
+
+        Only slow steps are worth it: another such block would take seconds.
+        """
         last = self._before_window[-1]
         self.blocks, self.losses = [last], self._warmup_losses[-1:]
         self._began -= last.seconds
@@ -506,7 +582,7 @@ class Meter:
         self._window_evidence = self._evidence[-1:]
 
     def _close_window(self) -> None:
-        """Go back to the warm-up: steps were taken for slow that are not."""
+        """Go back to the warm-up: a shorter step shows that the program's steps are not slow."""
         self.phase = "warm-up"
         self._began = self._asked
         self.blocks, self._before_window = self._before_window, []
@@ -517,6 +593,7 @@ class Meter:
         rates = [b.samples_per_s for b in self.blocks]
         half = relative_half_width(rates)
         if self.plan.give_up_below is not None and len(rates) >= self._least_to_cut:
+            # Even the upper end of the interval must be below: noise must not end a fast config.
             best_case = sorted(rates)[len(rates) // 2] * (1 + half)
             if best_case < self.plan.give_up_below:
                 self._stop_reason = "clearly slower"
@@ -529,21 +606,30 @@ class Meter:
 
 
 def _are_fed(evidence: list[_Evidence]) -> bool:
-    """In each block the workers set the pace; the first shows that no buffer served the next."""
+    """Return whether the workers set the pace in each block.
+
+    The first block only shows that no buffered batches were left for the next one, so at least two
+    are needed.
+    """
     return len(evidence) > 1 and all(e.is_fed_by_workers for e in evidence)
 
 
 def _are_full(evidence: list[_Evidence]) -> bool:
-    """At the end of each block buffers were full; by the last each worker had to load a batch."""
+    """Return whether the buffers were full at the end of each block.
+
+    By the last block the program must have made more steps than one cycle of the workers feeds.
+    Otherwise the buffers could be full although the workers are slower than the program.
+    """
     last = evidence[-1]
     was_put_to_work = len(evidence) > 1 and last.steps > last.flow.cycle_steps
     return was_put_to_work and all(e.has_full_buffers for e in evidence)
 
 
 def _with_few_blocks(interval: Interval, blocks: list[Block]) -> Interval:
-    """Widen the interval of one or two blocks, which cannot show how far blocks differ.
+    """Widen the interval of one or two blocks, which cannot show how much blocks vary.
 
-    Student's t on the spread of the blocks and of those seen elsewhere, pooled.
+    The half-width is Student's t times a pooled spread: that of these blocks together with the
+    spread ``FEW_BLOCKS_SPREAD`` that was seen elsewhere.
     """
     count = len(blocks)
     if count >= MIN_BLOCKS_TO_CUT:

@@ -1,4 +1,7 @@
-"""Micro-batches: which of them lies where in its group, and which groups come to a step."""
+"""Place micro-batches in the groups that make one optimizer step (gradient accumulation).
+
+This module only counts; ``AccumulationSeam`` acts on what it finds.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class EpochShape:
-    """What an epoch of the training loader consists of.
+    """The number and the sizes of batches in an epoch of the training loader.
 
     Attributes:
-        batches: None where that is unknown: all groups are whole then, also across epochs.
-        size: Samples in a batch, None where batches differ: all weigh the same then.
+        batches: Number of batches; None if unknown. Groups then all have the full size and continue
+            from one epoch into the next.
+        size: Samples in a batch; None if batches differ. All batches then have the same weight.
         last: Samples in the last batch.
     """
 
@@ -21,7 +25,7 @@ class EpochShape:
     last: int | None = None
 
     def samples(self, number: int) -> int:
-        """Samples in a batch by its number, in proportion."""
+        """Return the weight of the *number*-th batch: its samples, or 1 if sizes are unknown."""
         if self.size is None or self.last is None:
             return 1
         return self.last if number == self.batches else self.size
@@ -30,20 +34,25 @@ class EpochShape:
 class Groups:
     """Follows the micro-batches of a training loader through the program's loop.
 
-    A batch that is handed out counts from the first thing on that the program does to train on it:
-    a program may read the same data to evaluate. What it would do to a whole batch, it does to a
-    group: where it makes no step with one micro-batch, as for a loss that is not finite, the whole
-    group is left out.
+    ``AccumulationSeam`` calls it from the calls that it intercepts: handing out a batch, backward,
+    ``step`` and ``zero_grad``, in the thread in which the program makes them. A config that changes
+    the number of micro-batches calls ``regroup()`` between two steps.
+
+    A batch counts from the moment that the program begins to train on it, not when it is handed
+    out, because a program may also read the training data to evaluate. What the program does to a
+    whole batch is done to the whole group: if it makes no step with one micro-batch, for example
+    because the loss is not finite, the whole group is left out.
 
     Args:
-        drop: Clears the gradients that were gathered, as the program would.
+        drop: Clears the gradients that were accumulated, in the way that the program does it.
 
     Attributes:
-        gathers: Gradients of the present group have been computed, and no step was made of them.
-        has_gradients: So have those of the present micro-batch, since its last step if it had one.
-        is_last: The present micro-batch is the last of its group.
-        is_left_out: The present group comes to no step.
-        share: Of the present micro-batch in its group's samples.
+        gathers: Whether gradients of the present group were computed but not yet used for a step.
+        has_gradients: Whether the present micro-batch has gradients that no step, real or held
+            back, has followed.
+        is_last: Whether the present micro-batch is the last one of its group.
+        is_left_out: Whether the present group makes no step.
+        share: The present micro-batch's share of its group's samples, 0 to 1.
     """
 
     def __init__(self, drop: Callable[[], None]) -> None:
@@ -59,11 +68,14 @@ class Groups:
 
     @property
     def steps(self) -> int:
-        """Micro-batches in a group."""
+        """Number of micro-batches in a group; 1 means that nothing is accumulated."""
         return self._steps
 
     def regroup(self, steps: int) -> None:
-        """Make groups of so many micro-batches from here on."""
+        """Use groups of *steps* micro-batches from here on; accumulated gradients are dropped.
+
+        Nothing changes if groups already have this size.
+        """
         if steps != self._steps:
             self._abandon()
             self.release()
@@ -71,15 +83,26 @@ class Groups:
             self._next, self._steps = None, steps
 
     def hand_out(self, number: int, epoch: EpochShape, iteration: object = None) -> None:
-        """A training loader hands out a micro-batch, the *number*-th of its epoch, from 1."""
+        """Note that a training loader hands out a micro-batch.
+
+        Args:
+            number: Its number in the epoch, from 1.
+            epoch: The epoch that it belongs to.
+            iteration: Identifies the pass over the loader, for ``end()``.
+        """
         self._next = number, epoch, iteration
 
     def take(self) -> None:
-        """The program begins to train on the micro-batch that it was handed last."""
+        """Note that the program begins to train on the micro-batch that was handed out last.
+
+        Further calls for the same micro-batch change nothing. If the previous micro-batch was
+        skipped, or the program made no step with it, the group is left out.
+        """
         if self._next is None:
             return
         (number, epoch, self._iteration), self._next = self._next, None
-        is_next = number in {1, self._number, self._number + 1}  # of a new epoch, again, or of this
+        # The first of a new epoch, the same one again, or the next one of this epoch.
+        is_next = number in {1, self._number, self._number + 1}
         follows = is_next and bool(self._stepped)
         position = self._place(number, epoch)
         if position == 0:
@@ -90,40 +113,57 @@ class Groups:
         self.has_gradients = False
 
     def gradients_come(self) -> None:
-        """A backward pass begins."""
+        """Note that a backward pass begins."""
         self.gathers = self.has_gradients = True
 
     def steps_again(self, optimizer: object) -> bool:
-        """Tell whether an optimizer has made, or held back, its step for this micro-batch."""
+        """Return whether an optimizer has already made, or held back, a step for this micro-batch.
+
+        Such a second step is made of other data, so it must not be held back with the group.
+        """
         return id(optimizer) in self._stepped
 
     def stepped(self, optimizer: object, *, is_real: bool) -> None:
-        """An optimizer has made its step, or held it back."""
+        """Note that an optimizer has made its step (*is_real*) or that the step was held back."""
         self._stepped.add(id(optimizer))
         self.has_gradients = False
         self.gathers = self.gathers and not is_real
 
     def leave_out(self) -> None:
-        """The program has made no step with one of the group's micro-batches."""
+        """Leave out the present group: the program made no step with one of its micro-batches."""
         self._abandon()
         self.is_left_out = True
 
     def end(self, iteration: object = None) -> None:
-        """The program asks an iteration for nothing more: a group within an epoch ends with it."""
+        """Note that the program asks a pass for nothing more; an unfinished group is dropped.
+
+        Groups of data without a length are kept, because they continue in the next epoch. A pass
+        that the program did not train on is ignored.
+
+        Args:
+            iteration: The pass that ends, as it was given to ``hand_out()``.
+        """
         if iteration is not self._iteration:
-            return  # it read data, and trained on none
+            return  # the program read this pass's data, but did not train on them
         if not self._counts_on:
             self._abandon()
         self._next = None
         self.release()
 
     def release(self) -> None:
-        """What the program trains on from here on is no micro-batch, until it is handed one."""
+        """Let the program's steps count as usual until the next micro-batch is handed out."""
         self.is_last, self.is_left_out, self.share = True, False, 1.0
 
     def _place(self, number: int, epoch: EpochShape) -> int:
-        """Say where in its group a micro-batch lies, by the numbers of it and of the last one."""
-        is_again = number == self._number and epoch.batches != 1  # one batch for many steps
+        """Set ``share`` and ``is_last`` for a micro-batch; return its place in the group, from 0.
+
+        The position follows from the numbers of this micro-batch and of the one before. In an epoch
+        of known length, groups begin anew with each epoch and the last one may be smaller. Groups
+        continue across epochs if the length is unknown, or if the program trains on one batch
+        several times: the repetitions then count as micro-batches.
+        """
+        # One batch used for many steps. With one batch per epoch, its number is always 1.
+        is_again = number == self._number and epoch.batches != 1
         self._counts_on = is_again or epoch.batches is None
         if is_again:
             self._before += 1
@@ -143,7 +183,7 @@ class Groups:
         return position
 
     def _abandon(self) -> None:
-        """Forget what was gathered for a step that does not come."""
+        """Drop the gradients that were accumulated for a step that will not be made."""
         if self.gathers:
             self._drop()
         self.gathers = self.has_gradients = self.is_left_out = False

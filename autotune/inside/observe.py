@@ -1,4 +1,7 @@
-"""Observer: what the first steps tell about the program, as its Profile."""
+"""Observe the program's first steps and describe the program as a ``Profile``.
+
+The search decides from the profile which knobs apply to the program and what its baseline is.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from autotune.program.config import KnobValue
 from autotune.program.profile import DatasetFacts, OptimizerFacts, Profile
 
 TRAINERS = {"lightning": LIGHTNING, "transformers": TRANSFORMERS}
-WRAPPERS = {  # the outermost first
+WRAPPERS = {  # the outermost first: Fabric's wrapper contains that of DDP or FSDP
     "_FabricModule": FABRIC,
     "DistributedDataParallel": DDP,
     "FullyShardedDataParallel": "FullyShardedDataParallel",
@@ -37,7 +40,16 @@ WRAPPERS = {  # the outermost first
 
 
 class Observer(FirstSteps):
-    """Watches the first steps, and reads in them and in what the seams saw a Profile."""
+    """Collects a ``Profile`` from the program's first steps and from what the seams saw.
+
+    ``StepTracker`` owns it and calls it in the program's main thread; batches are noted in the
+    thread that asks for them. ``LeadRank`` asks for the profile once, when the first steps are
+    complete.
+
+    Args:
+        seams: The seams of this process.
+        group: The processes that train together.
+    """
 
     def __init__(self, seams: SeamSet, group: Group = ALONE) -> None:
         super().__init__(group.world_size)
@@ -49,11 +61,18 @@ class Observer(FirstSteps):
         self._bound: str | None = None
 
     def take_ranks(self, group: Group) -> None:
-        """Observe one of several ranks that the program starts by itself, before it trains."""
+        """Observe this process as one of several ranks that the program itself starts.
+
+        Called before the program trains, when the first of these ranks is started.
+        """
         self._world_size, self._started_by = group.world_size, group.started_by
 
     def batch_handed_out(self, feed: Feed) -> None:
-        """Note a batch, and from where in the program it was asked for."""
+        """Note a batch, and the place in the program that asked for it.
+
+        The places are needed to find the loop that the batches come to, until the loaders that
+        train are known.
+        """
         super().batch_handed_out(feed)
         if torch.is_grad_enabled():
             self._seams.carried.next_batch()
@@ -77,7 +96,10 @@ class Observer(FirstSteps):
 
     @property
     def _bounded_by_steps(self) -> str:
-        """What says that the program makes a number of steps; a trainer's loop is not its own."""
+        """The code that fixes the number of steps, such as a ``range`` or a flag; empty if none.
+
+        If a library's trainer runs the loop, only the trainer knows: the loop is not the program's.
+        """
         if self._seams.trainers.in_use:
             return self._seams.trainers.bound
         if self._bound is not None:
@@ -85,7 +107,10 @@ class Observer(FirstSteps):
         return bound_by_flag(self._seams.flags.all())
 
     def optimizer_stepped(self, optimizer: Optimizer) -> bool:
-        """Note a step; return whether it belongs to the optimizer that stepped first of all."""
+        """Note a step and, at an optimizer's first one, its facts; return whether the step counts.
+
+        Only the steps of one optimizer count, see ``FirstSteps``.
+        """
         if id(optimizer) not in self._optimizers:
             self._optimizers[id(optimizer)] = _optimizer_facts(optimizer)
         counts = super().optimizer_stepped(optimizer)
@@ -94,13 +119,18 @@ class Observer(FirstSteps):
         return counts
 
     def device(self) -> str:
-        """Return the device type of the parameters that are trained."""
+        """Return the type of the device that holds the trained parameters, such as ``cuda``."""
         return self._device or self._seams.by_hand.device
 
     def profile(self, config_reads: Mapping[str, KnobValue]) -> Profile:
-        """Return what was seen."""
+        """Return the profile; the first steps must be complete.
+
+        Args:
+            config_reads: The knobs that the program read from its config, with the values it got.
+        """
         roots = self._seams.forward.roots
         modules = [m for root in roots for m in root.modules()]
+        # Only 4-D parameters can be in channels_last, which is the memory format of NCHW tensors.
         weights = [p for root in roots for p in root.parameters() if p.dim() == 4]
         return Profile(
             device=self.device(),
@@ -162,14 +192,18 @@ class Observer(FirstSteps):
         )
 
     def _dataset(self) -> DatasetFacts:
-        """Return what is known of the dataset that trains, of several of the first."""
+        """Return the facts about the dataset that trains; the first loader's if several train."""
         loaders = self.loaders or ()
         return self._seams.loader.dataset_facts(loaders[0]) if loaders else DatasetFacts()
 
     def _distributes_itself(self, roots: Iterable[nn.Module]) -> str:
-        """By what the program trains on several devices, or would if it were launched so."""
+        """Return the API with which the program distributes its training; empty if it does not.
+
+        A program that only prepares for several devices, for example through Accelerate, counts
+        too: it would use them if it were launched with them.
+        """
         if self._seams.distribution.is_needed:
-            return ""  # what is to be seen of it is ours
+            return ""  # autotune distributes the program, so any wrapper found is autotune's
         if trainer := self._seams.trainers.in_use:
             return TRAINERS[trainer]
         state = sys.modules.get("accelerate.state")
@@ -196,7 +230,10 @@ def _optimizer_facts(optimizer: Optimizer) -> OptimizerFacts:
 
 
 def _has_own_step(optimizer: Optimizer) -> bool:
-    """Tell whether a class from outside torch defines the step; ours are wrapped around it."""
+    """Return whether a class from outside torch defines the optimizer's ``step``.
+
+    Wrappers that autotune has put around a class's step are skipped.
+    """
     for cls in type(optimizer).__mro__:
         step = vars(cls).get("step")
         if step is not None and not step.__module__.startswith("autotune."):
@@ -205,13 +242,16 @@ def _has_own_step(optimizer: Optimizer) -> bool:
 
 
 def _stages(roots: Collection[nn.Module]) -> int:
-    """Parts of the one model in a row, 0 where there is none such."""
+    """Return the number of children if the only root module is an ``nn.Sequential``; else 0."""
     models = [root for root in roots if isinstance(root, nn.Sequential)]
     return len(models[0]) if len(models) == len(roots) == 1 else 0
 
 
 def _flushes_denormals() -> bool:
-    """Tell whether this thread's arithmetic takes denormal numbers for 0; torch does not say."""
+    """Return whether this thread's arithmetic treats denormal numbers as 0.
+
+    torch can set this mode but has no function that reads it, so a product is computed.
+    """
     return float(torch.tensor([1e-310], dtype=torch.float64) * 1) == 0.0
 
 
@@ -220,7 +260,7 @@ def _lies_channels_last(weight: torch.Tensor) -> bool:
 
 
 def _weights_dtype(roots: Iterable[nn.Module]) -> str:
-    """The dtype of parameters, of the fewest bits where they differ."""
+    """Return the dtype of the floating-point parameters; the smallest if they differ."""
     dtypes = {p.dtype for root in roots for p in root.parameters() if p.is_floating_point()}
     smallest = min(dtypes, key=lambda dtype: dtype.itemsize, default=torch.float32)
     return str(smallest).removeprefix("torch.")

@@ -1,4 +1,8 @@
-"""Runs the user's program as Python itself would: a script, a module, a function, a pickle."""
+"""Run the user's program in this process as Python would: a script, a module or a function.
+
+``sys.argv``, ``sys.path``, ``__main__`` and the warning filters are set as the user's command would
+set them, so that the program cannot tell the difference.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,14 @@ from autotune.program.program import Program, ProgramKind
 
 @dataclass(frozen=True)
 class RecordedConfig(Config):
-    """A Config that notes which knobs the program reads, and the value it got for each."""
+    """A config that records which knobs the program reads, and the value it got for each.
+
+    A program receives it through its parameter ``config``, and reads it in any thread. Knobs that
+    were read become program knobs: the program applies them itself, so autotune leaves them alone.
+
+    Attributes:
+        reads: The knobs that were read, with their values; filled while the program runs.
+    """
 
     reads: dict[str, KnobValue] = field(default_factory=dict)
 
@@ -39,14 +50,17 @@ class RecordedConfig(Config):
         return self.values_by_knob[knob]
 
     def get(self, knob: str, default: Any = None) -> Any:
-        """Return the value of a knob, or the program's own value where the config has none."""
+        """Return the value of a knob, or *default* if the config has no value for it.
+
+        The default is recorded as a read too: it is the program's own value, and so the baseline's.
+        """
         if knob in self.values_by_knob:
             return self[knob]
         self._note(knob, default)
         return default
 
     def _note(self, knob: str, value: object) -> None:
-        """Note a read; names and values that are no knob's are the program's own affair."""
+        """Record a read of a knob; other names, and values that no knob can have, are ignored."""
         if knob in registry() and isinstance(value, KnobValue):
             self.reads[knob] = value
 
@@ -63,9 +77,10 @@ def run(
     """Run a program to its end in this process; its exceptions pass through.
 
     Args:
-        program: The program.
-        config: For a function that asks for it.
-        see_keywords: Told what a function takes, and what of it is given.
+        program: The program to run.
+        config: Passed to a function that has a parameter named ``config``.
+        see_keywords: Called before a function runs, with its signature and the keyword arguments
+            that it is given.
     """
     sys.argv = [program.path_typed or program.target, *program.args]
     if program.import_root:
@@ -83,14 +98,14 @@ def run(
             module = importlib.import_module(program.target)
             _call(getattr(module, program.function), program, config, see_keywords)
         case ProgramKind.PICKLED_FUNCTION:
-            function = pickle.loads(Path(program.target).read_bytes())  # noqa: S301 - our own file
+            function = pickle.loads(Path(program.target).read_bytes())  # noqa: S301 - autotune's file
             _call(function, program, config, see_keywords)
         case _:
             assert_never(program.kind)
 
 
 def _filter_warnings(filters: Sequence[str]) -> None:
-    """Do what ``python -W`` does; processes that the program spawns inherit it."""
+    """Add warning filters as ``python -W`` does; processes that the program spawns inherit them."""
     sys.warnoptions.extend(filters)
     warnings._processoptions(filters)  # type: ignore[attr-defined]  # noqa: SLF001 - as Python does
 
@@ -98,8 +113,9 @@ def _filter_warnings(filters: Sequence[str]) -> None:
 def _run_script(cwd: Path, typed: str) -> None:
     """Execute a file as ``__main__``, as ``python FILE`` does.
 
-    Python makes the path absolute and leaves the rest of it as it was typed. The module stays in
-    sys.modules: workers started by spawn import the script by its name.
+    Python makes the path absolute but does not normalize it, so ``__file__`` is built in the same
+    way. The module stays in ``sys.modules``, because workers with the start method ``spawn`` import
+    the script by its name.
     """
     path = os.path.join(cwd, typed)  # noqa: PTH118 - a Path would normalise it
     main = _new_main()
@@ -113,17 +129,20 @@ def _run_script(cwd: Path, typed: str) -> None:
 
 
 def _run_module(name: str) -> None:
-    """Execute a module as ``__main__``, as ``python -m`` does: by the function that it calls."""
+    """Execute a module as ``__main__``, as ``python -m`` does.
+
+    It calls the private function of ``runpy`` that Python itself calls for ``-m``.
+    """
     _new_main()
-    sys.argv[0] = "-m"  # until the module's file is found
+    sys.argv[0] = "-m"  # as Python has it until it has found the module's file
     runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def _new_main() -> ModuleType:
-    """Put a fresh ``__main__`` in the place of ours, with what Python itself sets in one."""
+    """Replace autotune's ``__main__`` by a new module with the attributes that Python sets."""
     main = ModuleType("__main__")
     vars(main)["__builtins__"] = __builtins__
-    if "__annotations__" in vars(sys.modules["__main__"]):  # up to Python 3.13
+    if "__annotations__" in vars(sys.modules["__main__"]):  # Python up to 3.13 always sets it
         vars(main)["__annotations__"] = {}
     sys.modules["__main__"] = main
     return main
@@ -134,6 +153,7 @@ def _from_file(path: Path, function: str) -> Callable[..., Any]:
     assert spec is not None, "a .py file has a spec"
     assert spec.loader is not None, "a .py file has a loader"
     module = importlib.util.module_from_spec(spec)
+    # Registered before it runs, so that its classes can be pickled and dataclasses find the module.
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     found: Callable[..., Any] = getattr(module, function)
@@ -155,7 +175,11 @@ def _call(
 
 
 def own_frames(traceback: Any) -> Any:
-    """Return the traceback from the user's first frame on: our own frames above it go."""
+    """Return the traceback from the user's first frame on, without autotune's frames above it.
+
+    The user should see the traceback that the program would print without autotune. If no frame is
+    the user's, the traceback is returned unchanged.
+    """
     package = str(Path(__file__).parent.parent) + os.sep
     frames = list(_frames(traceback))
     user = (f for f in frames if not f.tb_frame.f_code.co_filename.startswith((package, "<frozen")))

@@ -1,8 +1,11 @@
-"""Short epochs: the program runs as written, cut short, so that what lies between epochs is met.
+"""Run the program with its epochs cut short, to see whether it survives what lies between them.
+
+Such a run is called a rehearsal. The program itself is unchanged; only its passes over loaders end
+early.
 
 Covered: what a program does after an epoch and at its end: evaluation, metrics, schedules,
 checkpoints, a second epoch with the workers that are left of the first. Not covered: what it does
-every so many steps, where that is more than short epochs have.
+every N steps, if N is larger than the number of steps in the short epochs.
 """
 
 from __future__ import annotations
@@ -33,17 +36,21 @@ if TYPE_CHECKING:
     from autotune.inside.data.feed import Feed
     from autotune.inside.listener import Root
 
-MAX_STEPS = (
-    64  # without a batch: as many as are made of one; a loop that keeps its batches has more
-)
+# Steps since the last batch. A program may make several steps with one batch; one that makes more
+# than this keeps its batches and iterates over them without asking the loader again.
+MAX_STEPS = 64
 
 
 class ShortEpochs(Listener):
     """Cuts every pass over a loader short, and counts what the program does.
 
-    It is over where the program begins another epoch after those that were planned, and has had its
-    time to end by itself; a training loop that asks no loader, or no more, has no end to wait for,
-    and is left after that time.
+    ``rank_process`` creates it in place of a ``LeadRank`` or ``FollowerRank``. The seams call it in
+    the program's main thread, and for batches in the thread that asks for them. A timer thread ends
+    the rehearsal when its time is up.
+
+    The rehearsal ends when the program begins another epoch after the planned ones, once it has had
+    some time to reach its own end. A training loop that asks no loader, or no longer asks one, has
+    no epochs: it is ended after that time.
 
     Args:
         setting: What the program runs under.
@@ -52,8 +59,8 @@ class ShortEpochs(Listener):
             a rank that follows another.
         started: When the process began to run the program, by ``perf_counter``.
         group: The processes that train together.
-        epochs: How the program's epochs end where it is measured; in whole ones, what trains
-            nothing is not cut here either.
+        epochs: The mode in which the program is measured. With whole epochs, passes that train
+            nothing are not cut here either, because the program was seen to fail if they are.
     """
 
     def __init__(
@@ -81,7 +88,7 @@ class ShortEpochs(Listener):
         self._longest = 0
         self._trained: set[LoaderFacts] = set()
         self._training_facts: LoaderFacts | None = None
-        self._ending = threading.Lock()  # taken once, for good
+        self._ending = threading.Lock()  # whoever acquires it reports; it is never released
         self._process = os.getpid()
         self._timer = threading.Timer(
             max(0.0, plan.most_s - (perf_counter() - started)), self._end, ("out of time",)
@@ -91,19 +98,19 @@ class ShortEpochs(Listener):
             self._timer.start()
 
     def stand_aside(self) -> None:
-        """Tell nothing more: a process that the program has started trains in its place."""
+        """Report nothing from now on: a process that the program has started trains instead."""
         self._ending.acquire(blocking=False)
         self._timer.cancel()
 
     def take_ranks(self, group: Group) -> None:
-        """Be one of several ranks that the program starts by itself, before it trains."""
+        """Accept that this process is one of several ranks; a rehearsal need not change."""
 
     def program_ended(self, *, has_failed: bool = False) -> None:  # noqa: ARG002
-        """The program has come to its end; what was seen is told, its last word comes after."""
+        """Report what was seen until the program ended; how it ended is reported separately."""
         self._end("by itself")
 
     def before_batch(self, feed: Feed) -> None:
-        """End the rehearsal where an epoch begins that was not planned."""
+        """End the rehearsal if a training epoch begins after all that were planned."""
         self.seams.by_hand.look()
         self._heard = perf_counter()
         if feed in self._passes:
@@ -113,7 +120,12 @@ class ShortEpochs(Listener):
             self._end("as planned")
 
     def cuts(self, feed: Feed) -> bool:
-        """Tell whether a pass over a loader has been long enough; training ends with a step."""
+        """Return whether a pass over a loader has been long enough.
+
+        A training pass ends after the planned number of batches if a step was made with the last of
+        them, so that no accumulated gradients are left over. Otherwise it continues, but not beyond
+        the longest training pass so far, or ``MAX_BATCHES`` if there was none.
+        """
         if not feed.wants_gradients:
             return self._passes.cuts_other(feed, self.steps)
         seen, plan = self._passes.of(feed), self._plan
@@ -125,7 +137,7 @@ class ShortEpochs(Listener):
         return seen.is_over
 
     def after_batch(self, feed: Feed, samples: int, wait_s: float) -> None:  # noqa: ARG002
-        """Count a batch."""
+        """Count a batch; one without gradients belongs to an evaluation."""
         self._heard = perf_counter()
         seen = self._passes.took(feed, self.steps)
         if feed.wants_gradients:
@@ -134,7 +146,10 @@ class ShortEpochs(Listener):
             self._evaluates()
 
     def forward_called(self, root: Root, args: tuple[Any, ...]) -> None:  # noqa: ARG002
-        """Notice an evaluation on samples that come from no loader."""
+        """Notice an evaluation whose samples do not come from a loader.
+
+        Only calls without gradients after the end of a training pass count as an evaluation.
+        """
         self.seams.by_hand.look()
         self._heard = perf_counter()
         is_between = self._lead is not None and self._lead.is_over
@@ -146,7 +161,7 @@ class ShortEpochs(Listener):
         self.stepped_by_hand()
 
     def stepped_by_hand(self) -> None:
-        """Count a step, and the epoch that it is the first of."""
+        """Count a step and, if it is the first one of its pass, an epoch."""
         self._heard = now = perf_counter()
         self.steps += 1
         self._first_step_at = min(self._first_step_at, now)
@@ -173,7 +188,7 @@ class ShortEpochs(Listener):
         return self._is_long_enough or self._epochs >= self._plan.most_epochs
 
     def _facts(self, feed: Feed) -> LoaderFacts:
-        """What a loader is known by, also where it is built again for each epoch."""
+        """Return the facts that identify a feed's loader, even if it is rebuilt for each epoch."""
         return known_by(self.seams.loader.facts, feed)
 
     def _evaluates(self) -> None:
@@ -183,7 +198,7 @@ class ShortEpochs(Listener):
 
     def _end(self, how: Ended) -> None:
         if self._over is None or os.getpid() != self._process:
-            return  # one of several ranks, or a process that the program has forked
+            return  # a rank that follows another, or a process that the program has forked
         if not self._ending.acquire(blocking=False):
             return
         self._timer.cancel()

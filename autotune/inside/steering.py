@@ -1,4 +1,4 @@
-"""Steering: how configs act on the running program, through the seams."""
+"""Apply configs to the running program, by setting what the seams do."""
 
 from __future__ import annotations
 
@@ -14,12 +14,17 @@ from autotune.program.lr import LrRule, batch_growth, batch_parts
 
 
 def loose_knobs(setting: AppliedConfig) -> tuple[str, ...]:
-    """Return the knobs in which the training loader may differ from the one that was seen."""
+    """Return the knobs in which the training loader may differ from the one that was observed.
+
+    autotune finds the training loader by its facts. If the program itself applies a knob, for
+    example through a flag, the loader's facts change with it and must not be compared.
+    """
     loose = list(setting.program_knobs)
-    if setting.flags.keys() & setting.changes().keys():  # what a flag does, the program knows
+    if setting.flags.keys() & setting.changes().keys():  # only the program knows what a flag does
         loose += ["batch_size", "num_workers", "prefetch_factor", "pin_memory"]
     if setting.distributes_itself and "world_size" in setting.changes():
-        loose += ["batch_size", "world_size"]  # it shares out its data as it likes
+        # The program divides its data among the ranks in its own way.
+        loose += ["batch_size", "world_size"]
     return tuple(loose)
 
 
@@ -30,7 +35,7 @@ class Steering:
     thread: before the program's first line, and in a rig between two steps.
 
     Args:
-        seams: Those of this process.
+        seams: The seams of this process.
     """
 
     def __init__(self, seams: SeamSet) -> None:
@@ -39,7 +44,16 @@ class Steering:
         self._device = "cpu"
 
     def apply(self, setting: AppliedConfig, since: AppliedConfig | None = None) -> None:
-        """Apply what a setting changes: from the program's own values, or from another setting."""
+        """Apply the knobs in which a setting differs from the present state.
+
+        Knobs that the program applies itself are skipped. For knobs that a flag of the program
+        sets, only the side effects are applied, such as scaling the learning rate.
+
+        Args:
+            setting: The config to apply, with the facts that its knobs need.
+            since: The setting that was applied before; None if the program still has its own
+                values.
+        """
         self._own_autocast, self._own_scaler = setting.program_autocast, setting.program_scaler
         self._device = setting.device
         is_told = "accumulation_steps" in setting.changes() or self._seams.trainers.rehearses
@@ -54,6 +68,7 @@ class Steering:
             self.set_sums(sums=setting.sums)
         before = since.config if since is not None else setting.baseline
         self._seams.forward.allow_recompiles()
+        # A feed in another thread must not rebuild its loader for each knob of the config.
         self._seams.loader.hold()
         for knob, value in setting.config.changes_from(before).items():
             if knob in setting.flags:
@@ -65,8 +80,9 @@ class Steering:
             self._join_ranks(setting)
 
     def _join_ranks(self, setting: AppliedConfig) -> None:
-        """Do what being one of several processes asks for."""
-        if "num_threads" in setting.config:  # ranks start with those of their share of cores
+        """Make this process, started by a launcher, one of the ranks that train together."""
+        # A rank starts with the threads for its share of cores, which need not be the config's.
+        if "num_threads" in setting.config:
             registry()["num_threads"].apply(setting.config["num_threads"], self)
         if batch_growth(setting.baseline, setting.config) == 1.0:
             self._seams.rates.follow(world_size=self._seams.group.world_size)
@@ -77,7 +93,7 @@ class Steering:
             self._seams.trainers.launch(ranks, self._seams.group.world_size // ranks)
 
     def _train_together(self) -> None:
-        """Make one program of the ranks that the launcher started, on their own shares of data."""
+        """Let the launched ranks train one model, each on its share of the data."""
         if not self._seams.distribution.is_needed:
             self._seams.distribution.use("ddp")
         if self._seams.group.world_size > 1:
@@ -85,9 +101,13 @@ class Steering:
         self._seams.rates.follow(world_size=self._seams.group.world_size)
 
     def set_precision(self, dtype_name: str | None) -> None:
-        """Compute in this dtype where the program computes in autocast, or all through its model.
+        """Compute in this dtype; None restores the program's own.
 
-        fp16 comes with loss scaling, unless the program scales its losses itself.
+        If the program uses autocast, its autocast is redirected; otherwise the whole model runs
+        under autocast. fp16 comes with loss scaling, unless the program scales its losses itself.
+
+        Args:
+            dtype_name: Name of a torch dtype, such as ``bfloat16``.
         """
         dtype = getattr(torch, dtype_name) if dtype_name is not None else None
         if self._own_autocast:
@@ -98,73 +118,92 @@ class Steering:
         self._seams.scaling.set_enabled(enabled=scales)
 
     def set_sums(self, *, sums: bool) -> None:
-        """Say whether gradients grow with the batch, as those of a loss that sums do."""
+        """Tell the seams whether gradients grow with the batch, as those of a loss that sums do.
+
+        The learning rate, the weights of micro-batches and those of the ranks depend on it.
+        """
         self._seams.rates.sums = self._seams.accumulation.sums = sums
         self._seams.distribution.weigh_as_sums(enabled=sums)
 
     def set_accumulation_steps(self, steps: int) -> None:
-        """Make a step of so many batches: by the trainer's own way, if one runs the loop."""
+        """Make one optimizer step of this many batches.
+
+        If a library's trainer runs the loop, its own accumulation is used.
+        """
         if self._seams.trainers.in_use:
             self._seams.trainers.accumulate(steps)
         else:
             self._seams.accumulation.steps = steps
 
     def set_loader_options(self, **options: int | bool | str) -> None:
-        """Ask the loader seam for options."""
+        """Rebuild the training loader with these options, named as their knobs are."""
         self._seams.loader.request(**options)
 
     def set_torch(self, name: str, value: KnobValue) -> None:
-        """Set one of torch's settings of this process."""
+        """Set one of the settings that torch keeps per process, named as its knob is."""
         self._seams.process.switch(name, value)
 
     def set_interop_threads(self, threads: int) -> None:
-        """Set torch's inter-op threads."""
+        """Set torch's number of inter-op threads, which torch allows once per process."""
         self._seams.process.set_interop_threads(threads)
 
     def set_optimizer_implementation(self, name: str) -> None:
-        """Choose how optimizers update their parameters."""
+        """Make optimizers update their parameters by ``for-loop``, ``foreach`` or ``fused``."""
         self._seams.optimizer.use_implementation(name)
 
     def set_zero_grad_to_none(self, *, enabled: bool) -> None:
-        """Make ``zero_grad`` drop gradients, or not."""
+        """Make ``zero_grad`` drop gradients (True), or leave it as the program calls it (False)."""
         self._seams.clearing.drop_zeros(enabled=enabled)
 
     def set_channels_last(self, *, enabled: bool) -> None:
-        """Choose the memory format of 4-D tensors."""
+        """Store 4-D weights and inputs of the model in NHWC order, or in torch's default order."""
         self._seams.forward.set_channels_last(enabled=enabled)
 
     def set_non_blocking(self, *, enabled: bool) -> None:
-        """Choose how pinned memory is copied."""
+        """Copy pinned memory to the device without waiting, or as the program does."""
         self._seams.transfer.set_non_blocking(enabled=enabled)
 
     def compile(self, mode: str | None) -> None:
-        """Compile the model."""
+        """Compile the model in this mode of ``torch.compile``; None leaves it eager."""
         self._seams.forward.compile_in(mode=mode)
 
     def set_compile_dynamic(self, *, dynamic: bool | None) -> None:
-        """Choose for which shapes the model is compiled."""
+        """Compile for any shape (True) or for each shape (False); None lets torch decide."""
         self._seams.forward.shape(dynamic=dynamic)
 
     def checkpoint_blocks(self, *, every: int) -> None:
-        """Choose the blocks that are recomputed, among those of the models known so far."""
+        """Recompute every n-th repeated block in the backward pass; 0 for none.
+
+        It acts on the models that are known so far; ``SeamSet`` applies it to the others once they
+        are known.
+        """
         self._seams.checkpoint.choose(every)
         self._seams.checkpoint.act_on(self._seams.forward.roots)
 
     def scale_lr_with(self, **batch: int) -> None:
-        """Tell the rates seam the factors of the global batch."""
+        """Scale learning rates with the global batch, whose factors are named as their knobs."""
         self._seams.rates.follow(**batch)
 
     def set_strategy(self, strategy: str) -> None:
-        """Tell the distribution seam its strategy."""
+        """Train by this strategy; call it before the program builds its optimizer."""
         self._seams.distribution.use(strategy)
 
     def set_strategy_options(self, **options: KnobValue) -> None:
-        """Tell the distribution seam the strategy's options."""
+        """Give the strategy these options, named as their knobs are."""
         self._seams.distribution.request(**options)
 
 
 def install(setting: AppliedConfig, group: Group = ALONE, *, is_late: bool = False) -> SeamSet:
-    """Apply a setting to the program that this process is about to run, or runs by now."""
+    """Apply a setting to the program of this process, without measuring it; return the seams.
+
+    ``autotune run`` and ``autotune.apply()`` use it.
+
+    Args:
+        setting: What the program is to run under.
+        group: The processes that train together.
+        is_late: Whether the program already runs, so that it may have imported by name what the
+            seams replace.
+    """
     seams = SeamSet(None, setting.loader, loose_knobs(setting), group)
     Steering(seams).apply(setting)
     if is_late:

@@ -1,7 +1,8 @@
-"""Dissection: where a step's time goes, and what the program reaches with one part taken out.
+"""Measure where a step's time goes, and how fast the program is with one part taken away.
 
-Four stages, one after the other, while the program trains on: steps with a clock at each part; one
-step whose floating-point operations are counted; a window on one cached batch; the loader alone.
+While the program trains on, four stages follow each other: steps with a clock at each part; one
+step whose floating-point operations are counted; a window on one cached batch, so without loading;
+and the loader alone, without computing. The search derives the bottleneck from the results.
 """
 
 from __future__ import annotations
@@ -25,18 +26,29 @@ MIN_STEPS = 10
 MAX_STEPS = 200
 BLOCK_S = 0.1
 MIN_BLOCKS = 5
-MAX_COUNTS = 3  # of the operations of a step
+MAX_COUNTS = 3  # steps whose operations are counted at most
 
 
 class Dissection:
-    """Takes the program apart; driven like a meter, once at each border between two steps.
+    """Profiles the program's steps in stages.
+
+    ``LeadRank`` creates one when the parent sends ``Dissect``, calls ``step()`` at the end of each
+    step in the program's main thread, and sends ``breakdown`` to the parent when ``is_done`` is
+    set.
 
     Args:
-        plan: How long the window of a ceiling lasts.
-        read: What the meter of a ceiling reads at block edges.
-        seams: Of this process.
-        feed: Returns the training loader's feed; None without exactly one.
-        counts_flops: The model runs as written: compiled code hides its operations.
+        plan: How long each stage measures.
+        read: What the meter reads at block edges.
+        seams: The seams of this process.
+        feed: Returns the training loader's present feed. It returns None if there is not exactly
+            one loader or another thread reads it; the two stages that need a feed are then skipped.
+        counts_flops: Whether to count operations. It needs a model that runs as written, because
+            compiled code hides its operations from the counter.
+
+    Attributes:
+        clock: The clock of the first stage; None in later stages.
+        breakdown: What was measured so far; parts that are not measured yet are None.
+        is_done: Whether all stages have ended.
     """
 
     def __init__(
@@ -49,6 +61,7 @@ class Dissection:
         counts_flops: bool,
     ) -> None:
         self._plan = plan
+        # In the window on a cached batch no data flow, so the meter must not wait for buffers.
         self._read = replace(read, flow=Flow)
         self._loader_seam = seams.loader
         self._feed = feed
@@ -64,23 +77,36 @@ class Dissection:
         next(self._stages)
 
     def disturb(self) -> None:
-        """Leave the present step out: the program does something besides training in it."""
+        """Leave out the present step, because the program does something besides training in it."""
         self._is_disturbed = True
         if self._meter is not None:
             self._meter.disturb()
 
     def resume(self, begin_s: float) -> None:
-        """Leave out what the program did between two epochs; a step begins here."""
+        """Continue with the step that begins now, after a pause between two epochs.
+
+        While operations are counted, the step is repeated instead: the counter has also counted
+        what the program computed during the pause.
+
+        Args:
+            begin_s: Seconds that the new pass over the loader took to begin; a window counts them
+                as part of the step.
+        """
         if self._meter is not None:
             self._meter.resume(begin_s)
         elif self.clock is not None:
             self._is_disturbed = False
             self.clock.start()
         else:
-            self._is_disturbed = True  # what was computed meanwhile was counted
+            self._is_disturbed = True  # the counter has seen what was computed in between
 
     def step(self, samples: int, wait_s: float) -> None:
-        """Go on at the border after a step."""
+        """Continue at the boundary after a step.
+
+        Args:
+            samples: Samples of the step.
+            wait_s: Seconds of the step in which the program waited for batches.
+        """
         if self._meter is not None:
             closed_a_block = self._meter.step(samples, wait_s)
             if not self._meter.is_done:
@@ -90,17 +116,17 @@ class Dissection:
         next(self._stages, None)
 
     def close(self) -> None:
-        """Put everything back, also in the middle."""
+        """Undo all changes to torch and the loader, also in the middle of a stage."""
         self._stages.close()
 
     def _run(self) -> Generator[None]:
-        """The stages in order; each ``yield`` is one step of the program."""
+        """Run the stages in order; each ``yield`` lasts one step of the program."""
         yield from self._split()
         if self._counts_flops:
             yield from self._count_flops()
         if self._feed() is not None:
             yield from self._without_data()
-        if (feed := self._feed()) is not None:  # of the present epoch
+        if (feed := self._feed()) is not None:  # asked again: a new epoch may have begun since
             interval = loader_alone(feed, self._plan.window_max_s)
             self.breakdown = replace(self.breakdown, loader_throughput=interval)
         self.is_done = True
@@ -125,10 +151,12 @@ class Dissection:
         self.breakdown = replace(self.breakdown, split=clock.split())
 
     def _count_flops(self) -> Iterator[None]:
-        """One step under torch's counter; a program that it cannot follow goes uncounted.
+        """Run a step under torch's counter, and record its floating-point operations.
 
-        A step with an evaluation in it is not counted but the next one. Where each has something in
-        it besides, the least is taken.
+        A step that also contains something else, such as an evaluation, is skipped and the next one
+        is counted. If each of ``MAX_COUNTS`` steps contains something else, the smallest count is
+        taken. A count of 0 is recorded as None, because the counter then did not see the model's
+        operations.
         """
         totals: list[int] = []
         while len(totals) < MAX_COUNTS:
@@ -159,7 +187,15 @@ class Dissection:
 
 
 def loader_alone(feed: Feed, seconds: float) -> Interval:
-    """Return samples/s of a feed that nobody computes with, once its buffers are empty."""
+    """Return the samples/s that a feed delivers if nobody computes with them.
+
+    Prefetched batches are taken out first, because they would make the loader look faster than it
+    is.
+
+    Args:
+        feed: The feed to read; it continues with the data after the batches that were taken.
+        seconds: How long to empty the buffers at most, and how long to measure at least.
+    """
     until = perf_counter() + seconds
     for _ in range(feed.buffered_batches):
         if perf_counter() < until:
@@ -169,6 +205,7 @@ def loader_alone(feed: Feed, seconds: float) -> Interval:
     while perf_counter() < until or len(blocks) < MIN_BLOCKS:
         began, samples, steps = perf_counter(), 0, 0
         while perf_counter() - began < BLOCK_S:
+            # Workers deliver in bursts of one batch each, so whole rounds are measured.
             for _ in range(max(1, feed.num_workers)):
                 samples += feed.take()
                 steps += 1

@@ -1,4 +1,4 @@
-"""StepTracker: where one step of the program ends and the next begins, and what lay in between."""
+"""Find the boundaries between the program's steps, and count what happens in each step."""
 
 from __future__ import annotations
 
@@ -24,9 +24,14 @@ from autotune.measurement.run_mode import Epochs
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
 
-JUST_SWITCHED = 3  # steps after a switch in which a failure is rather the config's than the epoch's
-MAX_UNCOUNTED = 8  # of the first steps may call no model: another is called in others
-STEPS_ALIKE = 4  # a step whose calls without gradients no recent step had holds a validation pass
+# Within this many steps after a switch, a failure is blamed on the config, not on the epoch mode.
+JUST_SWITCHED = 3
+# In a program without a DataLoader, some of the first steps may not call the model that is counted.
+# After this many, a step is the only unit that can be counted.
+MAX_UNCOUNTED = 8
+# Number of recent steps to which a step's calls without gradients are compared: a count that none
+# of them had is a validation pass. A teacher model is called equally often in every step.
+STEPS_ALIKE = 4
 TOKEN_DTYPES = {torch.int64, torch.int32}  # what embeddings take
 
 
@@ -35,8 +40,9 @@ class Step:
     """What a finished step consisted of.
 
     Attributes:
-        wait_s: Part of it in which the program waited for batches.
-        tokens: Token ids that went into the model, 0 where its input is none.
+        samples: Samples that the step trained on.
+        wait_s: Seconds of the step in which the program waited for batches.
+        tokens: Token ids that went into the model; 0 if its input is not token ids.
     """
 
     samples: int
@@ -46,7 +52,7 @@ class Step:
 
 @dataclass
 class _Counts:
-    """What happened since the last border."""
+    """What happened since the last step boundary."""
 
     batch_samples: int = 0
     forward_samples: int = 0
@@ -58,18 +64,30 @@ class _Counts:
 
 
 class StepTracker(Listener):
-    """Runs in the program's main thread, inside the calls that the seams intercept.
+    """Base class of the listeners that measure: finds step boundaries and counts samples.
 
-    A border is where the training loader is asked for a batch after an optimizer step; for programs
-    without a DataLoader, or where another thread asks it, the end of an optimizer step. Steps that
-    a program makes by hand end where it comes back to its loader, its model or its next backward
-    pass. At a border a subclass may wait as long as it likes: the program stands still there,
-    between two steps.
+    The seams call it inside the calls that they intercept, in the program's main thread; batches
+    may be asked for in another thread. Subclasses are ``LeadRank``, which obeys the parent, and
+    ``FollowerRank``, which obeys the first rank.
+
+    A step boundary is where the program asks the training loader for a batch after an optimizer
+    step. For programs without a DataLoader, or whose loader is read by another thread, it is the
+    end of an optimizer step. A step that the program makes by hand ends when the program returns to
+    its loader, its model or its next backward pass. At a boundary a subclass may wait as long as it
+    likes, for example for the parent's next command: the program stands still there.
 
     Args:
-        setting: What the program starts under; None leaves it as it is.
+        setting: What the program starts under; None runs it as written.
         group: The processes that train together.
         epochs: How the program's epochs end.
+
+    Attributes:
+        feed: The pass over the training loader that the program is in; None before the first one.
+        steps: Total optimizer steps of the program, in this process.
+        batches_per_step: Batches of the last step, at least 1.
+        samples_between_starts: Samples between the beginnings of the last two passes that the
+            program made over its training loader, in endless mode; None if unknown.
+        loss: The last loss, still on its device; None if the program has not shown one.
     """
 
     def __init__(
@@ -91,7 +109,7 @@ class StepTracker(Listener):
         self.batches_per_step = 1
         self.loss: torch.Tensor | None = None
         self.steps = 0
-        self.switched_at = 0  # steps; a rig is started under a config, or as written
+        self.switched_at = 0  # total steps; starting the rig counts as the first switch
         self._has_switched_beyond = False
         self._former_starts = 0  # of feeds that the program has left
         self._feed_steps = 0
@@ -100,53 +118,67 @@ class StepTracker(Listener):
         self._usual_calls = deque([0], maxlen=STEPS_ALIKE)
         self._stepped = False
         self._uncounted = 0
-        self._adopted: dict[int, int] = {}  # which adoption was a training loader's last, by place
+        self._adopted: dict[int, int] = {}  # by place in `loaders`: number of its last adoption
         self.forks = ForkGuard(self._forked)
 
     @abstractmethod
     def on_step_end(self, step: Step) -> None:
-        """A step has ended."""
+        """A step has ended; called from the first step on that follows the observed ones."""
 
     @abstractmethod
     def observed(self) -> None:
-        """At this border the first steps have told all that a profile holds."""
+        """The first steps have shown all that a profile holds; called once, at a step boundary."""
 
     def disturbed(self) -> None:
-        """The program does something besides training in the present step."""
+        """The program does something besides training in the present step, such as validating."""
 
     def paused(self) -> None:
-        """The program leaves its training loop, at the end of an epoch; no step is under way."""
+        """The program leaves its training loop at the end of an epoch; no step is under way."""
 
     def resumed(self, begin_s: float) -> None:
-        """It is back, in the loop that is its first step's; the new pass took so long to begin."""
+        """The program is back in its training loop, and a step begins.
+
+        Args:
+            begin_s: Seconds that the new pass over the loader took to begin.
+        """
 
     @property
     def clock(self) -> PartsClock | None:
-        """Counts the parts of the present step, if anything does."""
+        """The clock that times the parts of the present step; None if nothing is timed."""
         return None
 
     def program_ended(self, *, has_failed: bool = False) -> None:
-        """The program has come to its end, or to an exception."""
+        """The program has ended.
+
+        Args:
+            has_failed: Whether it ended with an exception.
+        """
 
     def stand_aside(self) -> None:
-        """Let the program train as it is: another process is measured in place of this one."""
+        """Leave the program alone, because another process is measured instead of this one."""
         self.forks.stand_aside()
 
     def take_ranks(self, group: Group) -> None:
-        """Be one of several ranks that the program starts by itself, before it trains."""
+        """Become one of several ranks that the program itself starts, before it trains."""
         self._group = group
         self.observer.take_ranks(group)
 
     def _forked(self) -> None:
-        """In a process that was forked off: whoever measures hears nothing of it."""
+        """Reset the state in a process that the program has forked; its steps are not measured."""
         self._stepped = False
 
     def before_batch(self, feed: Feed) -> None:
-        """End the step that went before, if one was made since the last border."""
+        """End the step before, if one was made since the last boundary.
+
+        Only the training loader's feed matters here; if several loaders train, only the first
+        one's. A new feed in the middle of a step means that the program has done something else in
+        between.
+        """
         self.seams.by_hand.look()
         if feed is not self.feed and not (self.observer.is_training(feed) and self._leads(feed)):
             return
-        if self.observer.loader_thread:  # which this is: it may ask in the middle of a step
+        # This is then the thread that loads, which asks at any time in a step: no boundary here.
+        if self.observer.loader_thread:
             self.feed = feed
             return
         is_new = self.feed is not feed
@@ -165,7 +197,7 @@ class StepTracker(Listener):
             clock.asked()
 
     def after_batch(self, feed: Feed, samples: int, wait_s: float) -> None:
-        """Count a batch of a training loader; others only disturb the block."""
+        """Count a batch of a training loader; a batch of another loader disturbs the step."""
         if (clock := self.clock) is not None and not self.observer.loader_thread:
             clock.leave()
         is_known = feed is self.feed
@@ -182,7 +214,7 @@ class StepTracker(Listener):
         self._counts.wait_s += wait_s
 
     def trains_on(self, feed: Feed) -> bool:
-        """Tell whether a feed is a training loader's, in the process that trains."""
+        """Return whether a feed belongs to a training loader; always False in a forked process."""
         if self.forks.is_child:
             return False
         if not feed.handed:
@@ -190,37 +222,47 @@ class StepTracker(Listener):
         return feed is self.feed or self.observer.is_training(feed)
 
     def starts_over(self, feed: Feed) -> bool:
-        """A training loader starts over: code at the end of an epoch does not run in a rig."""
+        """Return whether a training feed restarts when its data are used up.
+
+        In endless mode it does, and the program's code at the end of an epoch does not run.
+        """
         return self._ends.starts_over(feed)
 
     def cuts(self, feed: Feed) -> bool:
-        """In true epochs, end training where the program would, and what trains nothing soon."""
+        """Return whether a feed ends here; only in true or whole epochs.
+
+        Training ends where the program expects its epoch to end. In true epochs, passes that train
+        nothing are also cut short.
+        """
         if self.is_endless or self.forks.is_child or self.observer.loaders is None:
             return False
         return self._ends.cuts(feed, self.steps, trains=self.trains_on(feed))
 
     def epoch_ended(self, feed: Feed) -> None:  # noqa: ARG002
-        """From here on there are more steps than the program planned: its schedules stand still."""
+        """Stop learning rate schedules: from here on there are more steps than were planned."""
         self.hold_schedules()
 
     def pass_ended(self, feed: Feed) -> None:
-        """What comes now, until the next pass begins, is no part of a step."""
+        """Pause the clocks: until the next pass begins, nothing is part of a step."""
         if feed is self.feed and not self.observer.loader_thread:
             self.paused()
 
     def hold_schedules(self) -> None:
-        """Let schedules stand still; true epochs have the steps that they were planned for."""
+        """Stop learning rate schedules in endless mode, where they would pass their planned end.
+
+        True epochs have the number of steps that the schedules were planned for.
+        """
         if self.is_endless:
             self.seams.scheduler.hold()
 
     def note_switch(self) -> None:
-        """The config changes here."""
+        """Note that the config changes here, to tell its failures from those of the epoch mode."""
         self.switched_at = self.steps
         self._has_switched_beyond = self._ends.is_beyond
 
     @property
     def suspect(self) -> Epochs | None:  # type: ignore[override]
-        """How epochs would have to end if these here are why the program fails now."""
+        """The epoch mode to try next if the present one may be why the program fails; else None."""
         is_recent = self.steps - self.switched_at <= JUST_SWITCHED
         return self._ends.suspect(
             self.steps, has_just_switched=self._has_switched_beyond and is_recent
@@ -228,13 +270,16 @@ class StepTracker(Listener):
 
     @property
     def starts(self) -> int:
-        """How often iteration over the training data has begun, the program's own passes too."""
+        """How often iteration over the training data has begun, restarts by autotune included."""
         return self._former_starts + (self.feed.starts if self.feed is not None else 0)
 
     def forward_called(self, root: Root, args: tuple[Any, ...]) -> None:
-        """Count samples at the largest model that trains, for programs without a DataLoader.
+        """Count samples and tokens at the largest model that is called with gradients.
 
-        A model that collects experience without gradients may be trained by calls of its parts.
+        That need not be the program's largest model: one that collects experience without gradients
+        may be trained by calls of its parts. The samples are used for programs without a
+        DataLoader. Calls without gradients are counted apart: a step with an unusual number of them
+        contains a validation pass.
         """
         self.seams.by_hand.look()
         if not torch.is_grad_enabled():
@@ -253,19 +298,22 @@ class StepTracker(Listener):
         self._counts.forward_samples += int(tensor.shape[0]) if tensor is not None else 1
 
     def loss_seen(self, loss: torch.Tensor) -> None:
-        """Keep the last loss without looking at it: that would sync the device."""
+        """Keep the last loss without reading it, because reading would wait for the device."""
         if loss.numel() == 1:
             self.loss = loss.detach()
 
     def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note the step, if it is one of the optimizer's whose steps count."""
+        """Note a step of an optimizer; it counts if it belongs to the optimizer that leads.
+
+        In a forked process it only tells the parent process that this process trains.
+        """
         if self.forks.is_child:
             self.forks.tell_step()
         elif self.observer.optimizer_stepped(optimizer):
             self.step_made()
 
     def stepped_by_hand(self) -> None:
-        """Note a step that the program has made by itself."""
+        """Note a step that the program made without an optimizer."""
         if self.forks.is_child:
             self.forks.tell_step()
             return
@@ -273,16 +321,16 @@ class StepTracker(Listener):
         self.step_made()
 
     def step_made(self) -> None:
-        """Count a step; without a DataLoader this is the border."""
+        """Count a step; for programs without a DataLoader it ends the step, too."""
         self.steps += 1
         self._stepped = True
         if self.observer.loaders is None:
-            self._counts = _Counts()  # the first step's own: what came before it was set-up
+            self._counts = _Counts()  # discard what happened before the first step: set-up
         elif not self.observer.loaders or self.observer.loader_thread:
             self._border()
 
     def _take_up(self, feed: Feed) -> None:
-        """Follow the pass that the program has begun."""
+        """Follow a new pass over the training loader."""
         if self._feed_steps > 1 and self.is_endless:
             self.samples_between_starts = self._feed_samples
         if self.feed is not None and not self.is_endless:
@@ -290,9 +338,10 @@ class StepTracker(Listener):
         self.feed, self._feed_steps, self._feed_samples = feed, 0, 0
 
     def _adopt(self, feed: Feed) -> None:
-        """Know the training loader again that the program has built anew for an epoch.
+        """Recognize a training loader that the program has rebuilt for a new epoch.
 
-        Of several alike it is in the place of the one that was built first.
+        It takes the place of the loader with the same facts. If several have the same facts, it
+        takes the place of the one that was rebuilt longest ago.
         """
         loaders = self.observer.loaders
         if self.is_endless or not loaders or not feed.wants_gradients:
@@ -318,7 +367,7 @@ class StepTracker(Listener):
         is_ahead = not self.observer.loaders or self.observer.loader_thread
         samples = counts.forward_samples if is_ahead else counts.batch_samples
         if not self.observer.loaders and not self.seams.forward.roots:
-            samples = 1  # bare tensors: a step is all that can be counted
+            samples = 1  # the program trains bare tensors: only steps can be counted
         self._feed_steps += 1
         self._feed_samples += samples
         if not is_usual:
@@ -329,7 +378,7 @@ class StepTracker(Listener):
             return
         if not samples and is_ahead:
             self._uncounted += 1
-            samples = int(self._uncounted > MAX_UNCOUNTED)  # a step is all that can be counted
+            samples = int(self._uncounted > MAX_UNCOUNTED)  # then count steps instead of samples
         if samples:
             self.observer.step_ended(samples, self.batches_per_step)
         if self.observer.is_complete:
@@ -339,7 +388,11 @@ class StepTracker(Listener):
             self.observed()
 
     def _insist_on_one_group(self) -> None:
-        """Ranks that do not know of each other would each train a model of their own."""
+        """Raise an error if the ranks do not train in one process group.
+
+        Ranks that do not know of each other would each train a separate model, and look faster for
+        it.
+        """
         if self.seams.distribution.has_ranks:
             return
         size = distributed.get_world_size() if distributed.is_initialized() else 1
@@ -348,7 +401,12 @@ class StepTracker(Listener):
 
 
 def _no_group(size: int, group: Group) -> str:
-    """Say that processes do not train together, and what to do."""
+    """Return the error message for processes that do not train together, with the remedy.
+
+    Args:
+        size: Number of processes in the program's process group; 1 without one.
+        group: The processes that were expected to train together.
+    """
     if group.world_size == 1:
         return (
             f"the program trains in a group of {size} processes, of which autotune has seen one "
@@ -357,9 +415,9 @@ def _no_group(size: int, group: Group) -> str:
         )
     trains = f"the program trains in groups of {size} where {group.world_size} ranks were started"
     if not group.started_by:
-        return f"{trains}: it does not take its ranks from torchrun"
+        return f"{trains}: it does not take its rank and world size from torchrun"
     return (
-        f"{trains} by {group.started_by}: its processes train models of their own, or meet those "
-        "of other machines. Search it with one such process, or have each call "
-        "init_process_group() with the rank and the number of all"
+        f"{trains} by {group.started_by}: its processes train separate models, or join processes "
+        "on other machines. Search it with one such process, or let each process call "
+        "init_process_group() with its rank and the total number of processes"
     )

@@ -1,4 +1,8 @@
-"""Training under a config: no measuring, no redirects; behind ``autotune run`` and ``apply()``."""
+"""Train under a config, without measuring and without a fence around the user's files.
+
+``autotune run`` starts this module in the process that trains; ``autotune.apply()`` calls
+``apply()`` in a process that already runs.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,7 @@ from autotune.program.lr import LrRule
 from autotune.program.program import LaunchPlan
 from autotune.results import bestfile
 
+# Variables of the environment by which apply() sees that autotune already steers the program.
 IN_RIG = "AUTOTUNE_RIG"
 IN_RUN = "AUTOTUNE_RUN"
 STARTS_WITH_THE_PROCESS = {"malloc"}
@@ -30,12 +35,26 @@ RATE_NOTES = {
     LrRule.LINEAR: "the learning rate follows (linear rule)",
     LrRule.SQRT: "the learning rate follows (sqrt rule)",
     LrRule.NONE: "the learning rate stays",
-    LrRule.AUTO: "the learning rate of each optimizer follows by its kind",
+    LrRule.AUTO: "the learning rate of each optimizer follows the rule for its kind",
 }
 
 
 def apply(path: Path, allow_env: Collection[str] = ()) -> None:
-    """Apply a best.yaml to this process; does nothing where autotune already steers the program."""
+    """Apply a best.yaml to this process.
+
+    Nothing happens if autotune already steers the program, as in a search or under ``autotune
+    run``. Knobs that take effect only when a process starts are left at the program's values, with
+    a note on stderr.
+
+    Args:
+        path: The best.yaml.
+        allow_env: Environment variables that the file may set although they load code.
+
+    Raises:
+        FileFormatError: when the file is unreadable or wrong.
+        UsageError: when the file sets variables that load code and are not allowed, or when the
+            config needs several ranks, which only ``autotune run`` starts.
+    """
     if IN_RIG in os.environ or IN_RUN in os.environ:
         return
     from autotune.machine import hardware
@@ -50,12 +69,13 @@ def apply(path: Path, allow_env: Collection[str] = ()) -> None:
     os.environ.update(plan.env)
     if plan.ranks is not None:
         raise UsageError(
-            f"{path} trains in {plan.ranks} ranks, which 'autotune run {path} ...' starts."
+            f"{path} needs {plan.ranks} ranks. Start them with 'autotune run {path} ...'."
         )
     late = [knob for knob in setting.changes() if _comes_too_late(knob, setting)]
     for knob in late:
         sys.stderr.write(
-            f"autotune: {knob} acts only where a process starts: use 'autotune run {path} ...'.\n"
+            f"autotune: {knob} takes effect only when a process starts: use 'autotune run {path} "
+            "...'.\n"
         )
     written = {knob: setting.baseline[knob] for knob in late if knob in setting.baseline}
     kept = {knob: value for knob, value in setting.config.items() if knob not in late}
@@ -63,30 +83,38 @@ def apply(path: Path, allow_env: Collection[str] = ()) -> None:
 
 
 def _comes_too_late(knob: str, setting: AppliedConfig) -> bool:
-    """Tell whether a knob acts on a function's call or on the start of a process."""
+    """Return whether a knob takes effect only in a function's call or when a process starts."""
     flag = setting.flags.get(knob)
     is_keyword = flag is not None and flag.name.startswith(KEYWORD)
     return is_keyword or knob in STARTS_WITH_THE_PROCESS or knob.startswith("$")
 
 
 def _ranks_note(setting: AppliedConfig, group: Group) -> str:
-    """What a user must know who reads what the program prints."""
+    """Return what a user must know to read the output of a program that trains in several ranks."""
     strategy = setting.config.get("strategy", "ddp")
     note = (
-        f"{group.world_size} ranks train by {strategy}. What the program prints of its samples, "
-        "its speed and its training loss is one rank's share."
+        f"{group.world_size} ranks train by {strategy}. The sample counts, speeds and training "
+        "losses that the program prints are those of one rank's share."
     )
     searched = int(setting.config.get("world_size", 1))
     if group.world_size != searched:
         note += (
-            f" A step has {group.world_size / searched:g} times the samples that were searched "
-            f"for; {RATE_NOTES[setting.lr_rule]}."
+            f" A step has {group.world_size / searched:g} times the samples of a step "
+            f"in the search; {RATE_NOTES[setting.lr_rule]}."
         )
     return note
 
 
 def main(best_path: str, *words: str) -> None:
-    """Run a program under a best.yaml; *words* are its own, see ``Program.words``."""
+    """Run a program under a best.yaml; with several ranks, as one of them.
+
+    A program that distributes its own training, or that no launcher started, runs as it is. Any
+    other program runs as one of autotune's ranks; only the first rank's output and files are kept.
+
+    Args:
+        best_path: The best.yaml.
+        words: The program's command line, as ``Program.words`` gives it.
+    """
     program = read(words).program
     setting = bestfile.read(Path(best_path)).setting
     plan = launch_plan_for(setting, LaunchPlan((), program.cwd, args=program.args))
@@ -105,7 +133,7 @@ def main(best_path: str, *words: str) -> None:
         sys.stderr.write(f"autotune: {_ranks_note(setting, group)}\n")
     seams = install(setting, group)
     with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
-        if not group.is_first:  # what it writes elsewhere is none of the user's files
+        if not group.is_first:  # its temporary files are deleted with the folder
             tempfile.tempdir = os.environ["TMPDIR"] = folder
         seams.silence(Path(folder))
         seams.distribution.agree()

@@ -1,6 +1,8 @@
-"""The knobs: a family of one file per knob. A new one is a file and a line below.
+"""The registry of knobs: every setting that autotune can change, by name.
 
-Knobs of other packages import what they need from here alone; every other address may move.
+A new knob is one file in this folder and one line in ``OWN`` below. Third-party packages register
+knobs under the entry-point group ``autotune.knobs``. They should import from this module only,
+because the other modules may move.
 """
 
 from __future__ import annotations
@@ -77,6 +79,8 @@ __all__ = [
     "registry",
 ]
 
+# The order is that of 'autotune knobs' and of the README's table: loader, batch, computation,
+# process, ranks.
 OWN: tuple[type[Knob], ...] = (
     NumWorkers,
     PrefetchFactor,
@@ -120,9 +124,12 @@ OWN: tuple[type[Knob], ...] = (
 
 
 class Registry(Mapping[str, Knob]):
-    """Knobs by name. Flags, keywords and variables of the program's own are knobs by their names.
+    """All knobs by name, as a read-only mapping.
 
-    Iteration yields the installed knobs alone.
+    Besides the installed knobs it accepts three kinds of names that belong to the user's program
+    and builds a knob for them on demand: a command-line flag (``--hidden``), a keyword of a
+    function (``keyword.hidden``) and an environment variable (``$KMP_BLOCKTIME``). Their number is
+    unlimited, so iteration and ``len()`` cover the installed knobs only.
     """
 
     def __init__(self, installed: Mapping[str, Knob]) -> None:
@@ -132,6 +139,7 @@ class Registry(Mapping[str, Knob]):
         if name in self._installed:
             return self._installed[name]
         bare = name.removeprefix(KEYWORD)
+        # A lone "-" or "--" is not a flag, and a lone "$" below is not a variable.
         if name.startswith("-") and name.strip("-"):
             return ProgramFlag(name)
         if bare != name and bare.isidentifier():
@@ -148,14 +156,23 @@ class Registry(Mapping[str, Knob]):
 
 
 def launch_plan_for(setting: AppliedConfig, plan: LaunchPlan) -> LaunchPlan:
-    """Return the plan that starts a process under a setting; pure."""
+    """Return the plan that starts a process under a setting.
+
+    Only knobs that act at the start of a process change the plan: through the program's own flag
+    where the setting has one for the knob, otherwise through ``Knob.launch()``. Nothing is started,
+    and *plan* is not modified.
+    """
     for knob, value in setting.changes().items():
         flag = setting.flags.get(knob)
+        # An idle knob must not change the plan: world_size, for example, would otherwise start
+        # ranks for the strategy "single".
         if flag is None and registry()[knob].is_active(setting.config):
             plan = registry()[knob].launch(value, plan)
         elif flag is None:
             continue
         else:
+            # A ProgramFlag is named by a spelling of its flag, so its value is already in the
+            # program's words.
             own = value if knob in flag.spellings else registry()[knob].format_flag(value, flag)
             plan = plan.with_flag(flag, own)
     return plan
@@ -163,10 +180,13 @@ def launch_plan_for(setting: AppliedConfig, plan: LaunchPlan) -> LaunchPlan:
 
 @cache
 def registry() -> Registry:
-    """Return every knob by name: ours, then those of the entry-point group ``autotune.knobs``.
+    """Return the registry: autotune's knobs first, then those of installed packages.
+
+    The entry-point group is ``autotune.knobs``. Its classes are loaded and instantiated once per
+    process; later calls return the same registry.
 
     Raises:
-        UsageError: when an installed knob takes a name that is taken or is no Knob.
+        UsageError: An entry point is not a Knob class, or its name is already in use.
     """
     knobs: dict[str, Knob] = {knob.name: knob() for knob in OWN}
     for entry in entry_points(group="autotune.knobs"):
@@ -175,9 +195,11 @@ def registry() -> Registry:
             raise UsageError(
                 f"The entry point '{entry.value}' of autotune.knobs is not a Knob class."
             )
+        # The name is the key in best.yaml and in recorded searches, so it must stay unique.
         if knob_class.name in knobs:
             raise UsageError(
                 f"The knob '{knob_class.name}' of '{entry.value}' exists already. Rename it."
             )
         knobs[knob_class.name] = knob_class()
+    # The registry is shared by all callers of the process and cannot be changed.
     return Registry(knobs)

@@ -1,4 +1,8 @@
-"""The accumulation_steps knob."""
+"""The knob ``accumulation_steps``: how many batches make one optimizer step.
+
+Gradient accumulation is done by ``inside.seams.accumulation`` within the program's ordinary loop,
+so the loop must be of a kind in which several batches can form one exact step.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,12 @@ from autotune.program.profile import HandKind, Profile
 
 
 class AccumulationSteps(Knob):
-    """Batches whose gradients make one optimizer step; the learning rate follows their sum."""
+    """Batches accumulated into one optimizer step; --lr-rule adjusts the learning rate.
+
+    It gives a larger global batch without its memory. It saves optimizer steps and, with several
+    ranks, communication, because gradients are averaged once per step. BatchNorm sees each batch
+    separately.
+    """
 
     name = "accumulation_steps"
     value_type = int
@@ -28,7 +37,11 @@ class AccumulationSteps(Knob):
     )
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return one to four for a loop of the ordinary kind: clear, backward, step."""
+        """Return 1, 2 and 4 for a loop that clears gradients, runs backward and steps per batch.
+
+        Any work that the loop does itself with parameters, gradients or schedules is a reason to
+        refuse, because it would run for each batch instead of for each step.
+        """
         if refusal := here.profile.without_training_loader:
             return refusal
         if refusal := here.profile.without_optimizer("and its updates could not be held back"):
@@ -37,56 +50,65 @@ class AccumulationSteps(Knob):
         return NotOffered(reason) if reason else here.profile.unless_by_steps(Domain((1, 2, 4)))
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return 1: a program that accumulates itself is not offered the knob."""
+        """Return 1: a program that accumulates gradients itself is not offered the knob."""
         return 1
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Group the batches to come, and let the learning rate follow."""
+        """Make this number of batches one optimizer step and scale the learning rates."""
         seams.set_accumulation_steps(int(value))
         self.apply_side_effects(value, seams)
 
     def apply_side_effects(self, value: KnobValue, seams: Seams) -> None:
-        """Scale the learning rate."""
+        """Scale the learning rates: the program's own flag sets the number of batches."""
         seams.scale_lr_with(accumulation_steps=int(value))
 
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
-        """Return the flag's own value, half and twice of it."""
+        """Return the flag's value, half and twice of it; None if it is not a positive number."""
         own = flag.number
         if not own:
             return None
         return Domain(tuple(sorted({max(1, own // 2), own, 2 * own})))
 
     def parse_flag(self, flag: Flag) -> KnobValue:
-        """Return the batches that the flag asks for."""
+        """Return the number of batches that the flag sets."""
         return flag.number or self.minimum
 
 
+# What would go wrong with each kind of work; completes "the program <kind> (<where>), …".
 BY_HAND = {
     HandKind.PARAMETERS: "which would be done for each micro-batch",
     HandKind.GRADIENTS: "which would act on partial sums",
     HandKind.KEPT: "which would be done for each micro-batch",
-    HandKind.THROWN: "and with them those of micro-batches before",
-    HandKind.PASSES: "for the last micro-batch alone",
+    HandKind.THROWN: "and with them those of earlier micro-batches",
+    HandKind.PASSES: "which would see the last micro-batch only",
     HandKind.RATE: "which would count micro-batches as steps",
     HandKind.SCHEDULE: "which counts each batch as a step",
-    HandKind.COUNTED_SCHEDULE: "and would not come to its end",
+    HandKind.COUNTED_SCHEDULE: "so the schedule would not reach its end",
 }
 
 
 def _obstacles(profile: Profile) -> Iterator[str]:
-    """Why several batches would not make one exact step."""
+    """Yield the reasons why several batches would not make one exact step.
+
+    Each is a clause; users see the first.
+    """
     if len(profile.optimizers) != 1:
         yield (
             f"{len(profile.optimizers)} optimizers step in turn: one's gradients may hold another's"
         )
     if any("LBFGS" in optimizer.families for optimizer in profile.optimizers):
-        yield "LBFGS computes the loss again by itself, within its step"
+        yield "LBFGS computes the loss several times within one step"
+    # The seam holds back zero_grad(). Gradients that the program clears otherwise would be lost
+    # between the batches of a step.
     if profile.zero_grad_to_none is None and not profile.trainer:
         yield "the program does not clear gradients by zero_grad()"
+    # A contrastive loss, for example, would compare each sample with fewer others.
     if profile.in_batch_loss:
         yield f"the loss compares samples of one batch: {profile.in_batch_loss}"
     if profile.accumulates:
         yield "the program accumulates gradients itself"
+    # The seam groups batches in the order in which the loader hands them out. With reading ahead,
+    # the batch handed out last is not the one that is trained.
     if profile.reads_ahead and not profile.trainer:
         yield "the program reads batches ahead of the one that it trains on"
     if reason := profile.depends_on_batch_before:

@@ -1,4 +1,9 @@
-"""The activation_checkpointing knob."""
+"""The knob ``activation_checkpointing``: which blocks recompute their activations.
+
+``inside.seams.checkpoint`` finds the blocks by their structure.
+
+Source: PyTorch documentation, ``torch.utils.checkpoint``.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +13,17 @@ from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import Flag
 from autotune.program.profile import Profile
 
+# Every n-th block recomputes; 0 stands for none.
 EVERY = {"off": 0, "half": 2, "all": 1}
 
 
 class ActivationCheckpointing(Knob):
-    """Blocks compute again in the backward pass what they would have kept: slower, less memory."""
+    """Recompute activations in the backward pass instead of storing them: less memory, slower.
+
+    It pays only where the saved memory allows a larger batch or a model that would not fit
+    otherwise. "half" recomputes every second block, "all" every block. Each recomputed block costs
+    a second forward pass.
+    """
 
     name = "activation_checkpointing"
     value_type = str
@@ -20,39 +31,46 @@ class ActivationCheckpointing(Knob):
     flag_names = ("gradient_checkpointing", "activation_checkpointing", "checkpoint_activations")
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return none, every second and all of the model's repeated blocks."""
+        """Return off, half and all for a model that consists of repeated blocks.
+
+        Refused are programs that checkpoint activations themselves, and blocks whose second pass
+        would change state again.
+        """
         if not here.profile.repeated_blocks:
             return NotOffered("the model has no repeated blocks")
         if here.profile.program_checkpointing:
             return NotOffered("the program checkpoints activations itself")
         if here.profile.blocks_change:
             return NotOffered(
-                f"a block would change twice what a pass changes ({here.profile.blocks_change})"
+                f"a second pass through a block changes state again ({here.profile.blocks_change})"
             )
         return Domain(self.choices)
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return off: a program that does so itself is not offered the knob."""
+        """Return off: a program that checkpoints activations itself is not offered the knob."""
         return "off"
 
     def conflict(self, config: Config) -> str | None:
-        """Compiled models decide by themselves what to keep."""
+        """Refuse the combination with ``compile``.
+
+        ``torch.compile`` decides itself which activations to keep and which to recompute.
+        """
         if config[self.name] != "off" and config.get("compile", "off") != "off":
-            return "A compiled model decides itself what it computes again (compile)."
+            return "A compiled model chooses itself which activations it recomputes (compile)."
         return None
 
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
-        """Return none and all for a switch."""
+        """Return off and all for an on/off flag; None for flags of another type."""
         return Domain(("off", "all")) if flag.is_truth else None
 
     def parse_flag(self, flag: Flag) -> KnobValue:
-        """Return whether the program does so."""
+        """Return all if the program's flag is on, off otherwise."""
         return "all" if flag.is_on else "off"
 
     def format_flag(self, value: KnobValue, flag: Flag) -> str:
-        """Return how the program says so."""
+        """Return the flag's text for on or off, as the program spells it."""
         return flag.truth(is_on=value != "off")
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Choose the blocks."""
+        """Choose the blocks that recompute their activations, from the next step on."""
         seams.checkpoint_blocks(every=EVERY[str(value)])

@@ -1,4 +1,8 @@
-"""The anomaly_detection knob."""
+"""The knob ``anomaly_detection``: autograd's search for the operation that made a NaN.
+
+Source: PyTorch documentation, ``torch.autograd.detect_anomaly``, which warns that the checks slow a
+program down and should be enabled only for debugging.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +13,28 @@ from autotune.program.profile import Profile
 
 
 class AnomalyDetection(Knob):
-    """Autograd's search for the origin of NaN, for debugging; a script may have left it on."""
+    """Autograd's debugging check that finds where a NaN arises; scripts sometimes leave it on.
+
+    While it is on, autograd records a traceback for each operation and checks gradients for NaN.
+    Turning it off changes nothing that is learned.
+    """
 
     name = "anomaly_detection"
     value_type = bool
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return off beside on for a program that has it on."""
+        """Return both values for a program that has the check on."""
         if not here.profile.anomaly_detection:
             return NotOffered("it is off")
         return Domain((False, True))
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return the program's own setting."""
+        """Return whether the program has the check on."""
         return profile.anomaly_detection
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Set torch.autograd.set_detect_anomaly."""
+        """Call ``torch.autograd.set_detect_anomaly``, which later forward passes obey.
+
+        The program's setting of ``check_nan`` is kept.
+        """
         seams.set_torch(self.name, value)

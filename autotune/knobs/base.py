@@ -1,4 +1,9 @@
-"""Knob: one thing that autotune may set in a program; the interface of the family."""
+"""The interface of all knobs: ``Knob``, and what its methods receive.
+
+A knob is one setting that autotune may change in a program. Most knobs are pure decisions (which
+values are worth trying) plus one call to ``Seams``, which does the work inside the program. This
+module and the knobs never import torch, because the parent process loads them as well.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,11 @@ from autotune.program.program import LaunchPlan
 
 
 class Scope(StrEnum):
-    """When a knob can change."""
+    """When the value of a knob can change.
+
+    ``LIVE`` knobs change in the running program, between two steps. ``RESTART`` knobs need a fresh
+    process for each value, so trying them costs the program's start-up time.
+    """
 
     LIVE = "live"
     RESTART = "restart"
@@ -24,78 +33,111 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True)
 class Here:
-    """Where a knob or a strategy is asked what it offers: on this machine, for this program."""
+    """The machine and the program for which a knob or a strategy decides what it offers."""
 
     hardware: Hardware
     profile: Profile
 
 
 class Seams(Protocol):
-    """What knobs may ask for inside the program; ``inside.steering.Steering`` is the one that acts.
+    """The operations that knobs may request inside the program.
 
-    Knobs call it in the program's process, on its main thread, between two steps or before the
-    first one. It exists so that knobs need not import torch.
+    ``inside.steering.Steering`` implements it. Knobs call it in the program's process, on its main
+    thread, before the first step or between two steps. The protocol exists so that knobs need not
+    import torch.
     """
 
     def set_loader_options(self, **options: int | bool | str) -> None:
-        """Rebuild the training loader with these options, named as their knobs are."""
+        """Rebuild the training loader with these options, which have the names of their knobs."""
 
     def set_torch(self, name: str, value: KnobValue) -> None:
-        """Set one of the settings that torch keeps per process, named as its knob is."""
+        """Set one of PyTorch's process-wide switches.
+
+        ``inside.seams.torch_settings.SWITCHES`` lists the names. They are names of knobs, except
+        ``tf32``, which belongs to ``precision``. The value is set again just before the first step,
+        because the program's set-up code may have changed it.
+        """
 
     def set_interop_threads(self, threads: int) -> None:
-        """Set torch's inter-op threads. Torch allows that once per process."""
+        """Set the number of PyTorch's inter-op threads.
+
+        PyTorch allows this once per process and only before the first parallel work, so it must be
+        called before the program starts.
+        """
 
     def set_optimizer_implementation(self, name: str) -> None:
         """Make all optimizers update their parameters by ``for-loop``, ``foreach`` or ``fused``."""
 
     def set_zero_grad_to_none(self, *, enabled: bool) -> None:
-        """Make ``zero_grad`` drop gradients instead of filling them with zeros."""
+        """Make ``zero_grad`` drop gradients instead of filling them with zeros.
+
+        Parameters without a gradient get their zeros before the optimizer's step.
+        """
 
     def set_channels_last(self, *, enabled: bool) -> None:
-        """Store 4-D weights and inputs of the model in NHWC order."""
+        """Store the model's 4-D weights and inputs in NHWC order, or in PyTorch's default order."""
 
     def set_non_blocking(self, *, enabled: bool) -> None:
-        """Copy pinned memory to the device without waiting."""
+        """Copy tensors to the device without waiting, if a DataLoader has pinned them."""
 
     def set_precision(self, dtype_name: str | None) -> None:
-        """Compute in this torch dtype (``"bfloat16"``); None for the program's own."""
+        """Compute in this torch dtype (``"bfloat16"``); None restores the program's precision.
+
+        Where the program uses autocast, its dtype is changed. fp16 adds loss scaling unless the
+        program scales its losses itself.
+        """
 
     def compile(self, mode: str | None) -> None:
-        """Compile the model in this mode of ``torch.compile``; None leaves it eager."""
+        """Compile the model in this mode of ``torch.compile``; None leaves it eager.
+
+        Compilation holds for the rest of the process.
+        """
 
     def set_compile_dynamic(self, *, dynamic: bool | None) -> None:
-        """Compile for any shape, or for each shape; None lets torch decide."""
+        """Set ``dynamic`` of ``torch.compile``: any shape, one shape, PyTorch's choice (None)."""
 
     def checkpoint_blocks(self, *, every: int) -> None:
-        """Recompute every n-th block's activations in the backward pass; 0 for none."""
+        """Recompute the activations of every n-th block in the backward pass; 0 recomputes none."""
 
     def set_accumulation_steps(self, steps: int) -> None:
-        """Make one optimizer step of this many batches."""
+        """Make one optimizer step out of this many batches of the training loader.
+
+        Where a library's trainer runs the loop, the trainer's own accumulation is used.
+        """
 
     def scale_lr_with(self, **batch: int) -> None:
-        """Scale learning rates with the global batch, whose factors are named as their knobs."""
+        """Scale the learning rates with the global batch (samples per optimizer step).
+
+        Args:
+            **batch: Factors whose product is the global batch, by the names of their knobs:
+                ``batch_size``, ``accumulation_steps``.
+        """
 
     def set_strategy(self, strategy: str) -> None:
-        """Train by this strategy; before the program builds its optimizer."""
+        """Train by this strategy; called before the program builds its optimizer.
+
+        Models are distributed later, when the program first calls them.
+        """
 
     def set_strategy_options(self, **options: KnobValue) -> None:
-        """Give the strategy these options, named as their knobs are."""
+        """Pass these options to the strategy; they have the names of their knobs."""
 
 
 class Knob(ABC):
-    """One knob, one file. The first line of its docstring is what users read about it.
+    """One setting that autotune may change in a program; each knob is a subclass in its own file.
 
-    Members override only what they mean. A knob that depends on another looks it up in ``config``
-    by name: members never import each other.
+    A subclass overrides only the methods it needs. Where a knob depends on another knob, it looks
+    up that knob's value in ``config`` by name; knobs never import each other. The first line of the
+    class docstring is shown to users by ``autotune knobs`` and in the README.
 
     Attributes:
-        name: Its name in configs, files and on the command line.
-        scope: Whether it can change while the program runs.
-        value_type: Type of its values.
-        choices: The only values that exist, for a knob of names.
-        minimum: The least value, for a knob of numbers.
-        flag_names: What programs call a flag that means this knob, as Python would write it.
+        name: Name in configs, YAML files and on the command line.
+        scope: Whether the value can change while the program runs.
+        value_type: Type of the values.
+        choices: All values that exist; only for knobs of type ``str``.
+        minimum: The smallest valid value; only for knobs of type ``int``.
+        flag_names: Common names of program flags that set the same thing, without dashes and with
+            underscores (``batch_size``). ``--arg auto`` recognises flags by them.
     """
 
     name: str
@@ -107,66 +149,103 @@ class Knob(ABC):
 
     @property
     def summary(self) -> str:
-        """What it does, in one line."""
+        """The first line of the class docstring, which says what the knob sets."""
         return (type(self).__doc__ or "").strip().splitlines()[0]
 
     @abstractmethod
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return the values worth trying here, or why there are none."""
+        """Return the values worth trying for this program on this machine.
+
+        The result need not contain the program's current value, which the search adds.
+        ``NotOffered`` carries the reason shown to the user, as a clause. A knob that changes what
+        is trained must refuse here whatever it cannot make exact.
+        """
 
     @abstractmethod
     def current(self, profile: Profile) -> KnobValue:
-        """Return what the program does today: the knob's value in the baseline."""
+        """Return the value that the program uses without autotune: the baseline's value.
+
+        It is called only where the knob is offered.
+        """
 
     def refusal(
         self,
         value: KnobValue,
         here: Here,
     ) -> str | None:
-        """Return why a value that the user names, beyond those offered, cannot be had here."""
+        """Return why the program cannot use a value here, as a clause; None if it can.
+
+        It is called for values that the user names, which need not be in the domain.
+        """
         return None
 
     def is_active(self, config: Config) -> bool:
-        """Tell whether the value has any effect in this config.
+        """Return whether the value has any effect in this config.
 
-        Configs that differ in idle knobs only are one trial.
+        Configs that differ only in inactive knobs count as one trial. A knob that is missing from
+        *config* is not part of the search, so its value is unknown.
         """
         return True
 
     def conflict(self, config: Config) -> str | None:
-        """Return why this value cannot go with the rest of the config, or None."""
+        """Return why this value cannot be combined with the rest of the config, or None if it can.
+
+        The reason is a sentence. Unlike an inactive knob, a conflict keeps the config from being
+        measured.
+        """
         return None
 
     def launch(self, value: KnobValue, plan: LaunchPlan) -> LaunchPlan:
-        """Return the plan that starts a process under this value; pure."""
+        """Return the plan that starts a process under this value, as a changed copy of *plan*.
+
+        Only knobs that act through environment variables or the number of ranks override it. It
+        runs in the parent process.
+        """
         return plan
 
     def apply(self, value: KnobValue, seams: Seams) -> None:  # noqa: B027
-        """Make the program use this value from its next step on; runs inside the program."""
+        """Make the program use this value from its next step on.
+
+        It runs inside the program, on its main thread. Knobs that act through ``launch()`` do
+        nothing here.
+        """
 
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
-        """Return the values worth trying by a flag of the program's own that means this knob.
+        """Return the values worth trying through the program's own flag, or None.
 
-        Asked where the seams cannot reach the program; None where the flag's values are not clear.
+        It is called with ``--arg auto`` where ``domain()`` refuses, because the flag may reach what
+        the seams cannot. None means that the flag's values are not understood or that they would
+        change what is trained.
         """
         return None
 
     def parse_flag(self, flag: Flag) -> KnobValue:
-        """Return what the program's flag says, as a value of this knob."""
+        """Return the present value of the program's flag, as a value of this knob.
+
+        It becomes the baseline's value where the knob acts through the flag.
+        """
         return self.parse(flag.value)
 
     def format_flag(self, value: KnobValue, flag: Flag) -> str:
-        """Return what to pass to the program's flag for a value of this knob."""
+        """Return the text to pass to the program's flag for a value of this knob.
+
+        Knobs override it where programs use other words than autotune, such as ``True`` for
+        ``all``.
+        """
         return as_text(value)
 
     def apply_side_effects(self, value: KnobValue, seams: Seams) -> None:  # noqa: B027
-        """Do what a value asks for beside the act itself; all there is to do after a flag's act."""
+        """Apply only the value's side effects, such as scaling the learning rate.
+
+        It replaces ``apply()`` where the program's own flag already sets the value.
+        """
 
     def parse(self, raw: object) -> KnobValue:
         """Return *raw*, from a YAML file or the command line, as a value of this knob.
 
         Raises:
-            ValueError: with what the knob takes, when *raw* is none of its values.
+            ValueError: *raw* is not a value of this knob. The message completes the sentence "knob
+                'x' …" and says which values the knob takes.
         """
         if self.value_type is str:
             return self._parse_name(raw)
@@ -174,6 +253,7 @@ class Knob(ABC):
             if isinstance(raw, bool):
                 return raw
             raise ValueError(f"takes true or false, not {raw!r}")
+        # In Python True is an int, and "num_workers: true" would silently become one worker.
         if isinstance(raw, int) and not isinstance(raw, bool) and raw >= self.minimum:
             return raw
         raise ValueError(f"takes a whole number from {self.minimum} on, not {raw!r}")
@@ -187,19 +267,22 @@ class Knob(ABC):
 
 
 class StrategyOption(Knob):
-    """An option of some strategies, which get it when the program starts.
+    """An option of one or more strategies, which read it when the program starts.
 
     Attributes:
-        strategies: Those that take it, by their names.
+        strategies: Names of the strategies that use the option.
     """
 
-    scope = Scope.RESTART
+    scope = Scope.RESTART  # a strategy acts on a model once
     strategies: ClassVar[frozenset[str]]
 
     def is_active(self, config: Config) -> bool:
-        """Tell whether the strategy takes it; ranks without the knob train by ddp."""
+        """Return whether the config's strategy uses the option.
+
+        A config without the knob ``strategy`` can still start several ranks; these train by ddp.
+        """
         return config.get("strategy", "ddp") in self.strategies
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Hand it to the strategy."""
+        """Pass the value to the strategy under the name of this knob."""
         seams.set_strategy_options(**{self.name: value})

@@ -1,4 +1,8 @@
-"""The batch_size knob."""
+"""The knob ``batch_size``: samples per batch of the training loader.
+
+A larger batch changes what is trained, so the learning rate follows it (``program.lr``), and
+programs whose loss, model state or schedule depends on the size of a batch are refused.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,18 @@ from autotune.program.profile import HandKind, Profile
 # Growth beyond 8x leaves the range in which scaled learning rates hold for most models (Shallue et
 # al. 2019, "Measuring the Effects of Data Parallelism", section 4.1); --values asks for more.
 FACTORS = (1, 2, 4, 8)
-MIN_STEPS_PER_EPOCH = 16  # fewer are no epoch to speak of, and prefetching would hold it whole
+# Workers would prefetch a shorter epoch almost whole, before its first step.
+MIN_STEPS_PER_EPOCH = 16
 TOO_SHORT = f"batches of {{}} cut {{}} samples into fewer than {MIN_STEPS_PER_EPOCH} steps"
 
 
 class BatchSize(Knob):
-    """Samples in a batch of the training loader; the learning rate follows by --lr-rule."""
+    """Samples per batch of the training loader; --lr-rule adjusts the learning rate.
+
+    Larger batches keep a GPU or many cores busier and lower the overhead per sample. They cost
+    memory, give fewer optimizer steps per epoch and can change the final accuracy, which autotune
+    does not measure.
+    """
 
     name = "batch_size"
     value_type = int
@@ -34,7 +44,11 @@ class BatchSize(Knob):
     )
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return the program's own size and its doublings, as long as an epoch has a few steps."""
+        """Return the program's own size, twice, four and eight times that size.
+
+        Sizes are left out that cut an epoch into fewer than 16 steps. Where the program makes a
+        fixed number of steps, the knob is offered only to users who name it.
+        """
         if reason := next(_obstacles(here.profile), None):
             return NotOffered(reason)
         if refusal := here.profile.without_optimizer("and its rate could not follow the batch"):
@@ -42,38 +56,46 @@ class BatchSize(Knob):
         loader = here.profile.loaders[0]
         own = loader.batch_size
         assert own is not None, "a size that is not known is an obstacle"
+        # A dataset without a length sets no limit.
         most = (loader.dataset_len or 1 << 62) // MIN_STEPS_PER_EPOCH
         sizes = tuple(own * f for f in FACTORS if f == 1 or own * f <= most)
         alone = "" if len(sizes) > 1 else TOO_SHORT.format(2 * own, loader.dataset_len)
         return here.profile.unless_by_steps(Domain(sizes, alone))
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return the training loader's own size."""
+        """Return the training loader's own batch size."""
         own = profile.loaders[0].batch_size
         assert own is not None, "batch_size is not offered without one"
         return own
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Ask for a loader with that size, and let the learning rate follow."""
+        """Rebuild the training loader with this batch size and scale the learning rates."""
         seams.set_loader_options(batch_size=int(value))
         self.apply_side_effects(value, seams)
 
     def apply_side_effects(self, value: KnobValue, seams: Seams) -> None:
-        """Scale the learning rate."""
+        """Scale the learning rates: the program's own flag sets the batch size."""
         seams.scale_lr_with(batch_size=int(value))
 
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
-        """Return the flag's own value and its doublings; None where the batch makes the loss."""
+        """Return the flag's value and its multiples; None if the loss compares a batch's samples.
+
+        The length of the dataset is not known where only a flag reaches the batch, so epochs may
+        become short.
+        """
         own = 0 if here.profile.in_batch_loss else flag.number
         return None if not own else Domain(tuple(own * factor for factor in FACTORS))
 
     def parse_flag(self, flag: Flag) -> KnobValue:
-        """Return the samples that the flag asks for."""
+        """Return the number of samples that the flag sets."""
         return flag.number or self.minimum
 
 
 def _obstacles(profile: Profile) -> Iterator[str]:
-    """Why batches of another size cannot be had, or would train something else."""
+    """Yield the reasons why the batch size cannot change, or would change what is trained.
+
+    Each is a clause; users see the first.
+    """
     if profile.foreign_loader and (refusal := profile.without_training_loader):
         yield refusal.reason
         return
@@ -84,12 +106,16 @@ def _obstacles(profile: Profile) -> Iterator[str]:
         yield f"the loss compares samples of one batch: {profile.in_batch_loss}"
     if profile.training_loader is None:
         yield f"{len(profile.loaders)} loaders train together"
+    # With its own batch sampler the program decides which samples share a batch; a DataLoader
+    # cannot be rebuilt with another batch_size then.
     if profile.loaders[0].has_batch_sampler or profile.loaders[0].is_rewrapped:
         name = profile.loaders[0].batch_sampler
         yield f"the training loader has its own batch sampler{name and f', a {name}'}"
+    # Without automatic batching, only the dataset knows how many samples an item holds.
     if profile.loaders[0].batch_size is None:
         yield "the dataset makes whole batches itself (batch_size=None)"
     if reason := profile.depends_on_batch_before:
         yield reason
+    # Larger batches give fewer steps per epoch, and this scheduler counts steps.
     if work := profile.hand_work(HandKind.COUNTED_SCHEDULE):
-        yield f"the program {work.kind} ({work.evidence}): it would not come to its end"
+        yield f"the program {work.kind} ({work.evidence}): the schedule would not reach its end"

@@ -1,4 +1,7 @@
-"""The channels_last knob."""
+"""The knob ``channels_last``: the memory layout of images and convolution weights.
+
+Source: PyTorch tutorials, "Channels Last Memory Format in PyTorch".
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,28 @@ from autotune.program.profile import Profile
 
 
 class ChannelsLast(Knob):
-    """Images and convolution weights in NHWC order, which many convolution kernels prefer."""
+    """Store images and convolution weights in NHWC order, which many convolution kernels prefer.
+
+    It helps convolutional networks most, above all on GPUs with tensor cores together with lower
+    precision. Models with few convolutions can become slower, because operators without NHWC
+    kernels convert their inputs.
+    """
 
     name = "channels_last"
     value_type = bool
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return both orders for a model with 2-D convolutions."""
+        """Return both layouts for a model with 2-D convolutions.
+
+        Refused are programs that use NHWC already, weights that share memory with other tensors,
+        and LBFGS.
+        """
         if not here.profile.conv2d_layers:
             return NotOffered("the model has no 2-D convolution")
         if here.profile.channels_last:
-            return NotOffered("the program lays its weights out so itself")
+            return NotOffered("the program already uses this layout")
+        # A change of layout moves the weight to new memory; tensors that share the old memory would
+        # no longer follow its updates.
         if here.profile.shared_weight:
             return NotOffered(
                 f"the weight {here.profile.shared_weight} shares its memory with others"
@@ -33,5 +47,5 @@ class ChannelsLast(Knob):
         return False
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Lay out weights, optimizer state and, from then on, inputs."""
+        """Convert weights, gradients and optimizer state now, and inputs from the next step on."""
         seams.set_channels_last(enabled=bool(value))

@@ -1,4 +1,9 @@
-"""The compile knob."""
+"""The knob ``compile``: torch.compile on the program's outermost modules.
+
+A program that compiles its model itself is left alone.
+
+Source: PyTorch documentation, ``torch.compile`` (``mode``).
+"""
 
 from __future__ import annotations
 
@@ -10,23 +15,30 @@ from autotune.program.profile import Profile
 
 
 class Compile(Knob):
-    """torch.compile on the model, by mode; costs seconds to minutes at the start of each run."""
+    """torch.compile mode of the model; compiling costs seconds to minutes at the start of each run.
+
+    Compiled models run fewer and larger kernels. They pay in long runs, and in models with many
+    small operators most. Shapes that change cause recompilations, and code that cannot be traced
+    causes graph breaks; the report counts both.
+    """
 
     name = "compile"
-    scope = Scope.RESTART
+    scope = Scope.RESTART  # compiled code stays in the process
     value_type = str
     choices = ("off", "default", "reduce-overhead", "max-autotune-no-cudagraphs")
     flag_names = ("compile", "torch_compile", "compile_model")
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return the modes that differ where a back end can run.
+        """Return the modes that differ from each other on the device.
 
-        Away from CUDA max-autotune tunes no more than the default does while weights change.
+        All modes are offered on CUDA. Elsewhere only off and default are: reduce-overhead needs
+        CUDA graphs, and max-autotune tunes no more than the default does while weights change.
         """
         if here.profile.program_compile:
             return NotOffered("the program compiles its model itself")
         if here.profile.device == "cuda":
             return Domain(self.choices)
+        # Inductor, the default back end, generates C++ for the CPU and Triton kernels for CUDA.
         if here.profile.device == "cpu" and not here.hardware.has_cxx_compiler:
             return NotOffered("compiling for the CPU needs a C++ compiler (install g++)")
         return Domain(("off", "default"))
@@ -36,17 +48,17 @@ class Compile(Knob):
         value: KnobValue,
         here: Here,
     ) -> str | None:
-        """Return why CUDA graphs cannot be had."""
+        """Return why reduce-overhead cannot run here: it replays CUDA graphs."""
         if value == "reduce-overhead" and here.profile.device != "cuda":
             return f"reduce-overhead replays CUDA graphs; the model is on the {here.profile.device}"
         return None
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return off: a program that compiles is not offered this knob."""
+        """Return off: a program that compiles its model itself is not offered the knob."""
         return "off"
 
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
-        """Return off and default for a switch, where a back end can run."""
+        """Return off and default for an on/off flag if the device can compile; None otherwise."""
         if not flag.is_truth or (
             here.profile.device == "cpu" and not here.hardware.has_cxx_compiler
         ):
@@ -54,13 +66,16 @@ class Compile(Knob):
         return Domain(("off", "default"))
 
     def parse_flag(self, flag: Flag) -> KnobValue:
-        """Return whether the program compiles."""
+        """Return default if the program's flag is on, off otherwise."""
         return "default" if flag.is_on else "off"
 
     def format_flag(self, value: KnobValue, flag: Flag) -> str:
-        """Return how the program says so."""
+        """Return the flag's text for on or off, as the program spells it."""
         return flag.truth(is_on=value != "off")
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Have the root modules compiled once they are known."""
+        """Compile the outermost modules after the first steps have shown which these are.
+
+        The code is generated at their next call, so the first steps afterwards are slow.
+        """
         seams.compile(None if value == "off" else str(value))

@@ -1,4 +1,9 @@
-"""The compile_dynamic knob."""
+"""The knob ``compile_dynamic``: whether compiled code handles changing shapes.
+
+It acts only where the knob ``compile`` compiles the model.
+
+Source: PyTorch documentation, ``torch.compile`` (``dynamic``).
+"""
 
 from __future__ import annotations
 
@@ -11,15 +16,20 @@ DYNAMIC = {"auto": None, "never": False, "always": True}
 
 
 class CompileDynamic(Knob):
-    """Shapes in compiled code: one code per shape (never), one for all (always), or torch's way."""
+    """Whether compiled code handles changing shapes: never, always, or as torch decides (auto).
+
+    never compiles again for each new shape and gives the fastest code for few shapes; always avoids
+    recompilations where shapes vary. auto compiles for one shape first and for any shape once a
+    second one appears.
+    """
 
     name = "compile_dynamic"
-    scope = Scope.RESTART
+    scope = Scope.RESTART  # compiled code stays in the process
     value_type = str
     choices = tuple(DYNAMIC)
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return the three of ``torch.compile(dynamic=...)``."""
+        """Return the three values of ``torch.compile(dynamic=...)`` if the device can compile."""
         if here.profile.program_compile:
             return NotOffered("the program compiles its model itself")
         if here.profile.device == "cpu" and not here.hardware.has_cxx_compiler:
@@ -27,13 +37,13 @@ class CompileDynamic(Knob):
         return Domain(self.choices)
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return torch's default."""
+        """Return auto, which is PyTorch's default."""
         return "auto"
 
     def is_active(self, config: Config) -> bool:
-        """Only compiled code has shapes built in."""
+        """Return whether the model is compiled: eager code accepts any shape."""
         return config.get("compile", "off") != "off"
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Say how the root modules are to be compiled."""
+        """Set ``dynamic`` for the compilation of the outermost modules."""
         seams.set_compile_dynamic(dynamic=DYNAMIC[str(value)])

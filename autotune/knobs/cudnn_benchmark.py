@@ -1,4 +1,7 @@
-"""The cudnn_benchmark knob."""
+"""The knob ``cudnn_benchmark``: whether cuDNN times its algorithms before it chooses one.
+
+Source: PyTorch documentation, ``torch.backends.cudnn.benchmark``. It matters to convolutions only.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,19 @@ from autotune.program.profile import Profile
 
 
 class CudnnBenchmark(Knob):
-    """Let cuDNN try its convolution algorithms on each new input shape and keep the fastest."""
+    """Let cuDNN time its convolution algorithms on each new input shape and keep the fastest.
+
+    It helps convolutional networks with a fixed input shape. It hurts where shapes change often,
+    because each new shape is timed again. The chosen algorithm may differ from run to run.
+    """
 
     name = "cudnn_benchmark"
     value_type = bool
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return both ways for a model with 2-D convolutions on a GPU."""
+        """Return both values for a model with 2-D convolutions on a GPU."""
         if here.profile.device != "cuda":
-            return NotOffered(
-                f"the model is on the {here.profile.device} device, cuDNN serves CUDA"
-            )
+            return NotOffered(f"the model is on the {here.profile.device} device; cuDNN needs CUDA")
         if not here.profile.conv2d_layers:
             return NotOffered("the model has no 2-D convolution")
         return Domain((False, True))
@@ -29,5 +34,5 @@ class CudnnBenchmark(Knob):
         return profile.cudnn_benchmark
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Set torch.backends.cudnn.benchmark."""
+        """Set ``torch.backends.cudnn.benchmark``, which the next convolution reads."""
         seams.set_torch(self.name, value)

@@ -1,4 +1,10 @@
-"""The deterministic_algorithms knob."""
+"""The knob ``deterministic_algorithms``: whether PyTorch may use nondeterministic kernels.
+
+It covers cuDNN's own switch as well.
+
+Source: PyTorch documentation, "Reproducibility" (``torch.use_deterministic_algorithms``,
+``torch.backends.cudnn.deterministic``).
+"""
 
 from __future__ import annotations
 
@@ -9,13 +15,21 @@ from autotune.program.profile import Profile
 
 
 class DeterministicAlgorithms(Knob):
-    """Slower kernels that give the same bits in each run; searched where the user names it."""
+    """Kernels that give the same bits in every run, usually slower; searched only if you name it.
+
+    Turning them off can speed up a program that has them on, at the price of bitwise
+    reproducibility.
+    """
 
     name = "deterministic_algorithms"
     value_type = bool
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return nothing: a program that has them on wants them."""
+        """Return both values only to users who name the knob.
+
+        A program that requests deterministic kernels wants reproducible runs, so a search must not
+        turn them off on its own account.
+        """
         if not here.profile.deterministic_algorithms:
             return NotOffered("they are off")
         return NotOffered(
@@ -24,9 +38,13 @@ class DeterministicAlgorithms(Knob):
         )
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return the program's own setting."""
+        """Return whether the program requests deterministic kernels from torch or cuDNN."""
         return profile.deterministic_algorithms
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Switch them, for torch and for cuDNN."""
+        """Turn them off for torch and cuDNN, or back on as strictly as the program had them.
+
+        Strictness is PyTorch's ``warn_only``: warn about a nondeterministic kernel instead of
+        failing.
+        """
         seams.set_torch(self.name, value)

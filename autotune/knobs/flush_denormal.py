@@ -1,4 +1,8 @@
-"""The flush_denormal knob."""
+"""The knob ``flush_denormal``: whether the CPU treats denormal numbers as 0.
+
+Source: PyTorch documentation, ``torch.set_flush_denormal``. The mode belongs to a thread, so it is
+set before PyTorch starts others.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +13,26 @@ from autotune.program.profile import Profile
 
 
 class FlushDenormal(Knob):
-    """Treat numbers too small for full precision as 0: CPUs compute with such ones slowly."""
+    """Treat denormal (extremely small) numbers as 0, because CPUs compute with them slowly.
+
+    It helps where activations or optimizer state decay towards 0. fp32 numbers below about 1e-38
+    are lost.
+    """
 
     name = "flush_denormal"
-    scope = Scope.RESTART  # torch's threads take the mode over from the thread that starts them
+    scope = Scope.RESTART  # threads inherit the mode from the thread that starts them
     value_type = bool
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return both ways on a CPU."""
+        """Return both values for a model on the CPU."""
         if here.profile.device != "cpu":
             return NotOffered(f"the model computes on the {here.profile.device} device")
         return Domain((False, True))
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return what the program's own arithmetic was seen to do."""
+        """Return whether the program's own arithmetic was seen to flush denormal numbers."""
         return profile.flush_denormal
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Set torch.set_flush_denormal."""
+        """Call ``torch.set_flush_denormal`` before the program starts its threads."""
         seams.set_torch(self.name, value)

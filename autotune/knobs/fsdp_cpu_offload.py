@@ -1,4 +1,7 @@
-"""The fsdp_cpu_offload knob."""
+"""The knob ``fsdp_cpu_offload``: whether FSDP keeps its shards in host memory.
+
+Source: PyTorch documentation, ``torch.distributed.fsdp.CPUOffloadPolicy``.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,18 @@ from autotune.program.profile import Profile
 
 
 class FsdpCpuOffload(StrategyOption):
-    """Shards of weights and states lie in host memory: room on the GPU, at the price of copies."""
+    """Keep FSDP's shards of weights and optimizer state in host memory: less GPU memory, slower.
+
+    Weights are copied to the GPU for each use and gradients back, and the optimizer steps on the
+    CPU. It pays only for models that do not fit otherwise.
+    """
 
     name = "fsdp_cpu_offload"
     strategies = frozenset({"fsdp"})
     value_type = bool
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return both on a GPU."""
+        """Return both values for a model on a GPU that ranks can train."""
         if here.profile.device != "cuda":
             return NotOffered(f"the model is on the {here.profile.device} already")
         if reason := in_place_refusal(here.hardware, here.profile):
@@ -25,5 +32,5 @@ class FsdpCpuOffload(StrategyOption):
         return Domain((False, True))
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return that shards stay on the GPU."""
+        """Return False: without this knob the shards stay on the GPU."""
         return False

@@ -1,4 +1,9 @@
-"""The fsdp_mixed_precision knob."""
+"""The knob ``fsdp_mixed_precision``: the dtype in which FSDP gathers weights and computes.
+
+Unlike the knob ``precision`` it also reduces what is sent between ranks.
+
+Source: PyTorch documentation, ``torch.distributed.fsdp.MixedPrecisionPolicy``.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,11 @@ from autotune.program.profile import Profile
 
 
 class FsdpMixedPrecision(StrategyOption):
-    """FSDP computes and gathers in bf16 and averages gradients in fp32; kept weights stay fp32."""
+    """Compute and gather weights in bf16 under FSDP; stored weights and averaging stay fp32.
+
+    bf16 halves the traffic of gathering and uses bf16 units for the computation, which rounds more
+    coarsely. The optimizer still updates fp32 weights with gradients averaged in fp32.
+    """
 
     name = "fsdp_mixed_precision"
     strategies = frozenset({"fsdp"})
@@ -18,7 +27,7 @@ class FsdpMixedPrecision(StrategyOption):
     choices = ("fp32", "bf16")
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return both, where bf16 is native."""
+        """Return fp32 and bf16 where the hardware computes in bf16 natively."""
         if reason := in_place_refusal(here.hardware, here.profile):
             return NotOffered(reason)
         native = here.hardware.supports_bf16_gpu or (
@@ -29,5 +38,5 @@ class FsdpMixedPrecision(StrategyOption):
         return Domain(("fp32", "bf16"))
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return that it computes in the weights' dtype."""
+        """Return fp32: without this knob FSDP computes in the dtype of the weights."""
         return "fp32"

@@ -1,4 +1,7 @@
-"""The fsdp_reshard_after_forward knob."""
+"""The knob ``fsdp_reshard_after_forward``: whether FSDP frees weights between forward and backward.
+
+Source: PyTorch documentation, ``torch.distributed.fsdp.fully_shard`` (``reshard_after_forward``).
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,12 @@ from autotune.program.profile import HandKind, Profile
 
 
 class FsdpReshardAfterForward(StrategyOption):
-    """Weights dropped after forward and gathered again for backward: less memory, more traffic.
+    """Drop gathered weights after forward and gather them again for backward: saves memory.
 
-    Between the two a model that keeps them shows its gathered parameters, which hold no gradients:
-    what is cleared through the model then stays.
+    False keeps them, which saves one gathering per step and costs memory for the whole weights.
+    Between forward and backward the model then shows its gathered parameters, which have no
+    gradients. A script that clears or changes gradients through the model would miss the sharded
+    ones.
     """
 
     name = "fsdp_reshard_after_forward"
@@ -21,7 +26,11 @@ class FsdpReshardAfterForward(StrategyOption):
     value_type = bool
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return both, where gradients are cleared by optimizers alone."""
+        """Return both values if only optimizers clear gradients and nothing else changes them.
+
+        A loop that works on gradients or parameters itself would reach the gathered weights in
+        place of the sharded ones that are trained.
+        """
         if reason := in_place_refusal(here.hardware, here.profile):
             return NotOffered(reason)
         if here.profile.clears_by_model:
@@ -39,5 +48,5 @@ class FsdpReshardAfterForward(StrategyOption):
         return Domain((True, False))
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return that they are dropped, of the outermost module as well."""
+        """Return True: autotune's FSDP drops gathered weights, also of the outermost module."""
         return True

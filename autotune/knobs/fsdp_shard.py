@@ -1,4 +1,7 @@
-"""The fsdp_shard knob."""
+"""The knob ``fsdp_shard``: which modules FSDP shards as a unit.
+
+Source: PyTorch documentation, ``torch.distributed.fsdp.fully_shard``.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,12 @@ from autotune.program.profile import Profile
 
 
 class FsdpShard(StrategyOption):
-    """What FSDP gathers at a time: a repeated block of the model, or the whole model."""
+    """Unit in which FSDP gathers weights: one repeated block of the model, or the whole model.
+
+    By blocks, FSDP gathers the next block while one computes, and few blocks are whole at a time
+    (unless ``fsdp_reshard_after_forward`` is off). Gathering the whole model at once needs fewer
+    messages but memory for all weights.
+    """
 
     name = "fsdp_shard"
     strategies = frozenset({"fsdp"})
@@ -18,7 +26,7 @@ class FsdpShard(StrategyOption):
     choices = ("blocks", "whole")
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return both, where the model consists of repeated blocks."""
+        """Return both units for a model with at least two repeated blocks."""
         if reason := in_place_refusal(here.hardware, here.profile):
             return NotOffered(reason)
         if here.profile.repeated_blocks < 2:
@@ -26,5 +34,5 @@ class FsdpShard(StrategyOption):
         return Domain(("blocks", "whole"))
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return that it shards by blocks."""
+        """Return blocks, which autotune uses where the knob is not searched."""
         return "blocks"

@@ -1,4 +1,7 @@
-"""The in_order knob."""
+"""The knob ``in_order``: whether batches arrive in the sampler's order.
+
+Source: PyTorch documentation, ``torch.utils.data.DataLoader`` (``in_order``).
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,20 @@ from autotune.program.profile import Profile
 
 
 class InOrder(Knob):
-    """Batches in the sampler's order; without it a slow batch does not hold up those behind it."""
+    """Whether batches arrive in the sampler's order; false lets ready batches pass a slow one.
+
+    False helps where the loading time differs much between batches. The model then sees the batches
+    of an epoch in an order that varies from run to run.
+    """
 
     name = "in_order"
     value_type = bool
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return both ways for one training loader."""
+        """Return both values for a program with one training loader that can use workers.
+
+        Refused are programs that train from several loaders, or whose data would differ in workers.
+        """
         return here.profile.without_workers or Domain((True, False))
 
     def current(self, profile: Profile) -> KnobValue:
@@ -23,9 +33,9 @@ class InOrder(Knob):
         return profile.loaders[0].in_order
 
     def is_active(self, config: Config) -> bool:
-        """One process has one order, and so has one worker."""
+        """Return whether at least two workers load: fewer always deliver in order."""
         return int(config.get("num_workers", 2)) > 1
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Ask for a loader that keeps the order or does not."""
+        """Rebuild the training loader with this setting."""
         seams.set_loader_options(in_order=bool(value))

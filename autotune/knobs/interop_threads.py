@@ -1,4 +1,9 @@
-"""The interop_threads knob."""
+"""The knob ``interop_threads``: PyTorch's inter-op threads in the training process.
+
+They are not the threads within an operator, which ``num_threads`` sets.
+
+Source: PyTorch documentation, ``torch.set_num_interop_threads``.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,11 @@ from autotune.program.profile import Profile
 
 
 class InteropThreads(Knob):
-    """Threads on which torch runs independent operators of torch.jit.fork side by side."""
+    """Number of threads that run independent operators in parallel (torch.jit.fork).
+
+    Eager programs seldom use these threads; the knob matters to TorchScript code that forks. It is
+    in no shipped search space but ``full``.
+    """
 
     name = "interop_threads"
     scope = Scope.RESTART  # torch fixes their number when the first of them starts
@@ -17,7 +26,7 @@ class InteropThreads(Knob):
     minimum = 1
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return one thread beside as many as there are cores."""
+        """Return one thread and one per core."""
         if here.profile.device != "cpu":
             return NotOffered(f"the model computes on the {here.profile.device} device")
         if here.hardware.cpu_quota == 1:
@@ -25,9 +34,13 @@ class InteropThreads(Knob):
         return Domain((1, here.hardware.cpu_quota))
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return torch's threads when training began."""
+        """Return PyTorch's number of inter-op threads when training began."""
         return profile.interop_threads
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Set torch's inter-op threads before the program does anything."""
+        """Set the number of threads before the program starts.
+
+        PyTorch raises an error if the number is set twice, so the program's own call has no effect
+        then.
+        """
         seams.set_interop_threads(int(value))

@@ -1,4 +1,7 @@
-"""The malloc knob."""
+"""The knob ``malloc``: the memory allocator that is preloaded into the program.
+
+Source: PyTorch tutorials, "Performance Tuning Guide" (jemalloc, TCMalloc on CPUs).
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,28 @@ from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import Profile
 from autotune.program.program import LaunchPlan
 
+# Sonames, so that the dynamic loader finds the libraries without a path.
 SONAMES = {"jemalloc": "libjemalloc.so.2", "tcmalloc": "libtcmalloc.so.4"}
 
 
 class Malloc(Knob):
-    """The C library's memory allocator, or another that is installed: jemalloc, tcmalloc."""
+    """Memory allocator of the process: the C library's, jemalloc or tcmalloc.
+
+    It helps CPU training that allocates and frees many tensors, because these allocators keep freed
+    memory for reuse. The process may hold more memory. The allocator must be installed; it is
+    loaded through ``LD_PRELOAD``.
+    """
 
     name = "malloc"
-    scope = Scope.RESTART
+    scope = Scope.RESTART  # LD_PRELOAD acts when a process starts
     value_type = str
     choices = ("default", "jemalloc", "tcmalloc")
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return the installed ones, for programs whose tensors lie in this memory."""
+        """Return the C library's allocator and the installed ones, for a model on the CPU.
+
+        On a GPU, PyTorch's own caching allocator manages the tensors.
+        """
         if here.profile.device != "cpu":
             return NotOffered(f"the model's tensors lie on the {here.profile.device} device")
         installed = [n for n, soname in SONAMES.items() if soname in here.hardware.libraries]
@@ -29,12 +41,13 @@ class Malloc(Knob):
         return Domain(("default", *installed))
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return the one that is preloaded already."""
+        """Return the allocator that the program's environment already preloads."""
         preloaded = (n for n, soname in SONAMES.items() if soname in profile.preloaded)
         return next(preloaded, "default")
 
     def launch(self, value: KnobValue, plan: LaunchPlan) -> LaunchPlan:
-        """Preload it, or take the others away."""
+        """Add the allocator to ``LD_PRELOAD`` and remove the others; other libraries in it stay."""
+        # The user may preload other libraries, which must stay.
         kept = [lib for lib in plan.variable("LD_PRELOAD").split() if not _is_malloc(lib)]
         soname = SONAMES.get(str(value))
         return plan.with_env(LD_PRELOAD=" ".join([*kept, soname] if soname else kept))

@@ -1,4 +1,8 @@
-"""The matmul_precision knob."""
+"""The knob ``matmul_precision``: how exactly fp32 matrix products are computed on the CPU.
+
+Source: PyTorch documentation, ``torch.set_float32_matmul_precision``. On CUDA the same switch
+belongs to the knob ``precision`` (tf32), so that no two knobs set it.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,26 @@ from autotune.program.profile import Profile
 
 
 class MatmulPrecision(Knob):
-    """How fp32 matrix products may be computed on the CPU: exactly, or by bf16 units (medium)."""
+    """Precision of fp32 matrix products on the CPU: medium allows bf16 instructions.
+
+    It helps where matrix products of fp32 tensors dominate and the CPU has bf16 instructions.
+    Products are rounded more coarsely; tensors stay fp32.
+    """
 
     name = "matmul_precision"
     value_type = str
     choices = ("highest", "high", "medium")
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return the strictest and the loosest where oneDNN knows bf16 instructions."""
+        """Return highest and medium for a CPU with bf16 instructions.
+
+        These are the strictest and the loosest setting; "high" lies between them and is not tried.
+        """
         if here.profile.device == "cuda":
-            return NotOffered("on CUDA this is precision: tf32")
+            return NotOffered("on CUDA the knob precision sets it (tf32)")
         if here.profile.device != "cpu":
             return NotOffered(f"it has no effect on the {here.profile.device} device")
+        # Without them oneDNN ignores the setting.
         if not here.hardware.supports_bf16_cpu:
             return NotOffered("this CPU has no bf16 instructions")
         return Domain(("highest", "medium"))
@@ -30,5 +42,5 @@ class MatmulPrecision(Knob):
         return profile.matmul_precision
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Set torch.set_float32_matmul_precision."""
+        """Call ``torch.set_float32_matmul_precision``; later products use the new precision."""
         seams.set_torch(self.name, value)

@@ -1,4 +1,8 @@
-"""The num_threads knob."""
+"""The knob ``num_threads``: PyTorch's intra-op threads in the training process.
+
+Source: PyTorch documentation, ``torch.set_num_threads`` and "CPU threading and TorchScript
+inference".
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,26 @@ from autotune.program.profile import Profile
 
 
 class NumThreads(Knob):
-    """Threads that one CPU operator uses; fewer leave cores to the loader's workers."""
+    """Number of threads per CPU operator; fewer leave cores to the loader's workers.
+
+    More threads speed up large operators. Small operators lose more to starting and joining threads
+    than they gain, and threads beyond the free cores slow each other down.
+    """
 
     name = "num_threads"
     value_type = int
     minimum = 1
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return the cores, one less, and the halvings of both."""
+        """Return the cores, one less, and the halvings of both.
+
+        One less leaves a core for the worker or the thread that loads the next batch.
+        """
         if here.profile.device != "cpu":
             return NotOffered(f"the model computes on the {here.profile.device} device")
         if here.hardware.cpu_quota == 1:
             return NotOffered("there is one core")
+        # Halvings cover the range in few trials; one core less leaves room for loading.
         counts = {
             start >> halvings
             for start in (here.hardware.cpu_quota, here.hardware.cpu_quota - 1)
@@ -29,9 +41,12 @@ class NumThreads(Knob):
         return Domain(tuple(sorted(counts)))
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return torch's threads when training began."""
+        """Return PyTorch's number of threads when training began.
+
+        It reflects what the program or ``OMP_NUM_THREADS`` has set.
+        """
         return profile.num_threads
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Set torch's intra-op threads."""
+        """Call ``torch.set_num_threads``, which takes effect with the next operator."""
         seams.set_torch(self.name, value)

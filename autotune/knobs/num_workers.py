@@ -1,4 +1,9 @@
-"""The num_workers knob."""
+"""The knob ``num_workers``: worker processes of the training loader.
+
+A dataset with mutable state may yield other samples in workers than in the main process, so the
+knob is offered only where the observed dataset behaves the same in copies. Source: PyTorch
+documentation, ``torch.utils.data`` ("Single- and Multi-process Data Loading").
+"""
 
 from __future__ import annotations
 
@@ -13,46 +18,60 @@ CANDIDATES = (0, 1, 2, 4, 8, 12, 16, 24, 32)
 
 
 class NumWorkers(Knob):
-    """Processes that load batches in parallel with the training step."""
+    """Number of processes that load batches in parallel with the training step.
+
+    Workers help where loading takes longer than a training step; they cost CPU cores and memory,
+    since each holds a copy of the dataset object. 0 loads in the training process, which is fastest
+    for cheap datasets.
+    """
 
     name = "num_workers"
     value_type = int
     flag_names = ("num_workers", "workers", "nworkers", "dataloader_num_workers", "loader_workers")
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return 0 up to one and a half times the cores: loading often waits for storage."""
+        """Return candidates from 0 up to one and a half times the cores.
+
+        More workers than cores can pay because loading often waits for storage. The knob is refused
+        where the program has no workers yet and its items would differ in workers, and where the
+        program changes the sampling order during an epoch.
+        """
         if refusal := here.profile.without_training_loader:
             return refusal
+        # Only the dataset's own code could divide the samples among workers (get_worker_info()).
         if here.profile.loaders[0].iterable:
             return NotOffered("the dataset is iterable: each worker may repeat all its samples")
+        # Each worker prefetches batches, so a sampler that the program changes during an epoch
+        # would take effect too late.
         if refusal := here.profile.without_workers or here.profile.ahead_of_order:
             return refusal
         candidates = _candidates(here.hardware)
-        if (
-            here.profile.dataset.set_by_program
-        ):  # what its workers do not see, it would see without any
+        # The program changes the dataset between batches. Workers hold copies and do not see that.
+        # With 0 workers the changes would take effect, and the program would train on other items.
+        if here.profile.dataset.set_by_program:
             candidates = candidates[1:]
         return Domain(candidates)
 
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
-        """Return the same for a flag that takes a number, unless workers would repeat samples."""
+        """Return the same candidates for a numeric flag; None if workers would repeat samples."""
         repeats = any(loader.iterable for loader in here.profile.loaders)
         repeats = repeats or bool(here.profile.dataset.against_workers)
         return None if repeats or flag.number is None else Domain(_candidates(here.hardware))
 
     def parse_flag(self, flag: Flag) -> KnobValue:
-        """Return the workers that the flag asks for."""
+        """Return the number of workers that the flag sets; 0 where its value is not a number."""
         return flag.number or 0
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return the workers of the (first) training loader."""
+        """Return the number of workers of the (first) training loader."""
         return profile.loaders[0].num_workers
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Ask for a loader with that many workers."""
+        """Rebuild the training loader with this number of workers."""
         seams.set_loader_options(num_workers=int(value))
 
 
 def _candidates(hardware: Hardware) -> tuple[int, ...]:
+    # Even on one core a worker can wait for storage while the program computes.
     most = max(2, hardware.cpu_quota + hardware.cpu_quota // 2)
     return tuple(n for n in CANDIDATES if n <= most)

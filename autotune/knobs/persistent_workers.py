@@ -1,4 +1,7 @@
-"""The persistent_workers knob."""
+"""The knob ``persistent_workers``: whether workers outlive an epoch.
+
+Source: PyTorch documentation, ``torch.utils.data.DataLoader`` (``persistent_workers``).
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,22 @@ from autotune.program.profile import Profile
 
 
 class PersistentWorkers(Knob):
-    """Workers that live on from epoch to epoch instead of being started for each."""
+    """Keep worker processes alive between epochs instead of starting them for each epoch.
+
+    It helps where epochs are short compared with the start of the workers, which import the program
+    and receive the dataset. It costs the workers' memory during evaluation. Workers keep the
+    dataset of their start, so autotune restarts them when the program has changed it between
+    epochs.
+    """
 
     name = "persistent_workers"
     value_type = bool
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return both ways for one training loader."""
+        """Return both values for a program with one training loader that can use workers.
+
+        Refused are programs that train from several loaders, or whose data would differ in workers.
+        """
         return here.profile.without_workers or Domain((False, True))
 
     def current(self, profile: Profile) -> KnobValue:
@@ -23,9 +35,9 @@ class PersistentWorkers(Knob):
         return profile.loaders[0].persistent_workers
 
     def is_active(self, config: Config) -> bool:
-        """Without workers there is nothing to keep."""
+        """Return False for a loader without workers."""
         return config.get("num_workers", 1) != 0
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Ask for a loader that keeps its workers or does not."""
+        """Rebuild the training loader with this setting."""
         seams.set_loader_options(persistent_workers=bool(value))

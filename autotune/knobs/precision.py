@@ -1,4 +1,8 @@
-"""The precision knob."""
+"""The knob ``precision``: the number format in which the model computes.
+
+Sources: PyTorch documentation, "Automatic Mixed Precision" (``torch.amp``) and "CUDA semantics"
+(TensorFloat-32).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,8 @@ from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import Flag
 from autotune.program.profile import Profile
 
-WORDS = (  # torch's own names, ours, Lightning's, Accelerate's
+# Vocabularies of flags: torch's dtype names, autotune's, Lightning's and Accelerate's.
+WORDS = (
     {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"},
     {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"},
     {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"},
@@ -20,7 +25,13 @@ LONG = {short: long for long, short in SHORT.items()}
 
 
 class Precision(Knob):
-    """fp32 as written, tf32 products, or bf16 / fp16 autocast with fp32 outputs and weights."""
+    """Number format of the model's computation: fp32, tf32 products, or bf16 / fp16 autocast.
+
+    Lower precision is faster where the hardware has units for it, and rounds more coarsely. Weights
+    and the model's outputs stay fp32. tf32 affects only matrix products and convolutions on CUDA.
+    fp16 comes with loss scaling, because its small gradients would become 0; steps that overflow
+    are left out.
+    """
 
     name = "precision"
     value_type = str
@@ -28,13 +39,17 @@ class Precision(Knob):
     flag_names = ("precision", "dtype", "amp_dtype", "mixed_precision")
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return what the hardware multiplies natively; fp16, with loss scaling, on CUDA only."""
+        """Return the formats that the hardware computes natively.
+
+        fp16 is offered on CUDA only. A program whose weights are not fp32 has made the choice
+        itself and is refused.
+        """
         if here.profile.weights_dtype != "float32":
             return NotOffered(f"the program keeps its weights in {here.profile.weights_dtype}")
         return self._native(here.hardware, here.profile)
 
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
-        """Return the same for a flag whose words are known, as far as the program takes them."""
+        """Return the native formats that the flag accepts, or None if its words are unknown."""
         native, words = self._native(here.hardware, here.profile), _words_of(flag)
         if isinstance(native, NotOffered) or words is None:
             return None
@@ -43,18 +58,18 @@ class Precision(Knob):
         return Domain(offered) if offered else None
 
     def parse_flag(self, flag: Flag) -> KnobValue:
-        """Return what the program computes in."""
+        """Return the format that the flag names; fp32 if its word is unknown."""
         words = _words_of(flag) or {}
         return next((name for name, word in words.items() if word == flag.value), "fp32")
 
     def format_flag(self, value: KnobValue, flag: Flag) -> str:
-        """Return what the program calls it."""
+        """Return the word by which the program's flag names the format."""
         return (_words_of(flag) or {}).get(str(value), str(value))
 
     def _native(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
         if profile.device == "cuda":
             offered = ["fp32", "fp16"]
-            if hardware.supports_bf16_gpu:  # Ampere brought both
+            if hardware.supports_bf16_gpu:  # TF32 and bf16 both came with Ampere
                 offered = ["fp32", "tf32", "bf16", "fp16"]
             if _against_scaling(profile):
                 offered.remove("fp16")
@@ -66,7 +81,11 @@ class Precision(Knob):
         return Domain(("fp32", "bf16"))
 
     def refusal(self, value: KnobValue, here: Here) -> str | None:
-        """Emulated bf16 is slow, and TF32 does not exist, before Ampere; fp16 leaves out steps."""
+        """Return why a format cannot be used here.
+
+        bf16 would be emulated and tf32 does not exist on GPUs before Ampere. fp16 needs loss
+        scaling and an optimizer whose steps can be left out.
+        """
         without = here.profile.without_optimizer(
             "and a step that overflows fp16 could not be left out"
         )
@@ -80,27 +99,38 @@ class Precision(Knob):
         if lacks and value in {"tf32", "bf16"}:
             return f"{value} needs compute capability 8.0 or later"
         if value == "tf32" and here.profile.device != "cuda":
-            return f"the model is on the {here.profile.device} device, tf32 is CUDA's"
+            return f"the model is on the {here.profile.device} device; tf32 needs CUDA"
         return _against_scaling(here.profile) if value == "fp16" else None
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return what the program's own autocast computes in, or how it multiplies fp32."""
+        """Return the format of the program's own autocast; without one, fp32 or tf32.
+
+        tf32 means that the program allows TF32 products for fp32 on CUDA.
+        """
         if profile.program_autocast:
             return SHORT.get(profile.program_autocast, profile.program_autocast)
+        # "high" and "medium" both allow TF32 on CUDA.
         is_tf32 = profile.device == "cuda" and profile.matmul_precision != "highest"
         return "tf32" if is_tf32 else "fp32"
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Enter autocast around each outermost module call, or steer the program's own."""
+        """Run each outermost module call under autocast, or change the program's autocast dtype.
+
+        Outputs return to fp32 for the loss. fp16 adds loss scaling unless the program scales its
+        losses.
+        """
         dtype = LONG.get(str(value))
         seams.set_precision(dtype)
         seams.set_torch("tf32", value)
 
 
 def _against_scaling(profile: Profile) -> str | None:
-    """Return why losses cannot be scaled, without which small fp16 gradients vanish."""
+    """Return why losses cannot be scaled, or None if they can.
+
+    Without scaling, small fp16 gradients become 0.
+    """
     if profile.program_scaler or profile.program_autocast == "float16":
-        return None  # what the program does is its own
+        return None  # the program already trains in fp16, by its own means
     if profile.steps_by_hand:
         return f"the program steps without an optimizer ({profile.steps_by_hand})"
     if profile.avoids_backward:
@@ -110,5 +140,8 @@ def _against_scaling(profile: Profile) -> str | None:
 
 
 def _words_of(flag: Flag) -> dict[str, str] | None:
-    """The words of the program for the precisions, told by the one that it uses."""
+    """Return the program's words for the formats, or None.
+
+    The flag's present value tells which of the known vocabularies the program uses.
+    """
     return next((words for words in WORDS if flag.value in words.values()), None)

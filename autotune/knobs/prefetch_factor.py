@@ -1,4 +1,8 @@
-"""The prefetch_factor knob."""
+"""The knob ``prefetch_factor``: batches that each worker loads in advance.
+
+Source: PyTorch documentation, ``torch.utils.data.DataLoader`` (``prefetch_factor``). A loader
+without workers has no such setting.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +11,37 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import Profile
 
-TORCH_DEFAULT = 2  # torch.utils.data.DataLoader, with workers
+TORCH_DEFAULT = 2  # of torch.utils.data.DataLoader with workers; without workers it is None
 
 
 class PrefetchFactor(Knob):
-    """Batches that each worker holds ready."""
+    """Number of batches that each worker loads ahead of the training step.
+
+    A deeper buffer evens out batches whose loading time varies. It does not help where workers are
+    slower than the training step on average, and it costs host memory: the loader holds up to
+    ``num_workers * prefetch_factor`` batches.
+    """
 
     name = "prefetch_factor"
     value_type = int
     minimum = 1
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return the default and two deeper buffers, which even out batches of uneven cost."""
+        """Return PyTorch's default of 2 and two deeper buffers.
+
+        Refused where the program changes the sampler during an epoch: prefetched batches would
+        follow the old order.
+        """
         return here.profile.without_workers or here.profile.ahead_of_order or Domain((2, 4, 8))
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return the loader's own depth; without workers, the one it would get with them."""
+        """Return the loader's value; without workers, the default that it would get with them."""
         return profile.loaders[0].prefetch_factor or TORCH_DEFAULT
 
     def is_active(self, config: Config) -> bool:
-        """Without workers there is nothing to prefetch."""
+        """Return False for a loader without workers, which prefetches nothing."""
         return config.get("num_workers", 1) != 0
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Ask for a loader with that depth."""
+        """Rebuild the training loader with this prefetch depth."""
         seams.set_loader_options(prefetch_factor=int(value))

@@ -1,4 +1,7 @@
-"""The knob of a flag of the program's own, or of a keyword of its function."""
+"""The knob of one of the program's own flags, or of a keyword of its function.
+
+Programs read their flags while they start, so each value needs a fresh process.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,10 @@ NUMBERS = {"int": int, "float": float}
 
 
 class ProgramFlag(Knob):
-    """A flag of the program's own, such as ``--hidden``; of a function ``keyword.hidden``.
+    """One of the program's own flags, such as ``--hidden``; for a function ``keyword.hidden``.
 
-    Its values come from ``--arg``; what they do to learning is the user's to judge.
+    Its values come from ``--arg``. autotune does not know what the flag does, so the user must
+    judge whether its values train the same thing.
     """
 
     scope = Scope.RESTART
@@ -26,7 +30,11 @@ class ProgramFlag(Knob):
         self.name = name
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return its present value: others are the user's to name."""
+        """Return the flag's present value only: the user must name the others.
+
+        An unknown flag is refused if the program's parser was observed; otherwise its flags are not
+        known.
+        """
         flag = flags.find(here.profile.flags, self.name)
         if flag is None and here.profile.flags:
             known = [s for f in here.profile.flags for s in f.spellings]
@@ -35,7 +43,10 @@ class ProgramFlag(Knob):
         return Domain((self.current(here.profile),))
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return what the program started with."""
+        """Return the value that the program started with.
+
+        It is "as written" where the flag has no value or no parser was observed.
+        """
         flag = flags.find(profile.flags, self.name)
         return AS_WRITTEN if flag is None or flag.value is None else self.parse(flag.value)
 
@@ -44,7 +55,10 @@ class ProgramFlag(Knob):
         value: KnobValue,
         here: Here,
     ) -> str | None:
-        """Return why the program's parser would not take a value."""
+        """Return why the program's parser would reject a value, as a clause, or None.
+
+        Knowing this beforehand saves starting a process that fails at once.
+        """
         flag = flags.find(here.profile.flags, self.name)
         text = flags.as_text(value)
         if flag is None or text == AS_WRITTEN:
@@ -58,7 +72,11 @@ class ProgramFlag(Knob):
         return None
 
     def parse(self, raw: object) -> KnobValue:
-        """Return a flag's value as text; a keyword's as the number, truth or text that it is."""
+        """Return a flag's value as text, and a keyword's value with its Python type.
+
+        Raises:
+            ValueError: The value is not a number, a boolean or text.
+        """
         if not isinstance(raw, KnobValue):
             raise ValueError(f"takes a number, true, false or text, not {raw!r}")  # noqa: TRY004
         return raw if self.name.startswith(KEYWORD) else flags.as_text(raw)

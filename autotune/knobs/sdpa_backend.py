@@ -1,4 +1,8 @@
-"""The sdpa_backend knob."""
+"""The knob ``sdpa_backend``: the kernel of ``scaled_dot_product_attention``.
+
+Source: PyTorch documentation, ``torch.nn.functional.scaled_dot_product_attention`` and
+``torch.backends.cuda``.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +13,31 @@ from autotune.program.profile import Profile
 
 
 class SdpaBackend(Knob):
-    """The kernel of scaled dot-product attention; auto lets torch choose among all."""
+    """Kernel of scaled dot-product attention; auto lets PyTorch choose for each call.
+
+    The fused kernels (flash, efficient, cudnn) avoid storing the attention matrix and are usually
+    faster; math is the plain computation. Which fused kernel wins depends on shapes, dtype and GPU.
+    Kernels round differently.
+    """
 
     name = "sdpa_backend"
     value_type = str
     choices = ("auto", "flash", "efficient", "math", "cudnn")
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return the kernels that exist for the device, where the program calls this function."""
+        """Return the kernels that exist for the device, if the program calls the function.
+
+        The CPU has flash and math. The kernels of a GPU follow from its compute capability.
+        """
         if not here.profile.calls_sdpa:
             return NotOffered("the program does not call scaled_dot_product_attention")
         if here.profile.device == "cpu":
             return Domain(("auto", "flash", "math"))
         if here.profile.device != "cuda":
-            return NotOffered(f"the {here.profile.device} device has one kernel")
+            return NotOffered(f"the {here.profile.device} device has only one attention kernel")
         capabilities = [gpu.compute_capability for gpu in here.hardware.gpus]
+        # FlashAttention needs Ampere (compute capability 8.0). It is left out where the capability
+        # is unknown.
         if not capabilities or min(capabilities) < (8, 0):
             return Domain(("auto", "efficient", "math"))
         if min(capabilities) < (9, 0):
@@ -31,9 +45,13 @@ class SdpaBackend(Knob):
         return Domain(("auto", "flash", "efficient", "math", "cudnn"))
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return the one kernel that the program leaves enabled, or auto."""
+        """Return the kernel that the program leaves enabled, or auto if it leaves several."""
         return profile.sdpa_backend
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Enable that kernel, and the plain one for what it cannot do."""
+        """Enable this kernel, and math for the inputs that it does not support.
+
+        Those are, for example, an evaluation in fp32 or an unusual mask, which would otherwise
+        fail.
+        """
         seams.set_torch(self.name, value)

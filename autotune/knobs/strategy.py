@@ -1,4 +1,7 @@
-"""The strategy knob."""
+"""The knob ``strategy``: how several devices train the program's model.
+
+The knob only chooses; each strategy is a class in ``knobs.strategies``.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,24 @@ from autotune.program.program import LaunchPlan
 
 
 class Strategy(Knob):
-    """How the model is trained on several devices: copies of it, shards, or stages."""
+    """How several devices train one model: whole copies, shards or stages.
+
+    single trains on one device. ddp keeps a copy of the model per rank, zero1 also shards the
+    optimizer state, and fsdp shards everything. data_parallel and model_split use several GPUs from
+    one process. own is for programs that distribute themselves.
+    """
 
     name = "strategy"
-    scope = Scope.RESTART
+    scope = Scope.RESTART  # a distributed model cannot be put back
     value_type = str
     choices = tuple(STRATEGIES)
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return the strategies that can act here."""
+        """Return the strategies that work for this program on this machine.
+
+        A program that distributes itself keeps its own way. Programs that no ranks can train are
+        refused with the reason.
+        """
         reasons = {n: s.refusal(here) for n, s in STRATEGIES.items()}
         if here.profile.distributes_itself:
             return Domain(("own",))
@@ -30,23 +42,27 @@ class Strategy(Knob):
         return Domain(tuple(name for name, reason in reasons.items() if reason is None))
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return the program's own way, or that it has none."""
+        """Return own for a program that distributes itself, single for any other."""
         return "own" if profile.distributes_itself else "single"
 
     def refusal(self, value: KnobValue, here: Here) -> str | None:
-        """Return why a strategy cannot act here."""
+        """Return why the strategy does not work here, as a clause, or None."""
         return STRATEGIES[str(value)].refusal(here)
 
     def conflict(self, config: Config) -> str | None:
-        """Return what the strategy cannot go with."""
+        """Return why the strategy cannot be combined with the rest of the config, or None."""
         return STRATEGIES[str(config[self.name])].conflict(config)
 
     def launch(self, value: KnobValue, plan: LaunchPlan) -> LaunchPlan:
-        """Start ranks for a strategy that has some, one unless another knob says how many."""
+        """Set the number of ranks that are started.
+
+        A strategy without ranks starts the program as one plain process. Others start one rank
+        unless the knob ``world_size`` has set a number.
+        """
         if not STRATEGIES[str(value)].launches_ranks:
             return replace(plan, ranks=None)
         return replace(plan, ranks=plan.ranks or 1)
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Distribute the models that the program trains, once they are known."""
+        """Select the strategy before the program starts; it acts when a model is first called."""
         seams.set_strategy(str(value))

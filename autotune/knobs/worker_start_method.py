@@ -1,4 +1,7 @@
-"""The worker_start_method knob."""
+"""The knob ``worker_start_method``: how the loader's worker processes are started.
+
+Source: Python documentation, ``multiprocessing`` ("Contexts and start methods").
+"""
 
 from __future__ import annotations
 
@@ -9,24 +12,31 @@ from autotune.program.profile import Profile
 
 
 class WorkerStartMethod(Knob):
-    """How worker processes begin: fork copies the program, spawn and forkserver start clean."""
+    """How worker processes start: fork copies the program, spawn and forkserver start fresh.
+
+    fork starts fastest. spawn and forkserver import the program again and pickle the dataset, which
+    takes longer, but their workers do not share the memory and the locks of the training process.
+    """
 
     name = "worker_start_method"
     value_type = str
     choices = ("fork", "forkserver", "spawn")
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return the ways there are for a program that trains by itself."""
+        """Return all three methods for a program with one training loader that can use workers.
+
+        Refused are programs that train from several loaders, or whose data would differ in workers.
+        """
         return here.profile.without_workers or Domain(self.choices)
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return the method of the (first) training loader."""
+        """Return the start method of the (first) training loader."""
         return profile.loaders[0].start_method
 
     def is_active(self, config: Config) -> bool:
-        """Without workers there is nothing to start."""
+        """Return False for a loader without workers."""
         return config.get("num_workers", 1) != 0
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Ask for a loader whose workers begin that way."""
+        """Rebuild the training loader so that its workers start by this method."""
         seams.set_loader_options(start_method=str(value))

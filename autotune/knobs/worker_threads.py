@@ -1,4 +1,8 @@
-"""The worker_threads knob."""
+"""The knob ``worker_threads``: PyTorch's intra-op threads in each loader worker.
+
+PyTorch sets them to 1 in every worker (``torch.utils.data._utils.worker``), so that workers do not
+compete for cores.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,18 @@ TORCH_DEFAULT = 1  # torch.utils.data._utils.worker sets it in each worker
 
 
 class WorkerThreads(Knob):
-    """Threads that torch's operators use in each worker."""
+    """Number of threads that PyTorch operators use in each worker process.
+
+    More threads help where items are transformed by large tensor operations and cores are idle.
+    They hurt where the workers already use all cores.
+    """
 
     name = "worker_threads"
     value_type = int
     minimum = 1
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return one, two and four, as far as there are cores."""
+        """Return 1, 2 and 4, up to the number of cores."""
         if refusal := here.profile.without_workers:
             return refusal
         if here.hardware.cpu_quota == 1:
@@ -26,13 +34,17 @@ class WorkerThreads(Knob):
         return Domain(tuple(n for n in (1, 2, 4) if n <= here.hardware.cpu_quota))
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return torch's default: what a worker_init_fn sets cannot be seen from here."""
+        """Return PyTorch's default, 1.
+
+        A ``worker_init_fn`` that sets another number acts inside the workers, where autotune does
+        not look.
+        """
         return TORCH_DEFAULT
 
     def is_active(self, config: Config) -> bool:
-        """Without workers there are no threads in them."""
+        """Return False for a loader without workers."""
         return config.get("num_workers", 1) != 0
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Ask for a loader whose workers set that many threads."""
+        """Rebuild the training loader so that its workers set this number of threads."""
         seams.set_loader_options(worker_threads=int(value))

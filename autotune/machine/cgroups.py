@@ -1,12 +1,12 @@
-"""The limits that control groups put on this process, at every level that can be seen.
+"""The CPU and memory limits that control groups put on this process.
 
-Containers limit at the root that they show; Slurm and systemd limit in nested groups below it. A
-limit holds for everything beneath it, so the tightest on the way from this process's own group up
-to the mount point counts.
+Containers set limits at the root group that they show; Slurm and systemd set them in nested groups
+below it. A limit applies to everything beneath it. The effective limit is therefore the tightest
+one between this process's own group and the mount point.
 
-Covered: cgroup v1, v2 and both side by side; mounts of a part of the tree; cgroup namespaces, also
-those that the process lies outside of. Not covered: limits above what is mounted here, which no
-process in here can read; cpusets, which the affinity of the process shows.
+Covered: cgroup v1, v2 and both at once; mounts of a part of the tree; cgroup namespaces, including
+a process outside of the namespace it sees. Not covered: limits above what is mounted here, which no
+process in the container can read; cpusets, which the process's CPU affinity already shows.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 PROC = Path("/proc/self")
-V2 = "cgroup2"  # the types of file system that the kernel gives the two versions
+V2 = "cgroup2"  # the kernel's file system types for the two versions
 V1 = "cgroup"
 
 
 @dataclass(frozen=True)
 class Level:
-    """A control group that holds this process.
+    """One control group that contains this process.
 
     Attributes:
-        path: Its folder.
-        version: 1 or 2.
+        path: Its folder in the mounted hierarchy.
+        version: cgroup version, 1 or 2.
     """
 
     path: Path
@@ -36,12 +36,12 @@ class Level:
 
 @dataclass(frozen=True)
 class Throttling:
-    """A file that says how long a CPU quota was used up.
+    """Where to read how long a CPU quota kept this process from running.
 
     Attributes:
-        path: The file.
-        key: The line that says it.
-        unit_s: Seconds in one unit of that line.
+        path: The file, ``cpu.stat`` of a control group.
+        key: Name of the line that holds the total.
+        unit_s: Seconds per unit of that line; the two cgroup versions count in different units.
     """
 
     path: Path
@@ -51,7 +51,7 @@ class Throttling:
 
 @dataclass(frozen=True)
 class _Mount:
-    """A line of /proc/self/mountinfo: which part of which tree lies where."""
+    """One cgroup mount from /proc/self/mountinfo: which part of a hierarchy is mounted where."""
 
     root: PurePosixPath
     point: Path
@@ -60,17 +60,17 @@ class _Mount:
 
 
 def levels(controller: str, proc: Path = PROC) -> list[Level]:
-    """Return the groups of a controller that hold this process, the nearest first.
+    """Return the groups of a controller that contain this process, the innermost first.
 
     Args:
         controller: ``cpu`` or ``memory``.
-        proc: The folder with ``cgroup`` and ``mountinfo`` of the process.
+        proc: Folder with the process's ``cgroup`` and ``mountinfo`` files; tests pass their own.
     """
     mounts = [m for line in _lines(proc / "mountinfo") if (m := _mount(line)) is not None]
     found: list[Level] = []
     for line in _lines(proc / "cgroup"):
         number, names, place = line.split(":", 2)
-        if number == "0" and not names:
+        if number == "0" and not names:  # the entry of v2, see cgroups(7)
             found += _walk(PurePosixPath(place), [m for m in mounts if m.kind == V2], 2)
         elif controller in names.split(","):
             of_controller = [m for m in mounts if m.kind == V1 and controller in m.options]
@@ -79,22 +79,23 @@ def levels(controller: str, proc: Path = PROC) -> list[Level]:
 
 
 def cpu_limit(proc: Path = PROC) -> float | None:
-    """Return the cores that the tightest quota gives, None where there is none."""
+    """Return the cores that the tightest CPU quota allows, as a fraction; None without a quota."""
     quotas = [quota for level in levels("cpu", proc) if (quota := _cpu_quota(level)) is not None]
     return min(quotas, default=None)
 
 
 def memory_limit(proc: Path = PROC) -> int | None:
-    """Return the bytes that the tightest limit gives, None where there is none."""
+    """Return the tightest memory limit in bytes, or None without a limit."""
     names = {1: "memory.limit_in_bytes", 2: "memory.max"}
     limits = [_words(level.path / names[level.version]) for level in levels("memory", proc)]
+    # Without a limit, v2 says "max"; v1 says a number larger than any memory.
     return min((int(words[0]) for words in limits if words and words[0].isdigit()), default=None)
 
 
 def throttling(proc: Path = PROC) -> tuple[Throttling, ...]:
-    """Return where to read how long quotas were used up: one file per level that has a quota.
+    """Return where to read CPU throttling: one file for each level that has a quota.
 
-    Their sum is what counts: each level stops the process by itself.
+    The readings have to be added, because each level throttles independently.
     """
     return tuple(
         Throttling(level.path / "cpu.stat", "throttled_usec", 1e-6)
@@ -112,18 +113,20 @@ def _cpu_quota(level: Level) -> float | None:
         files = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
         words = [word for name in files for word in _words(level.path / name)]
     match words:
+        # Without a quota, v2 says "max" and v1 says -1; neither consists of digits alone.
         case [quota, period] if quota.isdigit() and int(quota) > 0:
             return int(quota) / int(period)
     return None
 
 
 def _walk(place: PurePosixPath, mounts: list[_Mount], version: int) -> Iterator[Level]:
-    """Yield the folders from a group up to the mount point that shows it best."""
+    """Yield the folders from a group up to the mount point whose root is nearest to the group."""
     if not mounts:
         return
     shown = [m for m in mounts if place.is_relative_to(m.root)]
     mount = max(shown or mounts, key=lambda m: len(m.root.parts))
     inner = place.relative_to(mount.root) if shown else PurePosixPath()
+    # A group that is not visible from here is replaced by the nearest visible folder above it.
     while ".." in inner.parts or not (mount.point / inner).is_dir():
         if inner == PurePosixPath():  # outside this namespace, or not mounted here
             return
@@ -133,7 +136,10 @@ def _walk(place: PurePosixPath, mounts: list[_Mount], version: int) -> Iterator[
 
 
 def _mount(line: str) -> _Mount | None:
-    """Read ``ID PARENT DEVICE ROOT POINT OPTIONS... - KIND SOURCE OPTIONS`` (proc(5))."""
+    """Parse a line ``ID PARENT DEVICE ROOT POINT OPTIONS... - KIND SOURCE OPTIONS`` (proc(5)).
+
+    None if the mount is not a cgroup hierarchy.
+    """
     here, _, there = line.partition(" - ")
     match here.split(), there.split():
         case [_, _, _, root, point, *_], [kind, _, options] if kind in {V1, V2}:
@@ -147,12 +153,13 @@ def _mount(line: str) -> _Mount | None:
 
 
 def _unescaped(text: str) -> str:
-    r"""Return a path of mountinfo, in which a space is written ``\040``."""
+    r"""Return a path from mountinfo unescaped; it writes a space as ``\040``."""
     return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), text)
 
 
 def _lines(path: Path) -> list[str]:
     try:
+        # Names of groups and mount points need not be valid UTF-8.
         return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return []

@@ -1,4 +1,8 @@
-"""Facts about the machine, from psutil, cgroup files and NVML; never from torch."""
+"""Facts about the machine, read from psutil, cgroup files and NVML.
+
+torch is not used, because the parent process must not create a CUDA context. A fact that cannot be
+read becomes a warning for the user instead of an error.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +21,17 @@ from autotune.machine import cgroups
 
 PACKAGES = ("torch", "torchvision", "optuna", "autotune-torch")
 PRELOADABLE = ("libjemalloc.so.2", "libtcmalloc.so.4")
+# bfloat16 instruction sets as /proc/cpuinfo names them: the first three of x86, the last of ARM
 BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"})
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One CUDA device as NVML sees it.
+    """One CUDA device as NVML reports it.
 
     Attributes:
+        uuid: NVML's id, which also works in CUDA_VISIBLE_DEVICES.
+        memory_bytes: Total memory of the device.
         compute_capability: ``(major, minor)``.
     """
 
@@ -36,15 +43,18 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Hardware:
-    """What this machine offers to the program, limits of containers included.
+    """What this machine offers to the program, with the limits of containers applied.
 
     Attributes:
-        cpu_quota: Cores that may be used at once: affinity and cgroup quota, at least 1.
-        cpu_flags: Instruction-set flags that matter to a knob.
-        memory_bytes: RAM, or the cgroup's limit where that is lower.
-        shm_bytes: Free bytes in /dev/shm, None where there is none.
+        cpu_quota: Cores that may be used at once, from CPU affinity and cgroup quota; at least 1.
+        cpu_flags: The CPU's instruction-set flags that matter to a knob.
+        memory_bytes: RAM, or the cgroup's limit if that is lower.
+        shm_bytes: Free bytes in /dev/shm; None if it does not exist.
+        gpus: The GPUs that CUDA_VISIBLE_DEVICES leaves visible, in its order.
+        has_cxx_compiler: Whether a C++ compiler is on PATH; torch.compile on the CPU needs one.
+        system: Name and release of the operating system.
+        versions: Versions of Python and of those of ``PACKAGES`` that are installed, by name.
         libraries: Shared libraries that a knob can preload, by soname.
-        has_cxx_compiler: A C++ compiler is on PATH; torch.compile on the CPU needs one.
         doubts: What could not be read, as sentences for the user.
     """
 
@@ -62,16 +72,19 @@ class Hardware:
 
     @property
     def supports_bf16_cpu(self) -> bool:
-        """The CPU multiplies bfloat16 natively; without it autocast emulates and loses."""
+        """Whether the CPU multiplies bfloat16 natively; without that, autocast is slow."""
         return bool(self.cpu_flags)
 
     @property
     def supports_bf16_gpu(self) -> bool:
-        """Every known GPU multiplies bfloat16 natively: Ampere (8.0) and later."""
+        """Whether every visible GPU multiplies bfloat16 natively: Ampere (8.0) and later."""
         return bool(self.gpus) and all(g.compute_capability >= (8, 0) for g in self.gpus)
 
     def differences(self, other: Hardware) -> list[str]:
-        """Return what differs in the facts that decide speed, as ``what: there, here here``."""
+        """Return the differences from *other* that affect speed, as ``what: a there, b here``.
+
+        "There" is this object, such as the machine recorded in a best.yaml; "here" is *other*.
+        """
         pairs = {
             "CPU": (self.cpu_name, other.cpu_name),
             "cores": (self.cpu_quota, other.cpu_quota),
@@ -85,10 +98,12 @@ class Hardware:
 
 
 def detect(visible: str | None = None) -> Hardware:
-    """Read the facts of this machine; what cannot be read becomes a doubt, never an error.
+    """Read the facts of this machine.
+
+    A fact that cannot be read is reported in ``doubts`` instead of raised as an error.
 
     Args:
-        visible: The program's CUDA_VISIBLE_DEVICES; None takes our own.
+        visible: The program's CUDA_VISIBLE_DEVICES; None takes this process's own.
     """
     gpus, doubts = _gpus(os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible)
     return Hardware(
@@ -107,7 +122,7 @@ def detect(visible: str | None = None) -> Hardware:
 
 
 def _can_be_loaded(soname: str) -> bool:
-    """Tell whether the dynamic loader finds a library, by the cache that it reads itself."""
+    """Return whether the dynamic linker can find a library, according to its own cache."""
     try:
         cache = Path("/etc/ld.so.cache").read_bytes()
     except OSError:
@@ -118,16 +133,19 @@ def _can_be_loaded(soname: str) -> bool:
 def cpu_quota(proc: Path = cgroups.PROC) -> int:
     """Return the number of cores that this process may use at once, at least 1.
 
+    A fractional cgroup quota is rounded up.
+
     Args:
-        proc: The folder that says which control groups hold the process.
+        proc: Folder that says which control groups contain the process; tests pass their own.
     """
+    # Python has sched_getaffinity only on Linux and some other Unix systems.
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quota = cgroups.cpu_limit(proc)
     return max(1, min(allowed or 1, math.ceil(quota) if quota else allowed or 1))
 
 
 def memory_bytes(proc: Path = cgroups.PROC) -> int:
-    """Return the RAM that this process may use: the machine's, or its control groups' limit."""
+    """Return the RAM that this process may use: the machine's, or a lower cgroup limit."""
     total = int(psutil.virtual_memory().total)
     limit = cgroups.memory_limit(proc)
     return total if limit is None else min(total, limit)
@@ -165,12 +183,12 @@ def _versions() -> dict[str, str]:
 
 
 def _gpus(visible: str | None) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves visible, and what could not be read."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves visible, and what could not be read."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError_LibraryNotFound:
+    except pynvml.NVMLError_LibraryNotFound:  # no NVIDIA driver: an ordinary CPU machine
         return (), ()
     except pynvml.NVMLError as error:
         return (), (f"NVML does not answer ({error}): GPU facts are unknown.",)
@@ -181,13 +199,19 @@ def _gpus(visible: str | None) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
     finally:
         pynvml.nvmlShutdown()
     found = visible_gpus(gpus, visible)
-    if visible and not found:
-        return (), (f"CUDA_VISIBLE_DEVICES={visible} names no whole GPU: its facts are unknown.",)
+    if visible and not found:  # for example a MIG slice
+        return (), (f"CUDA_VISIBLE_DEVICES={visible} is not a whole GPU: GPU facts are unknown.",)
     return found, ()
 
 
 def visible_gpus(gpus: tuple[Gpu, ...], visible: str | None) -> tuple[Gpu, ...]:
-    """Return the GPUs named by a CUDA_VISIBLE_DEVICES value: indices or UUID prefixes, in order."""
+    """Return the GPUs that a CUDA_VISIBLE_DEVICES value selects, in its order.
+
+    Args:
+        gpus: All GPUs, in NVML's order.
+        visible: Indices or UUID prefixes, separated by commas. None selects all GPUs, an empty text
+            none.
+    """
     if visible is None:
         return gpus
     chosen: list[Gpu] = []

@@ -1,4 +1,4 @@
-"""Pre-flight: says whether this machine is quiet enough to measure on, and who is busy on it."""
+"""Pre-flight check: whether this machine is quiet enough to measure on, and who is busy on it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,20 @@ from autotune.machine.hardware import Hardware
 from autotune.machine.probes.nvml import GpuWatch
 
 LOOK_S = 0.5
-BUSY_SHARE = 0.10  # of all cores
-NAMED_SHARE = 0.05  # of one core
+BUSY_SHARE = 0.10  # of all cores: from here on the user is warned
+NAMED_SHARE = 0.05  # of one core: processes that use less are not named in the warning
 MAX_NAMED = 3
 
 
 def doubts(hardware: Hardware, look_s: float = LOOK_S) -> list[str]:
-    """Return what would disturb a measurement now, as sentences for the user."""
+    """Return what would disturb a measurement now, as sentences for the user.
+
+    Empty if nothing would.
+
+    Args:
+        hardware: This machine.
+        look_s: Seconds over which CPU use is observed; the call takes that long.
+    """
     return [*_cpu_doubts(hardware, look_s), *_gpu_doubts(hardware)]
 
 
@@ -26,6 +33,7 @@ def _cpu_doubts(hardware: Hardware, look_s: float) -> Iterator[str]:
     before, began = _cpu_seconds(), monotonic()
     sleep(look_s)
     after, elapsed_s = _cpu_seconds(), monotonic() - began
+    # Processes that started or ended in between have only one reading.
     used = {pid: (after[pid] - before[pid]) / elapsed_s for pid in after.keys() & before.keys()}
     share = sum(used.values()) / hardware.cpu_quota
     if share < BUSY_SHARE:
@@ -37,8 +45,8 @@ def _cpu_doubts(hardware: Hardware, look_s: float) -> Iterator[str]:
     cores = "core" if hardware.cpu_quota == 1 else f"{hardware.cpu_quota} cores"
     yield (
         f"The machine is busy: other processes use {share:.0%} of its {cores} "
-        f"({', '.join(named) or 'many small ones'}). Results will be less sure; end them if you "
-        "can."
+        f"({', '.join(named) or 'many small ones'}). Results will be less certain; end them if "
+        "you can."
     )
 
 
@@ -50,13 +58,16 @@ def _gpu_doubts(hardware: Hardware) -> Iterator[str]:
         gpu = names[reading.uuid]
         if reading.foreign_processes:
             users = ", ".join(map(_name, reading.foreign_processes))
-            yield f"Others are on {gpu}: {users}. Results will be less sure; end them if you can."
+            yield (
+                f"Other processes use {gpu}: {users}. Results will be less certain; end them if "
+                "you can."
+            )
         for reason in reading.slowdowns:
             yield f"{gpu} is slowed down now ({reason}, {reading.temperature_c} degrees Celsius)."
 
 
 def _cpu_seconds() -> Mapping[int, float]:
-    """CPU time of each process but our own tree."""
+    """Return the CPU seconds of every process except autotune's own process tree, by process id."""
     own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
     return {
         process.pid: times.user + times.system

@@ -1,9 +1,9 @@
-"""How near a step comes to its GPU's peak: published FLOP/s per GPU, and the share achieved.
+"""Published peak FLOP/s of GPUs, and the share of the peak that a training step achieves.
 
 Covered: whole NVIDIA GPUs in the table below, by the name that NVML reports.
-Not covered: CPUs, MIG slices, vGPUs, laptop and export variants, and anything else that is not in
-    the table. They have no peak here rather than that of a GPU with a similar name. A power cap or
-    a lowered clock is not seen: the share is of the peak as published.
+Not covered: CPUs, MIG slices, vGPUs, laptop and export variants, and any other GPU that is not in
+the table. These have no peak here, rather than that of a GPU with a similar name. A power cap or a
+lowered clock is ignored: the share refers to the published peak.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Peak:
-    """Peak dense FLOP/s of one GPU, as NVIDIA publishes it; None where it has no such unit.
+    """Peak dense FLOP/s of one GPU model as NVIDIA publishes it; None if it lacks such a unit.
 
     Attributes:
         name_pattern: Regular expression for all of NVML's device name after ``NVIDIA``, ``Tesla``
-            or ``GeForce``. It is matched whole: L4 is not L40S, RTX 4090 is not RTX 4090 D.
+            or ``GeForce``. The whole name must match: an L4 is not an L40S, and an RTX 4090 is not
+            an RTX 4090 D.
         fp32_flops: CUDA cores, FLOP/s.
         tf32_flops: Tensor cores, FLOP/s.
         bf16_flops: Tensor cores with fp32 accumulation, FLOP/s.
-        fp16_flops: Tensor cores with fp32 accumulation, FLOP/s; what torch's mixed precision uses.
-            GeForce cards run it at half the rate of the fp16 accumulation that adverts quote.
-        source: The publication, and how its figure was read where that is not plain.
+        fp16_flops: Tensor cores with fp32 accumulation, FLOP/s, which torch's mixed precision uses.
+            GeForce cards run it at half the rate of fp16 accumulation, which advertisements quote.
+        source: The publication, and how its figure was derived if that is not obvious.
     """
 
     name_pattern: str
@@ -36,7 +37,7 @@ class Peak:
     source: str
 
     def flops(self, dtype: str) -> float | None:
-        """FLOP/s for "fp32", "tf32", "bf16" or "fp16"; None for any other."""
+        """Return the peak of "fp32", "tf32", "bf16" or "fp16" in FLOP/s; None for others."""
         match dtype:
             case "fp32":
                 return self.fp32_flops
@@ -143,18 +144,18 @@ PEAKS: tuple[Peak, ...] = (
 
 
 def peak_flops(gpu_name: str, dtype: str) -> float | None:
-    """Peak dense FLOP/s of a GPU.
+    """Return the published peak dense FLOP/s of a GPU.
 
     Args:
         gpu_name: As NVML reports it, such as "NVIDIA H100 80GB HBM3" or "Tesla T4".
         dtype: "fp32" (CUDA cores), "tf32", "bf16" or "fp16" (tensor cores, fp32 accumulation).
 
     Returns:
-        FLOP/s; None where the GPU is not in the table, or has no unit for this dtype.
+        FLOP/s; None if the GPU is not in the table or has no unit for this dtype.
     """
-    # No row for a CPU: its peak follows from the clock that it holds under load and the width and
-    # number of its vector units, and a name tells neither. No row for a MIG slice ("... MIG
-    # 1g.5gb"): it owns a part of the units, and the whole name has to match.
+    # There is no row for a CPU: its peak depends on its clock under load and on the width and
+    # number of its vector units, which its name does not tell. There is no row for a MIG slice
+    # ("... MIG 1g.5gb") either: it has only a part of the units.
     for peak in PEAKS:
         if re.fullmatch(rf"(NVIDIA )?((Tesla|GeForce) )?({peak.name_pattern})", gpu_name):
             return peak.flops(dtype)
@@ -164,23 +165,24 @@ def peak_flops(gpu_name: str, dtype: str) -> float | None:
 def roofline_share(
     flops_per_step: float | None, step_s: float, gpu_names: Sequence[str], dtype: str
 ) -> float | None:
-    """Achieved FLOP/s over peak FLOP/s, of one process on its one GPU.
+    """Return achieved over peak FLOP/s, for one process on its one GPU.
 
     Args:
-        flops_per_step: Floating point operations of one process in one step; None where unknown.
-            A multiply-add counts as two. One process computes on one GPU, so one GPU's peak is
-            set against it, however many equal GPUs the run has.
-        step_s: Wall time of one step, in seconds, above 0.
+        flops_per_step: Floating-point operations of one process in one step; None if unknown. A
+            multiply-add counts as two. One process computes on one GPU, so the peak of one GPU is
+            used however many equal GPUs the run has.
+        step_s: Wall time of one step in seconds, above 0.
         gpu_names: The GPUs of the run, as NVML reports them; empty on a CPU.
         dtype: The fastest type in which the step may multiply matrices. With "fp32" for a step
-            whose convolutions run in tf32, as torch's do by default, the share comes out too high.
+            whose convolutions run in tf32, which is torch's default, the share comes out too high.
 
     Returns:
-        0 to 1. It is not clipped: above 1 says that the FLOPs or the dtype given are wrong. None
-        where the FLOPs or the peak are unknown, there is no GPU, or the GPUs differ in name.
+        A share, normally 0 to 1. It is not clipped: a value above 1 shows that the FLOPs or the
+        dtype given are wrong. None if the FLOPs or the peak are unknown, there is no GPU, or the
+        GPUs differ in name.
 
     Raises:
-        ValueError: A step of no or negative time.
+        ValueError: *step_s* is not positive.
     """
     if step_s <= 0:
         raise ValueError(f"A step takes more than 0 s, not {step_s} s; pass the measured time")

@@ -1,1 +1,4 @@
-"""Measurement: what a window of steps gave, how a trial ended, and the arithmetic on it; pure."""
+"""Measured windows of steps, how a trial ended, and the arithmetic on both.
+
+Everything here is pure: values and functions without I/O, clocks or randomness of the machine.
+"""

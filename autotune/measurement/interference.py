@@ -1,18 +1,19 @@
-"""Interference: what took time from the program while a block was measured, and if it counts.
+"""Interference: what took time from the program while a block was measured.
 
 Covered: other processes, a hypervisor, CPU quotas, GPUs that are slowed down or shared.
-Not covered: what leaves no trace in the kernel's or the driver's counters, such as a neighbour on
-the same host that empties shared caches.
+Not covered: effects without a trace in the counters of the kernel or driver, such as a neighbour on
+the same host that evicts shared caches.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Counters of CPU time tick 100 times a second: on two cores one tick is 5 % of a block of 0.1 s.
-# Measured there on an idle machine: foreign shares of at most one tick, pressure up to 0.07; with
-# another process on one core 30 % of the time: one to three ticks, pressure of 0.15 to 0.22. What
-# others do on cores that nobody waits for is no disturbance: a container sees its whole host's.
+# Shares from which a block counts as disturbed. CPU time is counted in ticks of 1/100 s: on two
+# cores, one tick is 5 % of a block of 0.1 s. Measured there on an idle machine: foreign shares of
+# at most one tick, pressure up to 0.07. Measured with another process on one core 30 % of the time:
+# one to three ticks, pressure of 0.15 to 0.22. Foreign work alone does not disturb a block: a
+# container sees the use of its whole host, also of cores that none of its tasks waits for.
 FOREIGN_SHARE = 0.06
 PRESSURE_SHARE = 0.10
 STEAL_SHARE = 0.08
@@ -21,16 +22,17 @@ THROTTLED_SHARE = 0.02
 
 @dataclass(frozen=True)
 class Interference:
-    """Counters over one block; shares are of all cores' time, None where nothing reports them.
+    """The system's counters over one block; None where the system does not report a counter.
 
     Attributes:
-        foreign_share: CPU time of processes that are not ours.
-        steal_share: CPU time that the hypervisor gave to others.
+        foreign_share: CPU time of processes that are not ours, as a share of all cores' time.
+        steal_share: CPU time that the hypervisor gave to other guests, as a share of all cores'
+            time.
         pressure_share: Share of the block in which some task, ours included, waited for a core
             (PSI, https://docs.kernel.org/accounting/psi.html).
         throttled_share: Share of the block in which the CPU quota of our cgroup was used up.
-        switches_per_s: Involuntary context switches of the program.
-        gpu: What disturbed a GPU, as words for the user.
+        switches_per_s: Involuntary context switches of the program per second.
+        gpu: What disturbed a GPU, as clauses for the user.
     """
 
     foreign_share: float | None = None
@@ -42,8 +44,9 @@ class Interference:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What disturbed the block, most direct first; empty for a clean one."""
+        """What disturbed the block, the most direct cause first; empty for an undisturbed block."""
         found = []
+        # Without PSI nobody can tell whether a task waited, so foreign CPU time alone decides.
         somebody_waited = self.pressure_share is None or self.pressure_share >= PRESSURE_SHARE
         if (self.foreign_share or 0.0) >= FOREIGN_SHARE and somebody_waited:
             found.append("other processes used the CPU")
@@ -56,14 +59,15 @@ class Interference:
 
 @dataclass(frozen=True)
 class GpuReading:
-    """One look at one GPU.
+    """One reading of one GPU; None where the GPU does not report a value.
 
     Attributes:
-        at_s: When, by ``time.monotonic()``, which all processes of a machine share.
-        slowdowns: Why the driver holds the clocks down, as words; a power limit that heavy work
-            reaches by itself is not among them.
+        at_s: Time by ``time.monotonic()``, which all processes of a machine share.
+        uuid: The GPU's NVML id.
+        slowdowns: Why the driver lowers the clocks, in words. A power limit that heavy work reaches
+            on its own is not among them.
         foreign_processes: Ids of processes on this GPU that are not ours.
-        energy_j: The GPU's energy counter.
+        energy_j: The GPU's energy counter, which only grows; differences are meaningful.
     """
 
     at_s: float
@@ -78,6 +82,6 @@ class GpuReading:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What would disturb a block measured now."""
+        """What would disturb a block measured at this moment, as clauses for the user."""
         shared = ("another process was on the GPU",) if self.foreign_processes else ()
         return (*(f"the GPU was slowed down ({reason})" for reason in self.slowdowns), *shared)

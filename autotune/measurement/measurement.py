@@ -1,4 +1,7 @@
-"""Measurement: what one window of blocks on a rig gave, with units in the names."""
+"""Measurement: the values that measuring one config yields, from a block to a whole window.
+
+All times are in seconds and all sizes in bytes, as the suffixes of the names say.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,29 @@ from autotune.measurement.interference import Interference
 
 DRAINED_IS_DOUBTFUL = 0.02
 DISTURBED_IS_DOUBTFUL = 0.05
-BETWEEN_MEAN_AND_SUM = (
-    0.25  # exponents of growth: a mean's gradients have 0 to -1/2, a sum's 1 to 1/2
-)
-RECOMPILES_GIVEN_UP = 7  # torch allows eight codes of one function, then it runs as written
+# Gradient norms grow by a power of the batch growth. The exponent is -1/2 to 0 for the mean of a
+# batch and 1/2 to 1 for its sum; this threshold lies between the two.
+BETWEEN_MEAN_AND_SUM = 0.25
+RECOMPILES_GIVEN_UP = 7  # torch keeps eight versions of a function, then runs it uncompiled
 
 
 @dataclass(frozen=True)
 class Block:
-    """k consecutive steps timed together between two device syncs.
+    """Several consecutive steps that are timed together between two device syncs.
+
+    A sync at every step would slow the program down, so the device is synchronised once per block.
 
     Attributes:
+        samples: Samples that the steps trained on, over all ranks.
+        steps: Number of optimizer steps.
+        seconds: Wall time of the block.
         wait_s: Part of ``seconds`` spent waiting for the next batch.
-        epoch_edges: How often the training loader was started again inside the block.
-        tokens: Token ids, padding included, that went into the model; 0 where its input is none.
-        ended_at_s: When it ended, by ``time.monotonic()``, which all processes of a machine share.
-        interference: What disturbed it, None where nothing was watched.
+        epoch_edges: How often the training loader was started again within the block.
+        tokens: Number of token ids, padding included, that went into the model; 0 if its input is
+            not token ids.
+        ended_at_s: When the block ended, by ``time.monotonic()``, which all processes of a machine
+            share.
+        interference: The counters of the system over the block; None if they were not read.
     """
 
     samples: int
@@ -39,7 +49,7 @@ class Block:
 
     @property
     def is_disturbed(self) -> bool:
-        """Something other than the program took its time."""
+        """Whether something other than the program took time from this block."""
         return self.interference is not None and bool(self.interference.reasons)
 
     @property
@@ -50,7 +60,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its 95 % interval, in the unit of the estimate."""
+    """An estimate with its 95 % interval, all in the same unit.
+
+    Raises:
+        ValueError: The estimate does not lie within the bounds.
+    """
 
     estimate: float
     low: float
@@ -65,39 +79,45 @@ class Interval:
 
     @property
     def half_width_pct(self) -> float:
-        """Half of the interval's width as percent of the estimate."""
+        """Half of the interval's width, in percent of the estimate."""
         return 100 * (self.high - self.low) / 2 / self.estimate
 
     def times(self, factor: float) -> Interval:
-        """Return the interval of a multiple, of a positive factor."""
+        """Return the interval multiplied by a positive factor."""
         return Interval(self.estimate * factor, self.low * factor, self.high * factor)
 
 
 @dataclass(frozen=True)
 class Turn:
-    """Throughput of a config and, near in time, of the baseline; of samples it has to train on."""
+    """Throughputs of a config and of the baseline that were measured shortly after each other.
+
+    The config's throughput is divided by its extra work if the program makes a fixed number of
+    steps, so that the ratio is a speedup of the whole run.
+    """
 
     config: Interval
     reference: Interval
 
     @property
     def log_ratio(self) -> float:
-        """Logarithm of the speedup."""
+        """Natural logarithm of the speedup."""
         return math.log(self.config.estimate / self.reference.estimate)
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Peaks while a config was measured; None where nothing reports it.
+    """Peak memory while a config was measured; None where nothing reports it.
 
     Attributes:
-        device_allocated_bytes: torch's own peak of live tensors on the device.
-        device_reserved_bytes: torch's own peak of memory taken from the device.
-        device_used_bytes: What the device's driver says is in use by all processes.
-        device_process_bytes: What the driver says is in use by the rig's own processes.
-        alloc_retries: How often torch's allocator had to empty its cache to go on: thrash.
-        alloc_failures: How often it ran out of memory, errors that the program caught included.
-        host_bytes: The rig's whole process tree, shared pages counted once where PSS is readable.
+        device_allocated_bytes: torch's peak of live tensors on the device.
+        device_reserved_bytes: torch's peak of memory reserved from the device.
+        device_used_bytes: What all processes use on the device, according to its driver.
+        device_process_bytes: What the rig's own processes use, according to the driver.
+        alloc_retries: How often torch's allocator had to empty its cache to continue; a sign that
+            the memory is nearly full.
+        alloc_failures: How often it ran out of memory, including errors that the program caught.
+        host_bytes: Host memory of the rig's process tree; shared pages count once if PSS can be
+            read.
     """
 
     device_allocated_bytes: int | None = None
@@ -111,23 +131,24 @@ class Memory:
 
 @dataclass(frozen=True)
 class StepParts:
-    """Where the time of a step goes: mean seconds per step, which add up to the step.
+    """Where the time of a step goes: mean seconds per step for each part, which add up to the step.
 
-    On a CPU each part is wall time in the main thread. On a GPU transfer, compute and optimizer are
-    device time between CUDA events, gaps between kernels included; the time in which the device has
-    nothing to do is waiting for data first, then for sync calls, and the rest is overhead.
+    On a CPU each part is wall time of the main thread. On a GPU, transfer, compute and optimizer
+    are device time between CUDA events, including gaps between kernels. The time in which the
+    device is idle is attributed first to waiting for data, then to sync calls, and the rest is
+    overhead.
 
     Attributes:
         wait_s: Waiting for the next batch.
         transfer_s: Moving tensors from one device to another.
         compute_s: From the model's call to the end of backward.
-        optimizer_s: From the end of backward to the end of the optimizer's step (gradient clipping
-            and unscaling are in it), and zeroing gradients.
+        optimizer_s: From the end of backward to the end of the optimizer's step (including gradient
+            clipping and unscaling), and zeroing gradients.
         sync_s: Calls that wait for the device, such as ``.item()``.
-        overhead_s: The rest: Python, launching kernels, logging.
-        launch_s: On a GPU, time the host needs to launch compute and optimizer; where it is as long
-            as these, kernels are too small for the device. None elsewhere.
-        steps: Steps that were taken apart.
+        overhead_s: Everything else: Python, launching kernels, logging.
+        steps: Number of steps that were analysed.
+        launch_s: On a GPU, the host time for launching compute and optimizer. If it is as long as
+            these parts, the kernels are too small for the device. None on a CPU.
     """
 
     wait_s: float
@@ -141,7 +162,7 @@ class StepParts:
 
     @property
     def parts(self) -> dict[str, float]:
-        """The parts by name, in the order of a step."""
+        """The parts by the names shown to users, in the order of a step."""
         return {
             "data wait": self.wait_s,
             "host to device": self.transfer_s,
@@ -153,22 +174,22 @@ class StepParts:
 
     @property
     def step_s(self) -> float:
-        """The whole step."""
+        """Duration of the whole step."""
         return sum(self.parts.values())
 
 
 @dataclass(frozen=True)
 class StepBreakdown:
-    """What a program could reach with one part taken out, and where its step's time goes.
+    """Where the time of a step goes, and the throughput with one part taken out of it.
 
     Attributes:
-        split: None for a program that ended before enough steps were seen.
-        synthetic_data_throughput: Samples/s with one cached batch again and again; None without a
-            DataLoader.
+        split: The parts of a step; None if the program ended before enough steps were seen.
+        synthetic_data_throughput: Samples/s when one cached batch is used over and over; None
+            without a DataLoader.
         loader_throughput: Samples/s of the training loader alone; None without exactly one
             DataLoader.
-        flops_per_step: By torch's FlopCounterMode; matrix products, convolutions and attention
-            alone. None where it cannot count, such as in compiled models.
+        flops_per_step: By torch's FlopCounterMode, which counts matrix products, convolutions and
+            attention only. None where it cannot count, such as in compiled models.
     """
 
     split: StepParts | None = None
@@ -179,13 +200,14 @@ class StepBreakdown:
 
 @dataclass(frozen=True)
 class Compilation:
-    """What torch.compile did from the switch to a config to the end of its window.
+    """What torch.compile did between the switch to a config and the end of its window.
 
     Attributes:
         seconds: Time spent compiling, forward and backward.
-        graphs: Graphs that were made; a model without breaks is one.
-        recompiles: How often code was compiled again because a guard failed, such as a shape.
-        graph_breaks: Places where the model falls back to Python.
+        graphs: Number of graphs; a model without graph breaks has one.
+        recompiles: How often code was compiled again because a guard failed, for instance on a
+            shape.
+        graph_breaks: Number of places where the model falls back to Python.
     """
 
     seconds: float
@@ -207,12 +229,14 @@ class Compilation:
 
 @dataclass(frozen=True)
 class RankLoad:
-    """How one of several ranks spent a mean step of a window's last block.
+    """How one of several ranks spent a mean step of the window's last block.
 
     Attributes:
+        rank: Number of the rank, from 0.
+        step_s: Duration of the step.
         wait_s: Part of ``step_s`` spent waiting for the next batch.
-        communication_s: How long collectives were under way, waiting for other ranks included, in
-            steps that were recorded after the window; None where that could not be recorded.
+        communication_s: How long collectives were running, including the wait for other ranks. It
+            is recorded in extra steps after the window; None if that was not possible.
     """
 
     rank: int
@@ -222,7 +246,7 @@ class RankLoad:
 
     @property
     def own_s(self) -> float | None:
-        """What the rank does by itself, while no collective is under way."""
+        """Seconds of a step in which no collective is running; None if unknown."""
         if self.communication_s is None:
             return None
         return max(0.0, self.step_s - self.communication_s)
@@ -230,14 +254,17 @@ class RankLoad:
 
 @dataclass(frozen=True)
 class BatchEffect:
-    """What another batch did to the steps of a program, at the same learning rate.
+    """How the steps of a program changed with the batch size, at the same learning rate.
+
+    It tells whether the loss is a mean or a sum over samples, which decides how the learning rate
+    has to be scaled.
 
     Attributes:
-        batch_growth: Samples of a batch, times those before.
-        gradient_growth: Median norm of the gradients likewise; None where it has no ratio.
-        loss_growth: Median loss likewise; None where it has no ratio.
-        unmoved: Class name of a module that goes on with as many samples as before; empty if all
-            take the new batch.
+        batch_growth: Ratio of the batch sizes (after / before).
+        gradient_growth: Ratio of the median gradient norms; None if it is undefined.
+        loss_growth: Ratio of the median losses; None if it is undefined.
+        unmoved: Class name of a module that still receives the old number of samples; empty if all
+            modules received the new batch.
     """
 
     batch_growth: float
@@ -247,11 +274,11 @@ class BatchEffect:
 
     @property
     def sums(self) -> bool | None:
-        """Whether gradients grow with the batch; None where its signs contradict each other.
+        """Whether gradients grow with the batch; None if the evidence is missing or contradictory.
 
-        With g times the samples, the gradient of a mean is 1/sqrt(g) to 1 times as long, by how
-        much of it is noise, and that of a sum sqrt(g) to g times. A few steps vary by as much, so
-        the loss, where it has a ratio, must say the same.
+        If the batch grows by g, the gradient of a mean changes by a factor of 1/sqrt(g) to 1,
+        depending on its noise, and that of a sum by sqrt(g) to g. Over a few steps the norms vary
+        by a similar amount, so the loss has to agree if its ratio is defined.
         """
         signs = [
             math.log(growth) / math.log(self.batch_growth) > BETWEEN_MEAN_AND_SUM
@@ -263,25 +290,26 @@ class BatchEffect:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One config measured on a rig.
+    """One config measured in a rig.
 
     Attributes:
-        throughput: Samples per second, end to end: data loading and epoch restarts included.
-        blocks: The blocks after warm-up, in order.
-        warmup_s: How long warm-up took.
-        warmup_reason: Why it ended.
+        throughput: Samples per second, end to end: data loading and loader starts are included.
+        blocks: The blocks after the warm-up, in order.
+        warmup_s: Duration of the warm-up.
+        warmup_reason: Why the warm-up ended.
         stop_reason: Why the window ended.
-        edge_s: Extra seconds that each start of the training loader costs, None if unknown.
-        samples_per_epoch: Samples between two such starts, None if unknown.
-        losses: The loss at the end of each block, None entries where the program shows none.
-        discarded_blocks: Blocks that were disturbed and measured again.
-        drained_share: Share of the counted samples that came out of buffers which held less at the
-            end than at the beginning: what was consumed, but not produced.
-        power_w: Mean power of GPUs, or of the CPU packages for programs on the CPU; None where no
-            counter is readable.
-        compilation: What torch.compile did; None in a process that compiles nothing.
-        ranks: How the ranks spent their time, empty for one process.
-        effect: What its batch did to the steps, where that was looked at before.
+        edge_s: Extra seconds that each start of the training loader costs; None if unknown.
+        samples_per_epoch: Samples between two such starts; None if unknown.
+        losses: The loss at the end of each block; entries are None if the program shows no loss.
+        memory: Peak memory in the window.
+        discarded_blocks: Number of disturbed blocks that were dropped and measured again.
+        drained_share: Share of the counted samples that were taken from prefetch buffers without
+            being replaced: they were consumed in the window but not produced in it.
+        power_w: Mean power of the GPUs, or of the CPU packages for a program on the CPU; None if no
+            counter can be read.
+        compilation: What torch.compile did; None if the process compiles nothing.
+        ranks: How the ranks spent their time; empty for a single process.
+        effect: The effect of the config's batch size on the steps; None if it was not examined.
     """
 
     throughput: Interval
@@ -302,16 +330,18 @@ class Measurement:
 
     @property
     def communication_share(self) -> float | None:
-        """Share of a step in which collectives are under way, 0 to 1: the least of all ranks.
+        """Share of a step in which collectives run, 0 to 1; the smallest of all ranks.
 
-        The rank that the others wait for communicates least; the rest of theirs is waiting for it.
+        The rank that the others wait for communicates least. The remainder of the others' time in
+        collectives is waiting for that rank.
         """
         shares = [r.communication_s / r.step_s for r in self.ranks if r.communication_s is not None]
+        # Communication is recorded in later steps, which may be longer than those of the window.
         return min(1.0, *shares) if shares else None
 
     @property
     def imbalance_share(self) -> float | None:
-        """Share of a step that the other ranks wait for the slowest one, 0 to 1."""
+        """Mean share of a step that the ranks wait for the slowest one, 0 to 1; None if unknown."""
         own = [r.own_s for r in self.ranks if r.own_s is not None]
         if not own:
             return None
@@ -319,18 +349,18 @@ class Measurement:
 
     @property
     def slowest_rank(self) -> int | None:
-        """The rank that has most to do by itself, None where that is unknown."""
+        """The rank with the longest work outside of collectives; None if unknown."""
         known = [r for r in self.ranks if r.own_s is not None]
         return max(known, key=lambda r: r.own_s or 0.0).rank if known else None
 
     @property
     def samples_per_step(self) -> float:
-        """Samples that an optimizer step took, of all ranks."""
+        """Samples per optimizer step, over all ranks."""
         return sum(b.samples for b in self.blocks) / sum(b.steps for b in self.blocks)
 
     @property
     def tokens_per_s(self) -> Interval | None:
-        """Token ids per second, padding included; None where the model's input is none."""
+        """Tokens per second, padding included; None if the model input is not token ids."""
         tokens = sum(b.tokens for b in self.blocks)
         if not tokens:
             return None
@@ -340,17 +370,17 @@ class Measurement:
 
     @property
     def joules_per_sample(self) -> float | None:
-        """Energy per sample, None where no counter is readable."""
+        """Energy per sample in joules; None if no energy counter can be read."""
         return None if self.power_w is None else self.power_w / self.throughput.estimate
 
     @property
     def disturbed_share(self) -> float:
-        """Share of the blocks that count although something disturbed them, 0 to 1."""
+        """Share of the counted blocks that were disturbed, 0 to 1."""
         return sum(b.is_disturbed for b in self.blocks) / len(self.blocks)
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Why this measurement is less sure than others, as sentences for the user."""
+        """Reasons to trust this measurement less than others, as sentences for the user."""
         return warnings_of([self])
 
     @property
@@ -365,7 +395,10 @@ class Measurement:
 
 
 def warnings_of(windows: Sequence[Measurement]) -> tuple[str, ...]:
-    """Return why windows are less sure than others, as sentences for the user."""
+    """Return the reasons to trust windows less than others, as sentences for the user.
+
+    Several windows of one side are summarised together, so that each reason appears once.
+    """
     return tuple(_doubts(windows))
 
 
@@ -382,23 +415,23 @@ def _doubts(windows: Sequence[Measurement]) -> Iterator[str]:
         )
         yield (
             f"{disturbed:.0%} of the blocks were disturbed: {', '.join(reasons)}. "
-            "The interval is wider for it; close what else is running and measure again."
+            "The interval is wider because of that; close other programs and measure again."
         )
     drained = max((m.drained_share for m in windows), default=0.0)
     if drained > DRAINED_IS_DOUBTFUL:
         yield (
             f"Up to {drained:.0%} of a window's samples came from buffers that were filled "
-            "before: the lower end of its interval allows for it."
+            "before it: the lower end of its interval allows for that."
         )
     compiled = [m.compilation for m in windows if m.compilation is not None]
     if any(c.recompiles >= RECOMPILES_GIVEN_UP for c in compiled):
         yield (
-            f"torch.compile made its code again {max(c.recompiles for c in compiled)} times and "
+            f"torch.compile recompiled {max(c.recompiles for c in compiled)} times and "
             "gave up: shapes or values in this program change from step to step."
         )
     retries = sum(m.memory.alloc_retries or 0 for m in windows)
     if retries:
         yield (
             "The GPU's memory is nearly full: torch emptied its cache "
-            f"{retries} times. Take a smaller batch."
+            f"{retries} times. Use a smaller batch."
         )

@@ -1,4 +1,8 @@
-"""Outcome and Ending: how a trial or a rig ended, never a falsy number."""
+"""Outcome and Ending: how a trial or a rig ended.
+
+A failure is never encoded as a number such as 0 or infinity, so it cannot be mistaken for a slow
+measurement.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,8 @@ from pathlib import Path, PurePath
 
 from autotune.measurement.run_mode import Epochs
 
-# Paths of code that is not the program's own, ours included
+# Paths of code that is not the program's: installed packages, the standard library, generated
+# code such as <string>, and autotune
 LIBRARIES = re.compile(
     r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<"
     rf"|^{re.escape(str(Path(__file__).parents[1]))}[/\\]"
@@ -17,7 +22,7 @@ LIBRARIES = re.compile(
 
 
 class Outcome(StrEnum):
-    """How a trial ended."""
+    """How a trial ended. The values are stored in the record of a search."""
 
     OK = "ok"
     OUT_OF_MEMORY = "out of memory"
@@ -28,9 +33,9 @@ class Outcome(StrEnum):
     HUNG = "hung"
     CRASHED = "crashed"
     UNCLEAR = "unclear"
-    """It crashed, and nothing shows that the config is the cause."""
+    """It crashed, and there is no evidence that the config is the cause."""
     FAILS_AS_WRITTEN = "fails as written"
-    """It crashed in a way in which the program as written does, too."""
+    """It crashed in the same way as the unmodified program does."""
     RAN_OUT = "program ended"
     OUT_OF_TIME = "out of time"
     CONFLICT = "conflict"
@@ -38,7 +43,7 @@ class Outcome(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why a program does not train as it is written, where that was tried out."""
+    """Why a program does not train when it is run unmodified, if that was tried."""
 
     PROGRAM = "the program"
     AUTOTUNE = "autotune"
@@ -47,19 +52,23 @@ class Cause(StrEnum):
 
 
 ENDED_BY_US = frozenset({Outcome.INTERRUPTED, Outcome.OUT_OF_TIME})
-"""Outcomes that say nothing about the config: the user or the budget ended the trial."""
+"""Outcomes that say nothing about the config, because the user or the budget ended the trial."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """Why there is no measurement: the outcome, one line for the user, the program's traceback.
+    """Why there is no measurement: the outcome, one line for the user, and the program's traceback.
 
     Attributes:
-        cause: Whose fault it is, None where that was not tried out.
-        evidence: What says so, as a sentence; empty without a cause.
+        outcome: How the trial ended.
+        reason: One line for the user; for an exception its type and message.
+        program_traceback: The program's traceback; empty if it raised nothing.
+        cause: What is to blame; None if that was not investigated.
+        evidence: Why that is the cause, as a sentence; empty without a cause.
         steps: Optimizer steps that the process had made.
-        steps_under_config: How many of them under the present config.
-        suspect: How epochs would have to end if these here are the cause; None if they are not.
+        steps_under_config: How many of these steps were made under the current config.
+        suspect: The epoch mode that would avoid the failure, if the present way of ending epochs
+            may be its cause; otherwise None.
     """
 
     outcome: Outcome
@@ -67,28 +76,30 @@ class Ending:
     program_traceback: str = ""
     cause: Cause | None = None
     evidence: str = ""
+    # Endings compare equal if they failed alike, after however many steps.
     steps: int = field(default=0, compare=False)
     steps_under_config: int = field(default=0, compare=False)
     suspect: Epochs | None = field(default=None, compare=False)
 
     @property
     def exception(self) -> str:
-        """The name of the exception, where one ended it; of sys.exit() with what it was given."""
+        """The exception's name; for ``sys.exit()`` the whole reason, with its argument."""
         return self.reason if self.reason.startswith("SystemExit") else self.reason.split(":")[0]
 
     @property
     def line(self) -> str:
-        """Where in the program's own code it was raised, as path and line; empty if unknown."""
+        """The last traceback line in the program's own code, as ``path:line``; empty if unknown."""
         places = re.findall(r'File "([^"]+)", line (\d+)', self.program_traceback)
+        # The innermost frame usually lies in torch; users look for the line of their own code.
         own = [f"{path}:{line}" for path, line in places if not LIBRARIES.search(path)]
         return own[-1] if own else ""
 
     @property
     def way(self) -> tuple[str, str]:
-        """What two endings have in common that have failed in the same way."""
+        """The exception and its line; equal for endings that failed in the same way."""
         return self.exception, self.line
 
     @property
     def where(self) -> str:
-        """Exception and line in a few words: ``ZeroDivisionError at train.py:12``."""
+        """The exception and its line in a few words: ``ZeroDivisionError at train.py:12``."""
         return f"{self.exception} at {PurePath(self.line).name}" if self.line else self.exception

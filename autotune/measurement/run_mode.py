@@ -1,4 +1,4 @@
-"""RunMode: how rigs must run a program so that it trains in them as it does by itself."""
+"""RunMode: how rigs must run a program so that it trains in them as it does outside of them."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from enum import StrEnum
 
 
 class Epochs(StrEnum):
-    """What a rig does where a training loader has no more batches."""
+    """What a rig does when the training loader has no more batches."""
 
     ENDLESS = "endless"
-    """The loader starts over under the program's loop, which never ends."""
+    """The loader starts over, so that the program's training loop never ends. The default."""
     TRUE = "true"
-    """The epoch ends as the program expects, and loaders that train nothing are cut short."""
+    """The epoch ends as the program expects; loaders that do not train are cut short."""
     WHOLE = "whole"
-    """The epoch ends, and every other loader is iterated to its end, too."""
+    """The epoch ends as the program expects, and every other loader is iterated completely."""
 
 
 @dataclass(frozen=True)
 class RunMode:
-    """Traits of a program that its first rigs have shown, the same for every config.
+    """How rigs run a program. The first rigs find out what it needs, and it holds for every config.
 
     Attributes:
-        terminal: It trains only where its input and output are a terminal.
+        terminal: Whether the program trains only if its input and output are a terminal.
         epochs: How its epochs end.
-        brief: It ends within seconds: each config is measured in a process of its own, over all of
-            its life.
+        brief: Whether it ends within seconds. Each config is then measured in a new process, over
+            the process's whole life.
     """
 
     terminal: bool = False

@@ -1,6 +1,6 @@
-"""The arithmetic behind every claim: robust centres, intervals, and comparisons.
+"""The statistics behind every claim: robust centres, confidence intervals and comparisons.
 
-All functions are pure; intervals are two-sided 95 % intervals.
+All functions are pure. Intervals are two-sided 95 % intervals.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ from itertools import pairwise
 
 from autotune.measurement.measurement import Block, Interval
 
-RESAMPLES = 400
-STEADY_BLOCKS = 6
-MAX_DRAINED = 0.95  # of a window: even one out of full buffers had a rate above 0
-MIN_FOR_AUTOCORRELATION = 8
+RESAMPLES = 400  # the bounds of a 95 % interval are then the 11th values from both ends
+STEADY_BLOCKS = 6  # three earlier blocks and three later ones
+# At most this share of a window is discounted for drained buffers, so that the lower bound of a
+# rate stays above 0.
+MAX_DRAINED = 0.95
+MIN_FOR_AUTOCORRELATION = 8  # with fewer rates the estimate is mostly noise
 # Standard deviation of the log ratio of two equal fresh processes, beyond the noise of windows.
-# Chosen: in simulations it keeps the coverage of 95 % intervals at 93 % or more when processes
-# differ by up to 2 %, as much as their windows do (tests/test_stats.py).
+# Chosen by simulation: 95 % intervals keep a coverage of 93 % or more when processes differ by up
+# to 2 %, as much as their windows do (tests/measurement/test_stats.py).
 PROCESS_SPREAD = 0.01
 
-# The same where there is but one round, which cannot show it. Chosen: in simulations equal configs
-# are called faster in at most 2.5 % where it is up to 3 % (tests/test_stats.py).
+# The same for a single round, which cannot show how processes differ. Chosen by simulation: equal
+# configs are called faster in at most 2.5 % of cases if processes differ by up to 3 %
+# (tests/measurement/test_stats.py).
 PROCESS_SPREAD_UNSEEN = 0.02
 
 # Two-sided 95 % quantiles of Student's t by degrees of freedom
@@ -38,7 +41,7 @@ T_975_NORMAL = 1.960
 
 @dataclass(frozen=True)
 class EpochEdge:
-    """What the starts of the training loader cost.
+    """What it costs to start the training loader again at the end of an epoch.
 
     Attributes:
         start_s: Seconds that one start took before its first batch, seen outside the blocks.
@@ -51,14 +54,25 @@ class EpochEdge:
 
 @dataclass(frozen=True)
 class Throughput:
-    """Samples per second with its interval, and the cost of one epoch edge if it has one."""
+    """The end-to-end throughput of a window.
+
+    Attributes:
+        interval: Samples per second.
+        edge_s: Extra seconds per start of the training loader; None if starts are not counted
+            separately.
+    """
 
     interval: Interval
     edge_s: float | None
 
 
 def t_quantile(degrees_of_freedom: float) -> float:
-    """Return the two-sided 95 % quantile of Student's t; fractions are rounded down."""
+    """Return the two-sided 95 % quantile of Student's t.
+
+    Args:
+        degrees_of_freedom: Fractions are rounded down, and less than 1 counts as 1. Above the
+            table's 20 rows an approximation is used.
+    """
     row = max(1, math.floor(degrees_of_freedom))
     return T_975[row - 1] if row <= len(T_975) else T_975_NORMAL * (1 + 1.2 / row)
 
@@ -66,13 +80,15 @@ def t_quantile(degrees_of_freedom: float) -> float:
 def relative_half_width(rates: Sequence[float]) -> float:
     """Return a quick estimate of the half-width of the median's interval, relative to the median.
 
-    Infinite below three rates. Normal theory on the median absolute deviation, with as many rates
-    as independent ones would tell the same: cheap enough to run between two blocks of a running
-    program.
+    It uses normal theory on the median absolute deviation and reduces the number of rates by their
+    autocorrelation. That is cheap enough to run between two blocks of a running program. Infinite
+    below three rates.
     """
     if len(rates) < 3:
         return math.inf
     centre = statistics.median(rates)
+    # 1.4826 scales the median absolute deviation to a standard deviation of normal noise; 1.2533
+    # is how much wider the error of a median is than that of a mean.
     deviation = 1.4826 * statistics.median(abs(r - centre) for r in rates)
     rho = autocorrelation(rates)
     effective = max(3.0, len(rates) * (1 - rho) / (1 + rho))
@@ -81,10 +97,11 @@ def relative_half_width(rates: Sequence[float]) -> float:
 
 
 def autocorrelation(rates: Sequence[float]) -> float:
-    """Return how alike neighbouring rates are: lag-1 autocorrelation, 0 to 0.9.
+    """Return the lag-1 autocorrelation of rates, limited to 0 to 0.9.
 
-    Rates beyond three robust deviations count as if they lay there, so that one disturbed block
-    does not decide. Below eight rates the estimate is mostly noise, and 0 is returned.
+    Rates further from the median than three robust deviations are moved to that distance, so that
+    one disturbed block does not decide. Below eight rates the estimate is mostly noise, and 0 is
+    returned.
     """
     count = len(rates)
     if count < MIN_FOR_AUTOCORRELATION:
@@ -97,17 +114,24 @@ def autocorrelation(rates: Sequence[float]) -> float:
     if not total:
         return 0.0
     lagged = sum((a - mean) * (b - mean) for a, b in pairwise(near))
-    unbiased = lagged / total + 1 / count  # the mean is taken from the same rates
+    unbiased = lagged / total + 1 / count  # taking the mean from the same rates biases it by -1/n
     return min(max(unbiased, 0.0), 0.9)
 
 
 def is_steady(rates: Sequence[float], *, tolerance: float) -> bool:
-    """Tell whether the later half of the last ``STEADY_BLOCKS`` rates lies level with the earlier.
+    """Return whether the last ``STEADY_BLOCKS`` rates no longer rise or fall.
 
-    Level means: the medians differ by less than *tolerance* or by less than the noise in both.
+    They are steady if the medians of the earlier and the later half differ by less than
+    *tolerance*, or by less than the noise within both. Noise excuses at most three times
+    *tolerance*.
+
+    Args:
+        rates: Rates of the blocks, the oldest first.
+        tolerance: Relative difference that is accepted, such as 0.02.
     """
     if len(rates) < STEADY_BLOCKS:
         return False
+    # Medians of three blocks, so that a single disturbed block neither hides nor feigns a drift
     half = STEADY_BLOCKS // 2
     before, after = rates[-STEADY_BLOCKS:-half], rates[-half:]
     drift = abs(statistics.median(after) / statistics.median(before) - 1)
@@ -122,27 +146,28 @@ def throughput(
     drained_share: float = 0.0,
     seed: int = 0,
 ) -> Throughput:
-    """Return end-to-end samples/s of a window.
+    """Return the end-to-end samples/s of a window, with its interval.
 
-    The centre is the median of the blocks, so a disturbed block does not move it. Starts of the
-    training loader (an epoch's end: workers end and start, buffers are empty) are rare and dear, so
-    a median would hide them: what a block with a start takes longer than its samples need is
-    counted apart and spread over the samples of an epoch. When no block saw a start, *edge* tells
-    what the last one cost; when most blocks did, they are the ordinary case and nothing is spread.
+    The centre is the median of the blocks, so that a disturbed block does not move it. A start of
+    the training loader (at the end of an epoch workers end and start again, with empty buffers) is
+    rare and expensive, and a median would hide it. Therefore the extra time of blocks with a start
+    is measured separately and spread over the samples of an epoch. If no block saw a start, *edge*
+    gives the cost of the last one. If most blocks saw one, starts are the ordinary case and nothing
+    is spread.
 
-    Two things that no resampling can see widen the interval. Of disturbed blocks nobody knows how
-    fast they would have been: with m of them, the median of the clean ones lies within m/2 ranks of
-    the median of all. And a share of samples that came out of buffers, and
-    was not produced in the window, may be missing in steady flow.
+    Resampling cannot see two effects, which widen the interval. First, nobody knows how fast
+    disturbed blocks would have been: with m of them, the median of the undisturbed blocks lies
+    within m/2 ranks of the median of all. Second, samples that were taken from prefetch buffers
+    were not produced within the window, so the lower bound is reduced by their share.
 
     Args:
         blocks: The window, in order of time.
-        edge: What the starts of the loader cost, None without them.
+        edge: What the starts of the loader cost; None if the loader never starts again.
         drained_share: Share of the samples that came out of buffers, 0 to 1.
-        seed: Of the resampling.
+        seed: Seed of the resampling.
 
     Raises:
-        ValueError: when there is no block.
+        ValueError: There is no block.
     """
     if not blocks:
         raise ValueError("a throughput needs at least one block")
@@ -168,21 +193,21 @@ def throughput(
 def _bootstrap(
     blocks: Sequence[Block], centre: Callable[[Sequence[float]], float], seed: int
 ) -> Interval:
-    """Percentile bootstrap of a centre; wide by the rates' own range below five of them.
+    """Return the percentile bootstrap interval of a centre; the range for fewer than five rates.
 
-    Runs of neighbours are drawn, so that what makes neighbours alike stays in the resamples
-    (circular block bootstrap; run length for AR(1) by Carlstein, Annals of Statistics 14, 1986).
-    Short windows of alike neighbours hold too few runs for that: there the normal theory of
-    ``relative_half_width`` is wider, and counts.
+    Runs of neighbouring blocks are drawn, so that resamples keep the autocorrelation (circular
+    block bootstrap; run length for AR(1) by Carlstein, Annals of Statistics 14, 1986). A short
+    window with strong autocorrelation holds too few runs for that. The interval is therefore at
+    least as wide as the normal theory of ``relative_half_width``.
     """
     rates = [b.samples_per_s for b in blocks]
     estimate = centre(rates)
     if len(rates) < 5:
         bounds = [centre([r]) for r in rates]
         return Interval(estimate, min(bounds), max(bounds))
-    rng = random.Random(seed)
+    rng = random.Random(seed)  # the same blocks always give the same interval
     count, run = len(rates), _run_length(rates)
-    around = [*rates, *rates[: run - 1]]
+    around = [*rates, *rates[: run - 1]]  # a run may go on at the beginning: circular
 
     def resample() -> list[float]:
         starts = rng.choices(range(count), k=math.ceil(count / run))
@@ -204,8 +229,15 @@ def _run_length(rates: Sequence[float]) -> int:
 def widen_for_disturbance(
     blocks: Sequence[Block], interval: Interval, drained_share: float = 0.0
 ) -> Interval:
-    """Return an interval widened by what disturbed blocks and drained buffers may hide."""
-    ranks = sum(b.is_disturbed for b in blocks) / 2  # by so many the median may have moved
+    """Return an interval widened by what disturbed blocks and drained buffers may hide.
+
+    Args:
+        blocks: The window, with the disturbances that are known by now. The rig calls this first;
+            the parent calls it again after adding disturbances of GPUs.
+        interval: The interval of the throughput.
+        drained_share: Share of the samples that came out of buffers, 0 to 1.
+    """
+    ranks = sum(b.is_disturbed for b in blocks) / 2  # how far the median may have moved
     rates = sorted(b.samples_per_s for b in blocks)
     middle = statistics.median(rates)
     below = _at_rank(rates, (len(rates) - 1) / 2 - ranks) / middle
@@ -215,7 +247,7 @@ def widen_for_disturbance(
 
 
 def _at_rank(ordered: Sequence[float], place: float) -> float:
-    """Linear interpolation between the two nearest of the ordered values."""
+    """Return the value at a fractional rank, interpolated between its two neighbours."""
     place = min(max(place, 0.0), len(ordered) - 1.0)
     lower = math.floor(place)
     upper = min(lower + 1, len(ordered) - 1)
@@ -223,15 +255,19 @@ def _at_rank(ordered: Sequence[float], place: float) -> float:
 
 
 def paired_ratio(rounds: Sequence[Sequence[float]]) -> Interval:
-    """Return the speedup from the ratios of neighbouring windows, grouped by round.
+    """Return the speedup from ratios of neighbouring windows, grouped by round.
 
-    Student's t intervals on the logarithms, the wider of two. One takes the pairs as they are, plus
-    ``PROCESS_SPREAD`` for the processes of each round, which differ in speed by themselves (memory
-    layout, placement on cores). The other takes the means of whole rounds alone, with the few
-    degrees of freedom that they have; of one round there is no such, so more is assumed.
+    Two Student's t intervals are computed on the logarithms, and the wider one counts. The first
+    uses all pairs and adds ``PROCESS_SPREAD`` for the processes of each round, because equal
+    processes differ in speed (memory layout, placement on cores). The second uses only the means of
+    the rounds, with their few degrees of freedom. A single round has no second interval, so a
+    larger process spread is assumed.
+
+    Args:
+        rounds: For each round, the ratios of its pairs of windows (config / baseline).
 
     Raises:
-        ValueError: with fewer than two pairs: one has no spread.
+        ValueError: There are fewer than two pairs, which have no spread.
     """
     logs = [[math.log(ratio) for ratio in pairs] for pairs in rounds]
     pooled = [x for pairs in logs for x in pairs]
@@ -248,15 +284,19 @@ def paired_ratio(rounds: Sequence[Sequence[float]]) -> Interval:
 
 
 def unpaired_ratio(winner: Sequence[float], baseline: Sequence[float]) -> Interval:
-    """Return the speedup from the rates of as many fresh processes of each side, run in turn.
+    """Return the speedup from the rates of fresh processes, with the same number of each side.
 
-    Student's two-sample t interval on the logarithms. Beside the paired one it has twice the
-    degrees of freedom, which decides with three processes of each side. Drift that meets both sides
-    alike only widens it; sides that differ three times in their spread cost it 3 % of coverage
-    (tests/test_stats.py).
+    This is Student's two-sample t interval on the logarithms. Compared with the paired interval it
+    has twice the degrees of freedom, which makes a decision possible with three processes of each
+    side. Drift that affects both sides alike only widens it. Sides whose spreads differ by a factor
+    of three cost it 3 % of coverage (tests/measurement/test_stats.py).
+
+    Args:
+        winner: Rates of the config's processes.
+        baseline: Rates of the baseline's processes, which were run in turn with them.
 
     Raises:
-        ValueError: with fewer than two rates of a side, or not as many of each.
+        ValueError: A side has fewer than two rates, or their numbers differ.
     """
     count = len(winner)
     if count < 2 or len(baseline) != count:
@@ -269,7 +309,10 @@ def unpaired_ratio(winner: Sequence[float], baseline: Sequence[float]) -> Interv
 
 
 def spread(windows: Sequence[Interval]) -> Interval:
-    """Return the median of several windows with their range; one window keeps its own interval."""
+    """Return the median of several windows with their range as bounds.
+
+    A single window keeps its own interval.
+    """
     if len(windows) == 1:
         return windows[0]
     estimates = [w.estimate for w in windows]

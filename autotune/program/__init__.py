@@ -1,4 +1,5 @@
-"""Program: what the user's program is, what its first steps revealed, and what it shall run under.
+"""What the user's program is, what its first steps revealed, and the settings it is to run under.
 
-Values only; nothing here starts the program or imports torch.
+This room holds values only. Nothing here starts the program or imports torch, so the parent
+process, the rigs and the reports can all share these types.
 """

@@ -1,4 +1,9 @@
-"""AppliedConfig: a config with all that a fresh process needs to apply it to the program."""
+"""AppliedConfig: a config together with the facts needed to apply it in a fresh process.
+
+A config alone does not say which DataLoader trains, which optimizers exist or which knobs the
+program sets itself. The search builds an AppliedConfig from the baseline and the Profile and sends
+it to the rigs; best.yaml stores it for ``autotune run`` and ``apply()``.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +18,30 @@ from autotune.program.profile import LoaderFacts, OptimizerFacts, Profile
 
 @dataclass(frozen=True)
 class AppliedConfig:
-    """A config and the facts that its knobs lean on.
+    """A config and the facts about the program that its knobs need in order to act.
 
     Attributes:
         config: The values to apply.
-        baseline: What the program does by itself; only differences from it are applied.
-        loader: The loader that trains, by which the program's loaders are told apart.
-        lr_rule: How learning rates follow the global batch.
+        baseline: The values that the unmodified program uses. Only differences from them are
+            applied.
+        loader: Facts of the DataLoader that drives training, used to recognise it among the
+            program's loaders. None without exactly one such loader.
+        lr_rule: How learning rates follow the global batch size.
         program_knobs: Knobs that the program reads from its ``config`` parameter and applies
-            itself.
+            itself. The seams leave them alone.
         device: Device type that the program trains on.
-        program_autocast: The program computes in autocast itself, which is steered then.
-        program_scaler: It scales its losses itself.
-        trainer: The library whose trainer runs its loop: ``lightning``, ``transformers`` or empty.
-        flags: Flags of the program's own by which knobs act, by the names of the knobs.
-        distributes_itself: By what the program trains on several devices, empty if it does not.
-        optimizers: Those of the program, in the order of their first steps.
-        sums: Gradients grow with the batch, as those of a loss that sums over its samples do; None
-            as long as nobody has looked.
-        bounded_by_steps: What says that it makes a fixed number of steps, empty if nothing does.
+        program_autocast: Whether the program uses autocast itself. If so, its autocast is steered
+            and no second one is added.
+        program_scaler: Whether the program scales its losses with its own GradScaler.
+        trainer: The library whose trainer runs the loop: ``lightning``, ``transformers`` or empty.
+        flags: The program's command-line flags through which knobs act, by knob name.
+        distributes_itself: The API with which the program trains on several devices; empty if it
+            does not.
+        optimizers: The program's optimizers, in the order of their first steps.
+        sums: Whether gradients grow with the batch, as they do when the loss sums over its samples.
+            None until this was measured.
+        bounded_by_steps: The code that fixes the number of steps, such as ``train.py:57: for step
+            in range(200)``; empty if none was found.
     """
 
     config: Config
@@ -57,13 +67,14 @@ class AppliedConfig:
         rule: LrRule | None = None,
         flags: Mapping[str, Flag] | None = None,
     ) -> AppliedConfig:
-        """Return the setting of a program as it is, against which every other is applied.
+        """Return the AppliedConfig of the unmodified program, which all other configs start from.
 
         Args:
             baseline: The program's own values of the knobs.
             profile: What its first steps revealed.
-            rule: How learning rates follow the batch; by default each optimizer's kind decides.
-            flags: Flags of the program's own by which knobs act.
+            rule: How learning rates follow the batch size. By default each optimizer's class
+                decides.
+            flags: The program's command-line flags through which knobs act, by knob name.
         """
         return cls(
             config=baseline,
@@ -82,20 +93,25 @@ class AppliedConfig:
         )
 
     def changes(self) -> dict[str, KnobValue]:
-        """Return the knobs that the seams must set, those of the program itself left out."""
+        """Return the changed knobs that the seams must set.
+
+        Knobs that the program reads from its ``config`` parameter and applies itself are left out.
+        """
         changed = self.config.changes_from(self.baseline)
         return {knob: value for knob, value in changed.items() if knob not in self.program_knobs}
 
     def extra_work(self, config: Config, seen_growth: float = 1.0) -> float:
-        """Return how many times as many samples the whole run takes under a config.
+        """Return the samples that the whole run needs under a config, relative to the baseline.
 
-        More than 1 only where a larger batch does not lessen the steps: there configs compare by
-        steps/s, elsewhere by samples/s.
+        The factor differs from 1 only if the program makes a fixed number of steps. There, a larger
+        batch does not reduce the number of steps, so configs are compared by steps/s. All other
+        programs are compared by samples/s.
 
         Args:
-            config: It.
-            seen_growth: Samples of a step, times the baseline's, as measured: whether more ranks
-                are more of them is a program's own affair where it distributes itself.
+            config: The config to judge.
+            seen_growth: Measured ratio of samples per step, config / baseline. It is used only for
+                a program that distributes itself, because autotune cannot know whether more ranks
+                mean a larger global batch there.
         """
         if not self.bounded_by_steps:
             return 1.0

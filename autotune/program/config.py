@@ -1,4 +1,4 @@
-"""Config: one value per knob, immutable; what a trial measures and best.yaml stores."""
+"""Config: an immutable mapping from knob to value; what a trial measures and best.yaml stores."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ KnobValue = bool | int | float | str
 
 @dataclass(frozen=True)
 class Config(Mapping[str, KnobValue]):
-    """A mapping from knob name to value; equal configs are equal and hash alike.
+    """An immutable mapping from knob name to value, hashable and compared by value.
 
-    Programs that take a parameter named ``config`` receive one of these and read it with
-    ``config["batch_size"]`` or ``config.get("batch_size", 32)``.
+    A program whose function takes a parameter named ``config`` receives a Config and reads it with
+    ``config["batch_size"]`` or ``config.get("batch_size", 32)``. Knobs that are read this way are
+    left to the program.
     """
 
     values_by_knob: Mapping[str, KnobValue] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        # The caller's mapping is copied: a Config is a dictionary key, so it must never change.
         object.__setattr__(self, "values_by_knob", dict(self.values_by_knob))
 
     def __getitem__(self, knob: str) -> KnobValue:
@@ -31,6 +33,7 @@ class Config(Mapping[str, KnobValue]):
         return len(self.values_by_knob)
 
     def __hash__(self) -> int:
+        # Equal configs may hold their knobs in another order.
         return hash(frozenset(self.values_by_knob.items()))
 
     def __eq__(self, other: object) -> bool:
@@ -46,7 +49,7 @@ class Config(Mapping[str, KnobValue]):
         return Config({**self.values_by_knob, **changes})
 
     def changes_from(self, other: Config) -> dict[str, KnobValue]:
-        """Return the knobs whose value differs from the one in *other*, with the value here."""
+        """Return this config's values of the knobs that differ in *other* or are missing there."""
         return {
             knob: value for knob, value in self.items() if knob not in other or other[knob] != value
         }

@@ -1,9 +1,12 @@
-"""Environment variables that load code or change what is run: a file may not set them by itself.
+"""Environment variables that load code or redirect programs, and that need the user's consent.
 
-A best.yaml may come from somebody else. Covered: the variables below, by which the dynamic linker,
-Python, shells, compilers, PyTorch and their like load what a value names, or look for programs and
-compiled code. Not covered: variables that a program itself reads and trusts; all that a file sets
-is shown before it is used.
+A best.yaml may come from somebody else, and it may set environment variables. Through the variables
+below it could run that person's code: the dynamic linker, Python, shells, compilers, PyTorch and
+other tools load what their values name.
+
+Covered: variables through which these tools load code, find programs or read compiled code. Not
+covered: variables that the user's program itself reads and trusts. Everything that a file sets is
+shown before it is used.
 """
 
 from __future__ import annotations
@@ -17,12 +20,13 @@ from autotune.errors import UsageError
 
 @dataclass(frozen=True)
 class Danger:
-    """A kind of variable that a file may not set.
+    """A kind of environment variable that a file may not set without the user's consent.
 
     Attributes:
-        reason: What such a variable does.
-        patterns: Shell patterns of names, in capitals: some are read in small letters as well.
-        harmless: Names that the patterns match and that do none of it.
+        reason: What such a variable does, as a clause for messages.
+        patterns: Shell patterns for the names, in capitals. Names are compared in capitals because
+            some variables, such as ``http_proxy``, are also read in lower case.
+        harmless: Names that match a pattern but cannot load code.
     """
 
     reason: str
@@ -30,7 +34,7 @@ class Danger:
     harmless: tuple[str, ...] = ()
 
     def covers(self, variable: str) -> bool:
-        """Tell whether a variable is of this kind."""
+        """Return whether a variable is of this kind, ignoring case."""
         name = variable.upper()
         if name in self.harmless:
             return False
@@ -39,14 +43,16 @@ class Danger:
 
 # Sources: the manuals ld.so(8), bash(1), git(1), ssh(1), perlrun(1); "Environment variables" of
 # CPython, PyTorch, Triton, NCCL, CUDA, OpenMP 5 (tools), Node.js, OpenSSL and huggingface_hub.
+# Whole families are matched by pattern, as tools add such variables over time. A harmless variable
+# that is matched costs the user one --allow-env.
 DANGERS = (
-    Danger("the dynamic linker loads or finds libraries by it", ("LD_*", "DYLD_*", "*_PRELOAD")),
+    Danger("it tells the dynamic linker what to load", ("LD_*", "DYLD_*", "*_PRELOAD")),
     Danger(
-        "the C library loads modules or changes its own checks by it",
+        "it makes the C library load modules or change its own checks",
         ("GCONV_PATH", "LOCPATH", "NLSPATH", "GETCONF_DIR", "GLIBC_TUNABLES", "HOSTALIASES"),
     ),
     Danger(
-        "Python finds or runs modules by it",
+        "it changes which modules Python finds or runs",
         ("PYTHON*",),
         harmless=(
             "PYTHONHASHSEED",
@@ -59,30 +65,30 @@ DANGERS = (
         ),
     ),
     Danger(
-        "packages are installed and found by it",
+        "it changes where packages are installed and found",
         ("PIP_*", "UV_*", "CONDA_*", "VIRTUAL_ENV", "PIPX_*", "POETRY_*"),
     ),
     Danger(
-        "programs are found, or the files that they trust",
+        "it changes which programs are found, or which files they trust",
         ("PATH", "HOME", "SHELL", "XDG_*", "ZDOTDIR", "CDPATH", "TMPDIR", "TEMP", "TMP"),
     ),
     Danger(
-        "shells run it, or read their commands by it",
+        "it makes shells run code, or changes how they read commands",
         ("BASH_*", "BASHOPTS", "SHELLOPTS", "ENV", "IFS", "PS4", "PROMPT_COMMAND"),
     ),
     Danger(
-        "other programs are started by it",
+        "it names other programs to start",
         ("GIT_*", "SSH_*", "SVN_*", "EDITOR", "VISUAL", "PAGER", "BROWSER", "LESSOPEN"),
     ),
     Danger(
-        "other languages load code by it",
+        "it makes programs in other languages load code",
         (
             *("PERL5*", "PERLLIB", "RUBY*", "NODE_*", "LUA_*", "R_PROFILE*", "R_ENVIRON*"),
             *("CLASSPATH", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"),
         ),
     ),
     Danger(
-        "code is compiled by it, with the compiler, headers and options that it names",
+        "it names the compiler, headers or options with which code is compiled",
         (
             *("CC", "CXX", "CPP", "NVCC*", "CUDAHOSTCXX", "CUDA_HOME", "CUDA_PATH", "*FLAGS"),
             *("ROCM_HOME", "ROCM_PATH", "HIP_PATH"),
@@ -90,7 +96,7 @@ DANGERS = (
         ),
     ),
     Danger(
-        "compiled code, pickles or modules are loaded from where it says",
+        "it says from where compiled code, pickles or modules are loaded",
         (
             *("*_CACHE_DIR", "*_CACHE_PATH", "*_CACHE_HOME", "*REMOTE_CACHE*", "*REDIS*"),
             *("TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TORCHINDUCTOR_*PATH", "TORCHINDUCTOR_*DIR"),
@@ -103,7 +109,7 @@ DANGERS = (
         ),
     ),
     Danger(
-        "libraries are loaded into the program by it, as tools or plug-ins",
+        "it loads libraries into the program, as tools or plug-ins",
         (
             *("*_PLUGIN", "*_PLUGINS", "*_PLUGIN_*", "*_INJECTION*", "NVBIT*", "NSYS_*"),
             *("OMP_TOOL*", "INTEL_LIBITTNOTIFY*", "INTEL_JIT_PROFILER*", "KMP_TOOL_LIBRARIES"),
@@ -115,39 +121,39 @@ DANGERS = (
         ),
     ),
     Danger(
-        "downloads and their certificates are trusted by it",
+        "it changes which downloads and certificates are trusted",
         ("*_PROXY", "SSL_CERT_*", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
     ),
     Danger(
-        "ranks meet, and load what they send each other, where it says",
+        "it says where ranks meet and load what they send each other",
         ("MASTER_ADDR", "MASTER_PORT", "PET_*", "TORCHELASTIC_*", "TORCH_ELASTIC_*"),
     ),
-    Danger("autotune steers its own processes by it", ("AUTOTUNE_*",)),
+    Danger("it controls autotune's own processes", ("AUTOTUNE_*",)),
 )
 
 
 def danger_of(variable: str) -> str | None:
-    """Return what a variable does that a file may not do, or None."""
+    """Return why a file may not set a variable, as a clause; None if it may."""
     return next((danger.reason for danger in DANGERS if danger.covers(variable)), None)
 
 
 def dangerous(variables: Collection[str]) -> list[str]:
-    """Return the variables that need to be allowed by name."""
+    """Return those of the given variables that the user has to allow by name."""
     return [name for name in variables if danger_of(name) is not None]
 
 
 def refuse_unless_allowed(
     variables: Mapping[str, str], allowed: Collection[str], source: str
 ) -> None:
-    """Refuse variables that load code and that the user has not named.
+    """Raise an error if a file sets dangerous variables that the user has not allowed by name.
 
     Args:
-        variables: What a file sets.
-        allowed: Names that the user has typed.
-        source: The file.
+        variables: The variables that the file sets, with their values.
+        allowed: Names that the user has allowed.
+        source: The file's name, for the message.
 
     Raises:
-        UsageError: with each of them, its value and reason, and how to allow it.
+        UsageError: Lists each refused variable with its value and reason, and says how to allow it.
     """
     names = [name for name in dangerous(variables) if name not in allowed]
     if names:

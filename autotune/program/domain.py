@@ -1,4 +1,4 @@
-"""Domain: the values one knob may take here, or the reason why it is not offered."""
+"""Domain: the values one knob may take here, or the reason why the knob is not offered."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from autotune.program.config import KnobValue
 
 @dataclass(frozen=True)
 class Domain:
-    """The candidate values of a knob for one program on one machine, in ascending order of effect.
+    """The candidate values of one knob for one program on one machine.
 
     Attributes:
-        alone: Why there is no second value, as a clause; empty where nothing more can be said.
+        values: At least one value, without duplicates, in ascending order of effect.
+        alone: Why there is only one value, as a clause; empty if there is nothing to explain.
 
     Raises:
-        ValueError: when there is no value or a value stands twice.
+        ValueError: There is no value, or a value occurs twice.
     """
 
     values: tuple[KnobValue, ...]
@@ -24,13 +25,18 @@ class Domain:
     def __post_init__(self) -> None:
         if not self.values:
             raise ValueError("a domain needs at least one value")
+        # The type is compared too, because True == 1 and 1 == 1.0 in Python.
         if len({(type(v), v) for v in self.values}) != len(self.values):
             raise ValueError(f"a domain names each value once, got {self.values}")
 
     def including(self, value: KnobValue) -> Domain:
-        """Return this domain with *value* in it; numbers stay sorted, other values go first."""
+        """Return this domain with *value* in it; numbers stay sorted, other values are put first.
+
+        The baseline's value is added this way, so that a search can always return to it.
+        """
         if value in self.values:
             return self
+        # bool is a subclass of int, but on and off are not numbers to sort.
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             numbers = [v for v in self.values if isinstance(v, (int, float))]
             return Domain(tuple(sorted([*numbers, value])))
@@ -39,10 +45,12 @@ class Domain:
 
 @dataclass(frozen=True)
 class NotOffered:
-    """A knob that is not to be tried here, with the reason as a clause (no capital, no full stop).
+    """A knob that is not searched here, and the reason.
 
     Attributes:
-        by_name: What it offers nevertheless to a user who names the knob; None where it cannot act.
+        reason: A clause without a capital letter or a full stop, because messages embed it.
+        by_name: The domain offered if the user names the knob in ``--tune`` or ``--fix``; None if
+            the knob cannot act at all.
     """
 
     reason: str

@@ -1,4 +1,4 @@
-"""FenceOptions: what the user says about keeping trials away from their files."""
+"""FenceOptions: how the user wants trials to be kept away from their files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class FenceKind(StrEnum):
-    """What keeps a trial's writes from the user's files, strongest first."""
+    """The mechanism that keeps a trial's writes away from the user's files, strongest first."""
 
     OVERLAY = "overlay"
     LANDLOCK = "landlock"
@@ -17,14 +17,18 @@ class FenceKind(StrEnum):
 
 @dataclass(frozen=True)
 class FenceOptions:
-    """What the user says of the fence.
+    """The user's choices about the fence.
 
     Attributes:
-        kind: The fence to use; None takes the strongest that works here.
-        scratch_dir: Where trials' writes go until they are thrown away; None looks for a place.
-        max_scratch_bytes: What a trial may write; None allows a tenth of what is free.
-        caches: Folders whose files, once prepared before the first step, serve later trials too.
-        allow_side_effects: Search also where nothing but Python's own functions is guarded.
+        kind: The fence to use. None takes the strongest that works on this system.
+        scratch_dir: Where a trial's writes are kept until they are discarded. None lets autotune
+            choose.
+        max_scratch_bytes: The most bytes that a trial may write. None allows a tenth of the free
+            space.
+        caches: Folders of data that the program prepares before its first step. Later trials reuse
+            them.
+        allow_side_effects: Search even if the only available fence is the guard, which covers
+            Python's own functions and nothing else.
     """
 
     kind: FenceKind | None = None

@@ -1,4 +1,8 @@
-"""Flags of the program's own command line, and keywords of its function: what they are called."""
+"""Flags of the program's command line and keyword parameters of its function.
+
+Knobs can act through them: a Flag knows how the program spells an option and rewrites the argument
+list to give it another value.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,24 @@ from dataclasses import dataclass
 
 from autotune.program.config import KnobValue
 
-AS_WRITTEN = "as written"  # the baseline's value of a flag that the program does not tell us
+AS_WRITTEN = "as written"  # the baseline's value of a flag whose default the program does not show
 KEYWORD = "keyword."  # before the name of a function's keyword parameter
 
 
 @dataclass(frozen=True)
 class Flag:
-    """One flag, as the program's own parser knows it.
+    """One command-line option of the program as its parser defines it, or one keyword parameter.
 
     Attributes:
-        name: Its longest spelling, such as ``--batch-size``; ``keyword.hidden`` for a function.
+        name: Its longest spelling, such as ``--batch-size``; ``keyword.hidden`` for a function's
+            parameter.
         others: Its other spellings.
-        value: What it was when the program started; None where it had no value.
+        value: Its value when the program started; None if it had none.
         takes: Name of the type of its values.
-        choices: The only values it takes, as text; empty for any.
-        is_switch: It stands alone: it is there (``true``) or not (``false``).
-        negation: The spelling that takes a switch back, empty without one.
-        has_optional_value: It may stand alone as well.
+        choices: The only values it accepts, as text; empty if it accepts any.
+        is_switch: Whether it takes no value: it is present (``true``) or absent (``false``).
+        negation: The spelling that turns a switch off, such as ``--no-amp``; empty without one.
+        has_optional_value: Whether its value may be omitted (argparse's ``nargs="?"``).
     """
 
     name: str
@@ -37,37 +42,52 @@ class Flag:
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """All that the program takes for it."""
+        """All spellings that the program accepts for this flag."""
         return (self.name, *self.others)
 
     @property
     def words(self) -> frozenset[str]:
-        """Its spellings without dashes, as Python would write them."""
+        """The spellings without dashes and in lower case, as Python identifiers.
+
+        Knobs find the flag that sets them by comparing these with their ``flag_names``.
+        """
         bare = (s.removeprefix(KEYWORD).lstrip("-") for s in self.spellings)
         return frozenset(s.replace("-", "_").lower() for s in bare)
 
     @property
     def number(self) -> int | None:
-        """Its value as a whole number, None where it is none."""
+        """The value as a non-negative integer, or None if it is something else."""
         text = str(self.value)
         return int(text) if text.isdecimal() else None
 
     @property
     def is_truth(self) -> bool:
-        """It is on or off, and nothing else."""
+        """Whether the flag can only be on or off."""
         return self.is_switch or str(self.value) in {"True", "False"}
 
     @property
     def is_on(self) -> bool:
-        """It is on now."""
+        """Whether the flag is on now."""
         return str(self.value).lower() == "true"
 
     def truth(self, *, is_on: bool) -> str:
-        """Return what to pass for on or off: a program that compares with True wants True."""
+        """Return the text to pass for on or off.
+
+        A flag whose value is the text "True" or "False" gets that capitalised text, because such a
+        program compares strings. All others get ``true`` or ``false``.
+        """
         return str(is_on) if isinstance(self.value, str) else str(is_on).lower()
 
     def into(self, args: Sequence[str], value: str) -> tuple[str, ...]:
-        """Return the program's arguments with this flag at a value, where and how it was typed."""
+        """Return the program's arguments with this flag set to *value*.
+
+        The flag keeps its position if it was typed. Otherwise it is added at the end, but before a
+        bare ``--``, since a parser reads no flags after that.
+
+        Args:
+            args: The program's arguments.
+            value: The new value; ``AS_WRITTEN`` leaves the arguments unchanged.
+        """
         if value == AS_WRITTEN:
             return tuple(args)
         written = list(self._words_for(value, args))
@@ -77,7 +97,7 @@ class Flag:
         return (*kept[:at], *written, *kept[at:])
 
     def typed(self, value: KnobValue) -> KnobValue:
-        """Return a value as a keyword takes it."""
+        """Return a value converted to the type that the keyword parameter takes."""
         text = as_text(value)
         match self.takes:
             case "int":
@@ -90,12 +110,14 @@ class Flag:
                 return value
 
     def _words_for(self, value: str, args: Sequence[str]) -> Iterator[str]:
-        """What stands for the value on the command line."""
+        """Yield the words that set the flag to a value on the command line."""
         if self.is_switch:
             if value == "true":
                 yield self.name
             elif self.negation:
                 yield self.negation
+        # A separate value is used for short flags (some parsers read -b=4 as the value "=4") and
+        # where the user typed it so; otherwise "=" keeps a value that begins with "-" attached.
         elif not _is_long(self.name) or self.name in _before_dashes(args):
             yield self.name
             yield value
@@ -103,19 +125,20 @@ class Flag:
             yield f"{self.name}={value}"
 
     def _without(self, args: Sequence[str]) -> tuple[list[str], int | None]:
-        """The arguments that are not this flag's, and where its first one was."""
+        """Return the arguments without this flag, and where its first occurrence was (or None)."""
         kept: list[str] = []
-        place: int | None = None
+        place: int | None = None  # in *kept*, where the flag is inserted again
         skips = False
         for position, arg in enumerate(args):
             if skips:
                 skips = False
-            elif arg == "--":
+            elif arg == "--":  # later words are positional, even if they look like this flag
                 return [*kept, *args[position:]], place
             elif self._is_own(arg):
                 place = len(kept) if place is None else place
                 following = args[position + 1 : position + 2]
                 is_alone = self.is_switch or "=" in arg
+                # A parser takes a word that begins with "-" for the next option, not for a value.
                 is_bare = self.has_optional_value and (not following or following[0][:1] == "-")
                 skips = not (is_alone or is_bare)
             else:
@@ -129,12 +152,12 @@ class Flag:
 
 
 def find(flags: Iterable[Flag], name: str) -> Flag | None:
-    """Return the flag with this spelling."""
+    """Return the flag that has this spelling, or None."""
     return next((flag for flag in flags if name in flag.spellings), None)
 
 
 def as_text(value: KnobValue) -> str:
-    """Return a value as it is written on a command line."""
+    """Return a value as it is written on a command line; booleans are in lower case."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -143,5 +166,5 @@ def _is_long(spelling: str) -> bool:
 
 
 def _before_dashes(args: Sequence[str]) -> Sequence[str]:
-    """What stands before a bare ``--``: flags end there."""
+    """Return the arguments before a bare ``--``, which ends the flags."""
     return args[: args.index("--")] if "--" in args else args

@@ -1,4 +1,7 @@
-"""Modules of the user's environment, found without importing them: they may import torch."""
+"""Find the files of the user's modules without importing them.
+
+Importing a module runs its code and may import torch, which the parent process must never do.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,17 @@ from pathlib import Path
 
 
 def find_module(dotted: str, roots: Iterable[Path]) -> tuple[Path, Path] | None:
-    """Find a module's file.
+    """Return the import root and the file of a module, without importing it.
+
+    The folders are searched first. A module that is not in them may still be installed in editable
+    mode, so the import system is asked last.
 
     Args:
-        dotted: Its name.
+        dotted: The module's dotted name.
         roots: The folders of the import path, in order.
 
     Returns:
-        Its import root, and its file: ``__init__.py`` of a package. None where there is none.
+        The import root and the source file (``__init__.py`` for a package); None if not found.
     """
     relative = Path(*dotted.split("."))
     for root in (Path(entry).resolve() for entry in roots):
@@ -26,7 +32,12 @@ def find_module(dotted: str, roots: Iterable[Path]) -> tuple[Path, Path] | None:
 
 
 def _installed_in_place(dotted: str) -> Iterator[tuple[Path, Path]]:
-    """Ask the import system for the top package: ``pip install -e`` may use a finder for it."""
+    """Yield candidates for a module of a package that was installed with ``pip install -e``.
+
+    Such an install may register an import finder instead of a folder on the path, so only the
+    import system knows where the top-level package is.
+    """
+    # Only the top package is looked up: find_spec() of a submodule would import its parents.
     top, *below = dotted.split(".")
     try:
         spec = importlib.util.find_spec(top)

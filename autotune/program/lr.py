@@ -1,4 +1,8 @@
-"""How the learning rate follows the global batch."""
+"""How the learning rate follows the global batch size.
+
+Covered: the published scaling rule for each optimizer family, and losses that sum over samples. Not
+covered: warm-up lengths, weight decay and schedules.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,23 @@ from typing import assert_never
 
 from autotune.program.config import KnobValue
 
-PARTS = ("batch_size", "accumulation_steps", "world_size")  # of the samples of a step
+PARTS = ("batch_size", "accumulation_steps", "world_size")  # knobs whose product is a step's batch
 
 
 class LrRule(StrEnum):
-    """Rule by which the learning rate follows the global batch."""
+    """How a learning rate changes when the global batch size changes.
+
+    Attributes:
+        LINEAR: Multiply it by the batch growth.
+        SQRT: Multiply it by the square root of the batch growth.
+        NONE: Leave it alone.
+        AUTO: Apply the rule of each optimizer's family.
+    """
 
     LINEAR = "linear"
     SQRT = "sqrt"
     NONE = "none"
-    AUTO = "auto"  # each optimizer by its own kind
+    AUTO = "auto"
 
 
 RULE_BY_FAMILY = {
@@ -43,14 +54,15 @@ RULE_BY_FAMILY = {
     "Muon": LrRule.SQRT,
     "Adadelta": LrRule.NONE,
 }
-# Their step is as long as their gradient: one that sums over samples makes it longer by itself.
+# Optimizers whose step is proportional to the gradient. If the loss sums over samples, a larger
+# batch already lengthens their step, and scaling the rate as well would count the growth twice.
 STEPS_BY_SIZE = frozenset({"SGD", "ASGD"})
 
 
 def rule_for(families: Iterable[str]) -> LrRule:
-    """Return the rule for an optimizer, given its class name and those of its base classes.
+    """Return the rule for an optimizer, given the names of its class and its base classes.
 
-    The first known name decides; an unknown optimizer keeps its learning rate.
+    The first known name decides. An unknown optimizer keeps its learning rate.
     """
     for family in families:
         if family in RULE_BY_FAMILY:
@@ -59,12 +71,12 @@ def rule_for(families: Iterable[str]) -> LrRule:
 
 
 def batch_parts(config: Mapping[str, KnobValue]) -> dict[str, int]:
-    """Return what the samples of a step are the product of, as far as knobs have a say in it."""
+    """Return the knobs in a config whose product is the global batch size, with their values."""
     return {part: int(config[part]) for part in PARTS if config.get(part) is not None}
 
 
 def global_batch(config: Mapping[str, KnobValue]) -> int | None:
-    """Return the samples that make one optimizer step, None where the batch is not known."""
+    """Return the samples of one optimizer step, or None if the config has no batch size."""
     parts = batch_parts(config)
     return math.prod(parts.values()) if "batch_size" in parts else None
 
@@ -72,13 +84,14 @@ def global_batch(config: Mapping[str, KnobValue]) -> int | None:
 def batch_growth(
     before: Mapping[str, KnobValue], after: Mapping[str, KnobValue], *, counts_ranks: bool = True
 ) -> float:
-    """Return how many times the samples of a step one config has of another's.
+    """Return the ratio of the two configs' global batch sizes (after / before).
 
     Args:
         before: The config to compare with.
-        after: The config.
-        counts_ranks: More ranks are a larger batch. What they mean to a program that distributes
-            itself is its own affair, unless a step has as many samples as before.
+        after: The other config.
+        counts_ranks: Whether more ranks make the global batch larger. Pass False for a program that
+            distributes itself, because it may split a fixed batch among its ranks. The ranks are
+            then left out of the ratio, unless the whole product is the same in both configs.
     """
     ours, theirs = batch_parts(before), batch_parts(after)
     growth = math.prod(theirs.values()) / math.prod(ours.values())
@@ -88,11 +101,12 @@ def batch_growth(
 
 
 def lr_factor(rule: LrRule, growth: float) -> float:
-    """Return the factor on a learning rate when a step has *growth* times the samples.
+    """Return the factor for a learning rate when the global batch grows by *growth*.
 
     Args:
-        rule: One of an optimizer: not AUTO, which leaves it to the optimizer's kind.
-        growth: Samples of a step, times those before.
+        rule: The rule of one optimizer. AUTO must be resolved by ``rule_for`` first; here it gives
+            1.
+        growth: Ratio of the samples per step (after / before).
     """
     match rule:
         case LrRule.LINEAR:
@@ -108,13 +122,14 @@ def lr_factor(rule: LrRule, growth: float) -> float:
 def optimizer_factor(
     rule: LrRule, families: Iterable[str], growth: float, *, sums: bool = False
 ) -> float:
-    """Return the factor on the learning rate of an optimizer.
+    """Return the factor for the learning rate of one optimizer.
 
     Args:
-        rule: The one that was chosen, or AUTO.
-        families: Names of the optimizer's class and of its base classes.
-        growth: Samples of a step, times those before.
-        sums: Its gradients grow with the batch: the loss sums over samples.
+        rule: The chosen rule, or AUTO for that of the optimizer's family.
+        families: Names of the optimizer's class and its base classes.
+        growth: Ratio of the samples per step (after / before).
+        sums: Whether the loss sums over samples, so that gradients grow with the batch. For SGD and
+            ASGD the factor is then divided by the growth.
     """
     families = tuple(families)
     factor = lr_factor(rule_for(families) if rule is LrRule.AUTO else rule, growth)

@@ -1,17 +1,25 @@
-"""What a program printed last: the line that stood on its screen when it asked for something."""
+"""The last line that a program printed.
+
+When a program waits for input, this is usually its question, which the message to the user quotes.
+"""
 
 from __future__ import annotations
 
 import re
 
 CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-# Printed after a question: by the rig for an exception, and by click
+# What follows the question in the output: a traceback printed by the rig, or click's message
 FAILURE = re.compile(r"Traceback \(most recent call last\):|Aborted!")
 MAX_CHARACTERS = 200
 
 
 def last_line(text: str) -> str:
-    """Return the last line that is not empty and no word of a failure; empty without one."""
+    """Return the last non-empty line of a program's output, at most its last 200 characters.
+
+    Terminal control sequences are removed. Output from a traceback or click's "Aborted!" onwards is
+    ignored, because these follow the question. Empty if nothing remains.
+    """
     before = FAILURE.split(CONTROL.sub("", text), maxsplit=1)[0]
+    # Progress bars return to the beginning of their line with \r.
     lines = [line.strip() for line in re.split(r"[\r\n]+", before)]
     return next((line for line in reversed(lines) if line), "")[-MAX_CHARACTERS:]

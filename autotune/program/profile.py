@@ -1,4 +1,8 @@
-"""Profile: what the program's first, untouched steps revealed about it."""
+"""Profile: what the program's first, untouched steps revealed about it.
+
+A rig observes these facts before any knob acts. The knobs read them to decide which values are
+worth trying and which would be wrong for this program.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +20,22 @@ class LoaderFacts:
     """One DataLoader as the program built it.
 
     Attributes:
-        ordinal: How many DataLoaders with otherwise equal facts were built before this one.
         dataset: Class name of the dataset.
-        dataset_len: Number of samples, None for a dataset without a length.
+        dataset_len: Number of samples; None for a dataset without a length.
         batch_size: Samples per batch; None with a custom batch sampler or without batching.
-        prefetch_factor: Batches each worker holds ready; None without workers.
-        has_batch_sampler: The program passed its own batch sampler.
-        start_method: How its workers begin: ``fork``, ``forkserver`` or ``spawn``.
-        site: Tells the lines that built it from others, empty where that is not known.
-        twins: How many with otherwise equal facts there were when training began; 0 if unknown.
-        is_rewrapped: The program put another batch sampler into it after it had built it, which is
-            not seen to go through the loader's own.
-        batch_sampler: Class name of one that is not PyTorch's, empty otherwise.
+        prefetch_factor: Batches that each worker holds ready; None without workers.
+        sampler: Class name of the sampler.
+        has_batch_sampler: Whether the program passed its own batch sampler.
+        iterable: Whether the dataset is an IterableDataset.
+        ordinal: How many DataLoaders with otherwise equal facts were built before this one.
+        start_method: How its workers start: ``fork``, ``forkserver`` or ``spawn``.
+        site: The line of code that built it. It is kept only if loaders with equal facts were built
+            in different places; otherwise, or if unknown, it is empty.
+        twins: How many DataLoaders with otherwise equal facts existed when training began; 0 if
+            unknown. Loaders built after that are taken for the same loader of a later epoch.
+        is_rewrapped: Whether the program replaced its batch sampler after building it, in a way
+            that autotune cannot follow.
+        batch_sampler: Class name of a batch sampler that is not PyTorch's; empty otherwise.
     """
 
     dataset: str
@@ -52,14 +60,15 @@ class LoaderFacts:
 
 @dataclass(frozen=True)
 class OptimizerFacts:
-    """One optimizer.
+    """One optimizer of the program.
 
     Attributes:
-        families: Names of its class and the optimizers among its base classes.
-        lrs: The learning rates it had.
+        families: Names of its class and of the optimizers among its base classes.
+        lrs: The learning rate of each of its parameter groups.
         implementation: The one in use: ``for-loop``, ``foreach`` or ``fused``.
-        implementations: Those that it has for its parameters' device.
-        has_own_step: Its step is none of torch's, which treat each parameter by itself.
+        implementations: Those that it offers on its parameters' device.
+        has_own_step: Whether its step is not one of torch's. torch's steps update each parameter
+            independently; another may combine parameters.
     """
 
     name: str
@@ -70,35 +79,42 @@ class OptimizerFacts:
     has_own_step: bool = False
 
 
-# Why copies of a dataset, in workers, would give other items; of its name and its parts
-DRAWS = "items of {} draw from a generator of their own ({}), which each worker would copy"
+# Why worker processes would load other items than the program does: each worker has a copy of the
+# dataset, and its state no longer follows the program's. Filled in with the dataset's name and the
+# parts concerned.
+DRAWS = "items of {} draw from a generator ({}), which each worker would copy"
 HOLDS_OPEN = (
     "workers would share what {} holds open ({}): open it in __getitem__, when the first item is "
-    "asked for, to get workers"
+    "requested, to allow workers"
 )
 CHANGED = "the program changes {} between two batches ({}), and workers would not see it"
 DEPENDS = "items of {} depend on what earlier ones left ({}), and each worker would have its own"
 STEERED = (
-    "the program changes the order of {} between two batches ({}), and workers are asked for "
-    "batches ahead of that"
+    "the program changes the order of {} between two batches ({}), and workers would already have "
+    "fetched the next ones"
 )
 
 
-MAX_NAMED = 4  # parts of a dataset in one sentence
-NO_DATALOADER = "which is no torch DataLoader: only the program's own flags reach it"
+MAX_NAMED = 4  # parts of a dataset that one sentence lists, so that it stays readable
+NO_DATALOADER = "which is not a torch DataLoader: only the program's own flags reach it"
 
 
 @dataclass(frozen=True)
 class DatasetFacts:
-    """What the first batches showed of a training loader's dataset; parts as a program writes them.
+    """What the first batches showed about a training loader's dataset.
+
+    Each part is written as the program's code names it. Any of them makes worker processes unsafe,
+    because a worker works on a copy of the dataset.
 
     Attributes:
         name: Class name of the dataset.
-        drawn_from: Generators of its own from which items draw.
-        handles: What was open when its loader was built, each with what it is.
-        set_by_program: What items read and the program changed between two batches.
-        changed_by_items: What items change and later items read, caches apart.
-        steered_order: What the program changed of the sampler between two batches.
+        drawn_from: Random generators and iterators from which items draw, and which each worker
+            would copy.
+        handles: Open files, connections and the like that existed when the loader was built.
+        set_by_program: State that items read and that the program changed between two batches.
+        changed_by_items: State that loading an item changes and that later items read, except
+            caches.
+        steered_order: State of the sampler that the program changed between two batches.
     """
 
     name: str = ""
@@ -110,7 +126,7 @@ class DatasetFacts:
 
     @property
     def against_workers(self) -> str:
-        """Why workers would load other items than the program itself does, empty if they do not."""
+        """Why workers would load other items than the program does now; empty if they would not."""
         cases = (
             (self.drawn_from, DRAWS),
             (self.handles, HOLDS_OPEN),
@@ -122,13 +138,17 @@ class DatasetFacts:
 
 
 def _listed(parts: tuple[str, ...]) -> str:
-    """Name a few parts, and say how many more there are."""
+    """Return the first few parts as text, with the number of those left out."""
     more = len(parts) - MAX_NAMED
     return ", ".join(parts[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 class HandKind(StrEnum):
-    """What a program's loop may do by its own hand, besides calling models and optimizers."""
+    """What a training loop may do itself, besides calling models and optimizers.
+
+    The values are clauses that messages embed. Each kind makes some knobs wrong; for example, work
+    on gradients would act on partial sums if a step were made of several micro-batches.
+    """
 
     PARAMETERS = "changes parameters outside of the optimizer's step"
     GRADIENTS = "changes gradients"
@@ -142,11 +162,12 @@ class HandKind(StrEnum):
 
 @dataclass(frozen=True)
 class HandWork:
-    """One thing that the program's loop was seen doing by its own hand.
+    """One thing that the program's own loop was seen doing.
 
     Attributes:
-        what: The method, class or count that tells it, such as ``mul_``.
-        where: File and line, empty where that is unknown.
+        kind: The kind of work.
+        what: The method, class or count that was seen, such as ``mul_``.
+        where: File and line; empty if unknown.
     """
 
     kind: HandKind
@@ -155,73 +176,78 @@ class HandWork:
 
     @property
     def evidence(self) -> str:
-        """What and where, as in ``train.py:57: mul_``."""
+        """The place and what was seen there, such as ``train.py:57: mul_``."""
         return f"{self.where}: {self.what}" if self.where else self.what
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The program as observed.
+    """What a rig observed about the program in its first, untouched steps.
 
     Attributes:
         device: Device type of the model's parameters: ``cpu``, ``cuda``, …
-        loaders: The loaders whose iteration drives optimizer steps; empty without a DataLoader.
+        loaders: The DataLoaders whose iteration drives optimizer steps; empty without a DataLoader.
+        optimizers: The optimizers that stepped, in the order of their first steps.
         root_modules: Class names of the outermost modules that own parameters.
         parameters: Number of parameters in the root modules.
-        repeated_blocks: Number of blocks of one kind that the model consists of, 0 without such.
-        program_checkpointing: The program computes activations again by itself.
+        repeated_blocks: Number of equal blocks (such as transformer layers) in the model; 0 if it
+            has none.
+        program_checkpointing: Whether the program uses activation checkpointing itself.
         conv2d_layers: Number of 2-D convolutions in the root modules.
-        channels_last: Some 4-D parameter already lies in channels_last order.
-        program_autocast: dtype of the program's own autocast, None without one.
-        program_scaler: The program scales its losses by a GradScaler of its own.
-        weights_dtype: dtype of its floating-point parameters, the smallest where they differ.
-        program_compile: The program compiles its model itself.
+        channels_last: Whether a 4-D parameter already has the channels_last memory format.
+        program_autocast: dtype of the program's own autocast; None if it uses none.
+        program_scaler: Whether the program scales its losses with its own GradScaler.
+        weights_dtype: dtype of the floating-point parameters; the smallest if they differ.
+        program_compile: Whether the program compiles its model itself.
         num_threads: torch's intra-op threads when training began.
         interop_threads: torch's inter-op threads.
-        cudnn_benchmark: The program's own setting.
-        matmul_precision: The program's own ``torch.set_float32_matmul_precision``.
-        flush_denormal: Its arithmetic takes denormal numbers for 0.
-        deterministic_algorithms: It asks torch or cuDNN for them.
-        anomaly_detection: It has autograd search for the origin of NaN.
-        calls_sdpa: It calls ``scaled_dot_product_attention``.
-        sdpa_backend: The one backend of that which it leaves enabled, or ``auto``.
-        profiles: A profiler of torch's records what it does.
-        copies_without_blocking: It asks for non-blocking copies to the device.
-        zero_grad_to_none: What it passes to ``zero_grad``; None where it calls no such method.
-        clears_by_model: Where it calls ``zero_grad`` of a module, as in ``train.py:57``; empty if
-            only of optimizers.
+        cudnn_benchmark: The program's setting of ``torch.backends.cudnn.benchmark``.
+        matmul_precision: The program's setting of ``torch.set_float32_matmul_precision``.
+        flush_denormal: Whether its arithmetic treats denormal numbers as 0.
+        deterministic_algorithms: Whether it requires deterministic algorithms of torch or cuDNN.
+        anomaly_detection: Whether autograd's anomaly detection is on.
+        calls_sdpa: Whether it calls ``scaled_dot_product_attention``.
+        sdpa_backend: The only attention backend that it leaves enabled, or ``auto``.
+        profiles: Whether one of torch's profilers is recording.
+        copies_without_blocking: Whether it copies batches to the device with ``non_blocking=True``.
+        zero_grad_to_none: The ``set_to_none`` that it passes to ``zero_grad``; None if it never
+            calls that method.
+        clears_by_model: Where it calls ``zero_grad`` of a module, such as ``train.py:57``; empty if
+            it only calls that of optimizers.
         preloaded: The environment's LD_PRELOAD.
         cuda_alloc_conf: The environment's PYTORCH_CUDA_ALLOC_CONF.
         samples_per_step: Samples per optimizer step in the untouched steps.
-        config_reads: Knobs that the program reads from its ``config`` parameter, with the value it
-            got: these are its own business and the seams leave them alone.
-        trainer: The library whose trainer runs its loop: ``lightning``, ``transformers`` or empty.
-        reads_ahead: It asks for the next batch before it trains on the one before.
-        flags: What its own command line, or its function, takes.
-        distributes_itself: By what it trains on several devices by itself, empty if it does not.
-        world_size: Ranks that it was started with, or that it starts.
-        starts_ranks: By what it starts the processes that train itself, as in
-            ``torch.multiprocessing.spawn``; empty where it trains in those that were started.
+        config_reads: Knobs that the program reads from its ``config`` parameter, with the values it
+            got. The program applies these itself, and the seams leave them alone.
+        trainer: The library whose trainer runs the loop: ``lightning``, ``transformers`` or empty.
+        reads_ahead: Whether it fetches the next batch before it trains on the current one.
+        flags: The options of its command line, or the parameters of its function.
+        distributes_itself: The API with which it trains on several devices; empty if it does not.
+        world_size: Number of ranks that it was started with, or that it starts.
+        starts_ranks: The API with which it starts its training processes, such as
+            ``torch.multiprocessing.spawn``; empty if it trains in the processes that were started.
         batch_norm_layers: Number of BatchNorm layers in the root modules.
-        stages: Parts of its one root module in a row, 0 where that is no nn.Sequential.
-        avoids_backward: It computes its gradients by ``torch.autograd.grad`` alone.
-        blocks_change: What a pass through a repeated block was seen to change and a second pass
-            would change again, as ``Block: name``; empty for nothing.
-        shared_weight: Name of a 4-D parameter whose memory other tensors share, empty without one.
-        carries_state: Class name of a module that gets with a batch what it returned for the one
-            before; empty if none does.
-        dataset: What its dataset does that copies of it would do otherwise.
-        loader_thread: Another thread than the one that trains asks for the batches.
-        batches_per_step: Batches of the training loader that a step took, in the untouched steps.
-        by_hand: What its loop does by its own hand, in two of them.
-        in_batch_loss: By what its loss compares samples of one batch, and where; empty if not.
-        curved_loss: What makes its loss no sum of means over samples, and where; empty if nothing.
-        steps_by_hand: Where it computes the gradients by which it changes its weights itself, as in
-            ``train.py:41``; empty where an optimizer does.
-        foreign_loader: What hands out its batches, where that is a loader and no torch DataLoader,
-            as in ``fastai.data.load.DataLoader (num_workers=1)``.
-        bounded_by_steps: What in it says that it makes a number of steps whatever a batch holds, as
-            in ``train.py:57: for step in range(200)``; empty where nothing was seen to say so.
+        stages: Number of children of its only root module if that is an ``nn.Sequential``; else 0.
+        avoids_backward: Whether it computes gradients only with ``torch.autograd.grad``.
+        blocks_change: State that the forward pass of a repeated block changes and that a second
+            pass would change again, as ``Block: name``; empty for none. It rules out checkpointing.
+        shared_weight: Name of a 4-D parameter whose memory other tensors share; empty without one.
+        carries_state: Class name of a module that receives the state it returned for the previous
+            batch; empty without one.
+        dataset: What makes worker processes unsafe for its dataset.
+        loader_thread: Whether a thread other than the training thread fetches the batches.
+        batches_per_step: Batches of the training loader per step, in the untouched steps.
+        by_hand: What its loop was seen doing itself in two of the untouched steps.
+        in_batch_loss: The code by which its loss compares samples of one batch with each other, and
+            where; empty if none was seen.
+        curved_loss: What makes its loss something other than a sum or mean over samples, and where;
+            empty if nothing was seen.
+        steps_by_hand: Where it computes gradients and updates its weights without an optimizer,
+            such as ``train.py:41``; empty if an optimizer does.
+        foreign_loader: The object that supplies its batches if that is a loader but not a torch
+            DataLoader, such as ``fastai.data.load.DataLoader (num_workers=1)``.
+        bounded_by_steps: The code that fixes the number of steps regardless of the batch size, such
+            as ``train.py:57: for step in range(200)``; empty if none was seen.
     """
 
     device: str
@@ -279,28 +305,30 @@ class Profile:
 
     @property
     def training_loader(self) -> LoaderFacts | None:
-        """The loader that trains, None when there is none or more than one."""
+        """The loader that trains; None if there is not exactly one."""
         return self.loaders[0] if len(self.loaders) == 1 else None
 
     @property
     def accumulates(self) -> bool:
-        """The program itself makes one step of several batches."""
+        """Whether the program itself makes one step from several batches."""
         return self.batches_per_step > 1
 
     def hand_work(self, kind: HandKind) -> HandWork | None:
-        """Return the first thing of a kind that the loop does by its own hand, None without."""
+        """Return the first work of a kind that the loop was seen doing itself, or None."""
         return next((work for work in self.by_hand if work.kind is kind), None)
 
     @property
     def depends_on_batch_before(self) -> str | None:
-        """Why batches cannot be cut in another way, as a clause, None where they can."""
+        """Why batches must not be split otherwise, as a clause; None if they may be."""
         if not self.carries_state:
             return None
-        return f"{self.carries_state} goes on with the state that it returned for the batch before"
+        return (
+            f"{self.carries_state} continues from the state that it returned for the batch before"
+        )
 
     @property
     def without_training_loader(self) -> NotOffered | None:
-        """Why knobs of the loader cannot act, None when one loader trains."""
+        """Why knobs of the loader cannot act; None if exactly one DataLoader trains."""
         if self.foreign_loader:
             return NotOffered(f"its batches come from {self.foreign_loader}, {NO_DATALOADER}")
         if not self.loaders:
@@ -311,10 +339,10 @@ class Profile:
 
     @property
     def without_workers(self) -> NotOffered | None:
-        """Why workers cannot be had where the program has none, None where they can."""
+        """Why a loader without workers cannot get any; None if it can, or already has some."""
         if refusal := self.without_training_loader:
             return refusal
-        if self.loaders[0].num_workers:
+        if self.loaders[0].num_workers:  # its items come from copies of the dataset already
             return None
         if self.loaders[0].iterable:
             return NotOffered("the dataset is iterable: each worker may repeat all its samples")
@@ -323,13 +351,21 @@ class Profile:
 
     @property
     def ahead_of_order(self) -> NotOffered | None:
-        """Why no more batches can be asked for ahead, None where the order stands for an epoch."""
+        """Why the loader must not fetch further ahead; None if the order is fixed for an epoch.
+
+        A program that changes its sampler between two batches expects the next batch to follow the
+        change. A batch that was requested earlier would not.
+        """
         if not self.dataset.steered_order:
             return None
         return NotOffered(STEERED.format(self.dataset.name, _listed(self.dataset.steered_order)))
 
     def unless_by_steps(self, domain: Domain) -> Domain | NotOffered:
-        """Return what a knob offers that puts more samples into a step, if steps are not fixed."""
+        """Return a domain that enlarges the batch, or a refusal if the number of steps is fixed.
+
+        With a fixed number of steps a larger batch means more training, not an earlier end, so the
+        user has to name the knob. The refusal keeps *domain* for that case.
+        """
         if not self.bounded_by_steps:
             return domain
         return NotOffered(
@@ -340,10 +376,10 @@ class Profile:
         )
 
     def without_optimizer(self, so: str) -> NotOffered | None:
-        """Why knobs that need an optimizer cannot act, None where one steps.
+        """Why knobs that need an optimizer cannot act; None if an optimizer steps.
 
         Args:
-            so: What follows from it for the knob, as a clause.
+            so: The consequence for the knob, as a clause that completes the sentence.
         """
         if not self.steps_by_hand:
             return None

@@ -1,4 +1,8 @@
-"""Program: the user's training script or function, with its arguments; and how it is launched."""
+"""Program: the user's training script or function with its arguments, and how it is started.
+
+A Program is a value: it names what to start and carries a fingerprint that tells whether the source
+has changed. A LaunchPlan is one concrete process: argument list, environment and number of ranks.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from autotune.program.installed_modules import find_module
 
 
 class ProgramKind(StrEnum):
-    """How a program is started."""
+    """What kind of target a program is, which decides how a rig starts it."""
 
     SCRIPT = "script"
     MODULE = "module"
@@ -32,27 +36,29 @@ class ProgramKind(StrEnum):
 
 @dataclass(frozen=True)
 class Program:
-    """The user's program.
+    """The user's program, with everything needed to start it the way the user does.
 
     Attributes:
         target: Absolute path of the script, source file or pickle; or the module's dotted name.
-        source: Absolute path of the file that trains, of which the fingerprint is; for a console
-            script the file of its entry point. Empty for a pickle.
-        function: Name of the function, empty for a script.
-        args: Its arguments: ``sys.argv[1:]``, which functions receive as positional arguments too.
-        cwd: Directory it runs in.
+        source: Absolute path of the file that trains, from which the fingerprint is computed. For a
+            console script this is the file of its entry point. Empty for a pickle.
+        function: Name of the function; empty for a script.
+        args: Its arguments (``sys.argv[1:]``). Functions also receive them as positional arguments.
+        cwd: Directory in which it runs.
         import_root: Directory that comes first on ``sys.path``; empty under ``python -P``.
-        fingerprint: SHA-256 of its source; a changed program invalidates measurements.
+        fingerprint: SHA-256 of its source. A changed program invalidates earlier measurements.
         name: Short name for directories and headings.
-        keywords: Keyword arguments that the function gets besides.
-        ranks: How many ranks of it torchrun starts; None where it is started as one process.
-        mode: What it takes for it to train in a rig, as earlier rigs have shown.
-        command: The words before its arguments, as they were typed; empty for the short form.
-        path_typed: The script's path as it was typed, which is its ``sys.argv[0]``.
-        env: Variables that its line sets.
+        keywords: Additional keyword arguments of the function.
+        ranks: Number of ranks that torchrun starts; None if it is started as one process.
+        mode: How rigs must run it so that it trains, as found out by earlier rigs.
+        command: The words before its arguments as the user typed them; empty if the user typed only
+            the program's name.
+        path_typed: The script's path as the user typed it, which becomes ``sys.argv[0]``.
+        env: Environment variables that the user's command line sets.
         python_options: Options of the interpreter, such as ``-u``.
-        warning_filters: Values of ``python -W``. They are set when the program begins, because
-            they must not turn warnings of autotune's own imports into errors.
+        warning_filters: Values of ``python -W``. They are installed when the program begins and not
+            on the interpreter's command line, because ``-W error`` would turn warnings of
+            autotune's own imports into errors.
     """
 
     kind: ProgramKind
@@ -75,6 +81,8 @@ class Program:
 
     def __str__(self) -> str:
         if self.command:
+            # A line that begins with an interpreter option, such as -u, needs "--" in front of it,
+            # or autotune's own parser would take the option for one of autotune's.
             is_option = self.command[0].startswith("-") and self.command[0] != "-m"
             options_end = ("--",) if is_option else ()
             return shlex.join([*options_end, *self.command, *self.args])
@@ -84,7 +92,7 @@ class Program:
 
     @property
     def file_name(self) -> str:
-        """How users call it: the name of its file, without one the short name."""
+        """The name users know it by: the name of its file, or the short name if it has no file."""
         return Path(self.source).name or self.name
 
     @property
@@ -93,17 +101,18 @@ class Program:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The shortest line that a process of ours, started for it, reads as this program.
+        """The shortest command line from which autotune's own process reads this program again.
 
-        Variables, ranks and options of the interpreter are not in it: that process has them.
+        ``autotune run`` passes these words to the process that trains. Variables, ranks and
+        interpreter options are not among them, because that process is already started with them.
         """
         filters = [word for value in self.warning_filters for word in ("-W", value)]
         safe_path = [] if self.import_root else ["-P"]
         if self.kind is ProgramKind.MODULE:
             return (*filters, *safe_path, "-m", self.target, *self.args)
         target = self.path_typed or self.target
-        # "tools/time" and "lr=1/train" look like something else; behind an option, here without
-        # effect, they are read as scripts
+        # A script at "tools/time" or "lr=1/train" would be read as a command or a variable. After
+        # an interpreter option it is read as a script; -q has no effect here.
         is_odd = "=" in target or not target.endswith(".py")
         as_python = ["-q"] if is_odd and self.target == self.source else []
         name = f"{target}:{self.function}" if self.function else target
@@ -111,12 +120,15 @@ class Program:
 
     @property
     def visible_devices(self) -> str | None:
-        """CUDA_VISIBLE_DEVICES, where its line sets it."""
+        """The CUDA_VISIBLE_DEVICES that its command line sets; None if it sets none."""
         return self.env.get("CUDA_VISIBLE_DEVICES")
 
     @property
     def has_changed(self) -> bool:
-        """Its source file is not what it was; a pickled function never changes."""
+        """Whether its source file differs from when it was read, or is missing.
+
+        A pickled function has no source file and never changes.
+        """
         if self.kind is ProgramKind.PICKLED_FUNCTION:
             return False
         source = Path(self.source)
@@ -125,15 +137,17 @@ class Program:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """How one rig or run process is started.
+    """How to start one process: a rig, a training run, or a helper module of autotune.
 
     Attributes:
         argv: The process's own argument list.
-        env: Variables added to the environment.
+        cwd: Directory in which it runs.
+        env: Variables added to this process's environment.
         args: The program's arguments.
         keywords: Keyword arguments of the program's function.
-        ranks: How many ranks of it torchrun starts on this machine; None starts one process alone.
-        pass_fds: Open descriptors that the process inherits.
+        ranks: Number of ranks that torchrun starts on this machine; None starts one process
+            directly.
+        pass_fds: Open file descriptors that the process inherits.
     """
 
     argv: tuple[str, ...]
@@ -146,11 +160,11 @@ class LaunchPlan:
 
     @property
     def command(self) -> str:
-        """What to type in a shell to start it."""
+        """The shell command that starts it, for the user to type."""
         return shlex.join([*(f"{name}={value}" for name, value in self.env.items()), *self.argv])
 
     def variable(self, name: str) -> str:
-        """Return an environment variable as the process will see it, empty where it is unset."""
+        """Return an environment variable as the process will see it; empty if it is unset."""
         return self.env.get(name, os.environ.get(name, ""))
 
     def with_env(self, **variables: str) -> LaunchPlan:
@@ -158,7 +172,10 @@ class LaunchPlan:
         return replace(self, env={**self.env, **variables})
 
     def with_flag(self, flag: Flag, value: KnobValue) -> LaunchPlan:
-        """Return a copy in which a flag or keyword of the program has a value."""
+        """Return a copy that passes a value for one of the program's flags or keywords.
+
+        ``AS_WRITTEN`` leaves the arguments as the user typed them.
+        """
         if value == AS_WRITTEN:
             return self
         if flag.name.startswith(KEYWORD):
@@ -167,17 +184,20 @@ class LaunchPlan:
         return replace(self, args=flag.into(self.args, as_text(value)))
 
     def of(self, program: Program) -> Program:
-        """Return the program as it is started by this plan."""
+        """Return the program with the arguments that this plan gives it."""
         return replace(program, args=self.args, keywords=self.keywords)
 
 
 def python_plan(module: str, *arguments: str, cwd: str, options: Sequence[str] = ()) -> LaunchPlan:
-    """Return the plan that runs a module of ours; -P keeps the user's cwd out of its imports.
+    """Return the plan that runs one of autotune's own modules with this interpreter.
+
+    The interpreter gets ``-P``, so that files in the user's directory, such as a ``random.py``,
+    cannot shadow the modules that autotune imports.
 
     Args:
-        module: Its dotted name.
-        arguments: What it gets.
-        cwd: Where it runs.
+        module: The module's dotted name.
+        arguments: The module's command-line arguments.
+        cwd: Directory in which it runs.
         options: Further options of the interpreter.
     """
     return LaunchPlan((sys.executable, *options, "-P", "-m", module, *arguments), cwd)
@@ -188,14 +208,16 @@ def parse_program(
 ) -> Program:
     """Return the program named by ``train.py``, ``file.py:function`` or ``module:function``.
 
+    The source file is read for its fingerprint, but nothing is imported or started.
+
     Args:
-        text: Its name.
+        text: The program's name as typed.
         args: Its arguments.
-        cwd: Where it runs.
-        ranks: How many ranks of it torchrun starts; None for a program of one process.
+        cwd: Directory in which it runs; by default the current one.
+        ranks: Number of ranks that torchrun starts; None for one process.
 
     Raises:
-        UsageError: when there is no such file or module.
+        UsageError: There is no such file or module.
     """
     cwd = (cwd or Path.cwd()).resolve()
     target, _, function = text.partition(":")
@@ -206,6 +228,7 @@ def parse_program(
         source = (cwd / target).resolve()
         if not source.is_file():
             raise UsageError(_missing_file(target, source, cwd))
+        # Python puts the script's own folder on sys.path, not the current directory.
         root, target = source.parent, str(source)
         kind = ProgramKind.FILE_FUNCTION if function else ProgramKind.SCRIPT
     return Program(
@@ -226,13 +249,14 @@ def parse_program(
 def program_of(function: Callable[..., Any], args: Sequence[str], pickle_dir: Path) -> Program:
     """Return the program that calls *function*.
 
-    A function that a fresh process can import is named; one from a script's ``__main__``, a
-    notebook or another function's body is written by cloudpickle.
+    If a fresh process can import the function, the program refers to it by name. A function from a
+    script's ``__main__``, a notebook or the body of another function cannot be imported and is
+    pickled with cloudpickle.
 
     Args:
         function: The training function.
-        args: Positional arguments, as strings.
-        pickle_dir: Where the pickle goes, if one is needed.
+        args: Its positional arguments, as strings.
+        pickle_dir: Folder for the pickle, if one is needed.
     """
     module, name = function.__module__, function.__name__
     if _is_importable(function):
@@ -260,6 +284,8 @@ def program_of(function: Callable[..., Any], args: Sequence[str], pickle_dir: Pa
 
 
 def _is_importable(function: Callable[..., Any]) -> bool:
+    # A fresh process has another __main__. A nested function has "<locals>" in its qualified name
+    # and is not found; neither is one whose name now refers to something else, such as a wrapper.
     module = sys.modules.get(function.__module__)
     return (
         function.__module__ != "__main__"
@@ -269,6 +295,7 @@ def _is_importable(function: Callable[..., Any]) -> bool:
 
 
 def _source_of(function: Callable[..., Any]) -> str:
+    # Functions typed at a prompt have no source file; their name is the best that is left.
     try:
         return inspect.getsource(function)
     except (OSError, TypeError):
@@ -276,7 +303,7 @@ def _source_of(function: Callable[..., Any]) -> str:
 
 
 def fingerprint_of(source: bytes) -> str:
-    """Return what tells a program from a changed one."""
+    """Return a hash of the source that changes whenever the program changes."""
     return hashlib.sha256(source).hexdigest()
 
 

@@ -1,4 +1,9 @@
-"""Rehearsal: how short its epochs are, what was seen in it, and what that says; values."""
+"""Rehearsal: what a program did when it was run with short epochs, and what that says.
+
+Trials measure an endless training loop, so they never see what follows an epoch: evaluation,
+checkpoints, the second epoch. A rehearsal runs the program as written with epochs of a few batches
+to see that. This module holds the values; ``tuning/rehearse.py`` decides what is rehearsed.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +15,20 @@ from autotune.measurement.outcome import ENDED_BY_US, Ending
 from autotune.program.config import Config, KnobValue
 
 Ended = Literal["as planned", "by itself", "out of time"]
-OTHER_BATCHES = 2  # of a loader that trains nothing: a whole one, and one after it
+OTHER_BATCHES = 2  # for a loader that trains nothing, such as validation: one batch and a second
 
 
 @dataclass(frozen=True)
 class RehearsalPlan:
-    """Where a program that rehearses its epochs is cut short.
+    """Where a rehearsed program's epochs and its run are cut short.
 
     Attributes:
-        batches: An epoch of training ends after so many, at the end of a step.
-        other_batches: What else iterates a loader gets so many.
-        epochs: Whole epochs at least, with what lies between them.
-        most_epochs: Epochs at most, of a program that could have ended by itself.
-        enough_s: Seconds since the first step after which such a program is not waited for.
-        most_s: Seconds since the process began after which the rehearsal ends wherever it is.
+        batches: Batches per training epoch; the epoch ends after the step that used the last one.
+        other_batches: Batches from every other loader.
+        epochs: The least number of epochs to run, each with what follows it.
+        most_epochs: The most epochs of a program that may still end on its own.
+        enough_s: Seconds after the first step from which a program is no longer given time to end.
+        most_s: Seconds after the start of the process at which the rehearsal ends in any case.
     """
 
     batches: int = 3
@@ -39,11 +44,11 @@ class Seen:
     """What a program did in its rehearsal.
 
     Attributes:
-        steps: Optimizer steps.
-        epochs: Passes of a loader that made steps.
-        evaluations: Times that it computed without gradients outside of its training loop.
+        steps: Number of optimizer steps.
+        epochs: Number of passes over a loader that made steps.
+        evaluations: How often it computed without gradients outside its training loop.
         ended: Why the rehearsal was over.
-        silent_s: Seconds since the program last asked for a batch, called its model or made a step.
+        silent_s: Seconds since the program last requested a batch, called its model or made a step.
     """
 
     steps: int
@@ -54,7 +59,7 @@ class Seen:
 
     @property
     def is_whole(self) -> bool:
-        """All that was to be seen was seen."""
+        """Whether the rehearsal reached the planned end or the program's own end in time."""
         return self.ended != "out of time"
 
     def __str__(self) -> str:
@@ -67,7 +72,7 @@ class Seen:
 
     @property
     def reached(self) -> tuple[int, int]:
-        """How far the program came, in the order of its ways."""
+        """How far the program came, as values that compare: steps first, then evaluations."""
         return self.steps, self.evaluations
 
     @property
@@ -83,11 +88,11 @@ class Seen:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """How a rehearsal came out.
+    """The result of one rehearsal.
 
     Attributes:
-        seen: None where the process died without a word.
-        ending: How the program failed, or who ended it; None where nothing went wrong.
+        seen: What the program did; None if the process died before it could report.
+        ending: How the program failed, or who ended it; None if nothing went wrong.
     """
 
     seen: Seen | None
@@ -95,16 +100,16 @@ class Rehearsal:
 
     @property
     def has_failed(self) -> bool:
-        """The program did not come through."""
+        """Whether the program failed, as opposed to being ended by the user or the budget."""
         return self.ending is not None and self.ending.outcome not in ENDED_BY_US
 
     @property
     def has_passed(self) -> bool:
-        """The program came through all that was to be seen."""
+        """Whether the program ran without an error to the end of the rehearsal."""
         return self.ending is None and self.seen is not None and self.seen.is_whole
 
     def fails_like(self, other: Rehearsal) -> bool:
-        """Tell whether two fail in the same way: the same error, raised by the same line."""
+        """Return whether both rehearsals failed with the same error, raised by the same line."""
         if self.ending is None or other.ending is None:
             return False
         is_both = self.has_failed and other.has_failed
@@ -117,11 +122,13 @@ class RehearsalRecord:
     """What was found out about a config beyond its training loop.
 
     Attributes:
-        own: How the config's rehearsal came out.
-        baseline: The baseline's, which is rehearsed where the config's went wrong.
-        guilty: What of the config fails alone, where it does: one knob where that was found out,
-            else all in which it differs from the baseline. Empty where nobody is blamed.
-        cost_s: Wall time of all of it.
+        config: The config that was rehearsed.
+        own: The result under that config.
+        baseline: The result for the baseline; None if the config did not fail or time was short.
+        guilty: The part of the config that fails although the baseline does not: a single knob if
+            one was found, otherwise all differences from the baseline. Empty if the config is not
+            blamed.
+        cost_s: Wall time of all these rehearsals.
     """
 
     config: Config
@@ -132,19 +139,24 @@ class RehearsalRecord:
 
     @property
     def is_settled(self) -> bool:
-        """More time would tell no more."""
+        """Whether rehearsing again with more time would change nothing."""
         return self.own.has_passed or (self.own.has_failed and self.baseline is not None)
 
     @property
     def is_blamed(self) -> bool:
-        """The config fails where the baseline does not."""
+        """Whether the config fails where the baseline does not."""
         return bool(self.guilty)
 
 
 def survives(written: Rehearsal, other: Rehearsal) -> bool:
-    """Tell whether the program as written comes through what another config fails at."""
+    """Return whether the unmodified program gets past the point at which another config failed.
+
+    The unmodified program need not pass its whole rehearsal. It is enough that it came further, or
+    that it came as far before it failed in a different way.
+    """
     if written.has_passed:
         return True
+    # Without evidence from both, or when both fail alike, nothing speaks against the config.
     if written.seen is None or other.seen is None or written.fails_like(other):
         return False
     reached, failed = written.seen.reached, other.seen.reached
@@ -152,17 +164,17 @@ def survives(written: Rehearsal, other: Rehearsal) -> bool:
 
 
 def blames(records: Sequence[RehearsalRecord]) -> tuple[str, ...]:
-    """Return what is not recommended, and why, as sentences for the user."""
+    """Return one sentence for the user about each config that is not recommended."""
     return tuple(
         f"Not recommended: {_listed(record.guilty)} fails outside of the training loop: "
-        f"{_reason(record.own)}. As it is written the program comes through."
+        f"{_reason(record.own)}. As written, the program does not fail there."
         for record in records
         if record.is_blamed
     )
 
 
 def note(records: Sequence[RehearsalRecord], config: Config) -> str:
-    """Return what a config was seen to come through, empty where nothing was."""
+    """Return a sentence on what the program did under a config; empty if nothing was seen."""
     own = _of(records, config)
     if own is None or own.own.has_failed or own.own.seen is None:
         return ""
@@ -170,7 +182,7 @@ def note(records: Sequence[RehearsalRecord], config: Config) -> str:
 
 
 def doubt(records: Sequence[RehearsalRecord], config: Config) -> str:
-    """Return what was not seen of a config, empty where nothing is missing."""
+    """Return a sentence on what was not tried under a config; empty if nothing is missing."""
     record = _of(records, config)
     if record is None or (record.own.ending is not None and not record.own.has_failed):
         return (
@@ -181,14 +193,15 @@ def doubt(records: Sequence[RehearsalRecord], config: Config) -> str:
         return ""
     failed = f"With short epochs it fails under this config ({_reason(record.own)})"
     if record.baseline is None or record.baseline.ending is None:
-        return f"{failed}, and it was not seen whether it does so as it is written."
+        return f"{failed}, and it was not tried whether it also fails as written."
     return (
-        f"Beyond its training loop nothing could be tried: with short epochs the program fails "
-        f"as it is written, too: {_reason(record.baseline)}."
+        f"Code after an epoch could not be tried: with short epochs the program also fails as "
+        f"written: {_reason(record.baseline)}."
     )
 
 
 def _of(records: Sequence[RehearsalRecord], config: Config) -> RehearsalRecord | None:
+    # The latest record counts: a resumed search may have rehearsed the config again, for longer.
     return next((r for r in reversed(records) if r.config == config), None)
 
 

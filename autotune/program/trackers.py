@@ -1,8 +1,10 @@
-"""Experiment trackers, switched off where a run is none of the user's experiments.
+"""Environment variables that disable W&B, Comet and other experiment trackers during trials.
 
-Covered: what an environment variable switches off, in every process that inherits it. Not covered:
-what a program says in its own code, which overrides the environment (``wandb.init(mode="online")``,
-``mlflow.set_tracking_uri("http://...")``), and uploads; ``inside/seams/trackers.py`` has these.
+Without them every trial would appear as a run among the user's experiments.
+
+Covered: trackers that an environment variable switches off, in every process that inherits it. Not
+covered: a program that overrides the environment in its code (``wandb.init(mode="online")``,
+``mlflow.set_tracking_uri("http://...")``), and uploads. ``inside/seams/trackers.py`` handles these.
 """
 
 from __future__ import annotations

@@ -1,1 +1,5 @@
-"""Results: what was found, written and read back; pure functions of the record, start nothing."""
+"""Results: what a search or measurement found, written to files and read back.
+
+Everything here is a pure function of the record. Nothing is started, measured or printed, so
+reports and exporters can use this room alone.
+"""

@@ -1,4 +1,8 @@
-"""best.yaml: what it holds, how it is written, and clear errors when an edited one is read."""
+"""best.yaml: its content, how it is written, and how it is read back.
+
+Users may edit the file, so reading collects all faults and names each with its line. It holds all
+that is needed to apply the config in a fresh process, without the study.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,17 @@ class _Section(BaseModel):
 
 
 class ProgramSection(_Section):
-    """Which program this was searched for, and the loader that its loader knobs act on."""
+    """Which program was searched, and the traits that its knobs depend on.
+
+    Most fields are those of ``AppliedConfig``, where they are described.
+
+    Attributes:
+        command: The command line.
+        fingerprint: SHA-256 of the program's source, to notice changes.
+        device: Device type that the program trains on.
+        loader: The training loader, on which the loader knobs act; null without one.
+        ranks: Number of ranks that the command line starts; null for one process.
+    """
 
     command: str
     fingerprint: str
@@ -52,7 +66,7 @@ class ProgramSection(_Section):
 
 
 class SpeedupSection(_Section):
-    """Confirmed speedup over the baseline with its 95 % interval."""
+    """Confirmed speedup over the baseline with its 95 % interval; 1 if no gain was confirmed."""
 
     estimate: float
     low: float
@@ -60,21 +74,30 @@ class SpeedupSection(_Section):
 
 
 class ThroughputSection(_Section):
-    """Samples per second, end to end."""
+    """Samples per second, end to end, of baseline and best config."""
 
     baseline: float
     best: float
 
 
 class MemorySection(_Section):
-    """Peaks in bytes; null where nothing reports them."""
+    """Peak memory in bytes of baseline and best config; null where nothing reports it."""
 
     baseline: Memory
     best: Memory
 
 
 class LearningSection(_Section):
-    """What the config means for learning: the batch, the learning rate, the loss that was seen."""
+    """What the config changes about learning.
+
+    Attributes:
+        lr_rule: How learning rates follow the global batch.
+        sums: Whether gradients grow with the batch; null if unknown.
+        lr_factor: Factor on the learning rate of the first optimizer.
+        batch_size: Samples in one optimizer step; null if unknown.
+        loss: Mean of the windows' last losses; null if the program shows none.
+        note: The same for the user, in sentences.
+    """
 
     lr_rule: LrRule
     sums: bool | None = None
@@ -85,11 +108,18 @@ class LearningSection(_Section):
 
 
 class SearchSection(_Section):
-    """What the search did.
+    """How the search went.
 
     Attributes:
-        compile_seconds: What compiling costs a run of ``config``, None where it does not compile.
-        break_even_steps: Steps after which a run that compiles has caught up with the baseline.
+        trials: Number of recorded trials, the baseline included.
+        seconds: Wall time of the search, all sessions included.
+        compile_seconds: What compiling adds to a run of ``config``; null if it does not compile.
+        break_even_steps: Steps after which a run that compiles has caught up with the baseline;
+            null if it never does.
+        verdict: The finding, as text.
+        confirmed: Whether the config was confirmed to be faster in fresh processes.
+        processes: How many processes the search started.
+        date: When the search started, in ISO 8601.
     """
 
     trials: int
@@ -103,7 +133,11 @@ class SearchSection(_Section):
 
 
 class BestFile(_Section):
-    """A whole best.yaml."""
+    """The content of a best.yaml.
+
+    ``config`` and ``baseline`` hold a value per knob. Only differences between them are applied, so
+    users can edit ``config``; the other sections explain where it comes from.
+    """
 
     version: Literal[1] = 1
     program: ProgramSection
@@ -119,7 +153,7 @@ class BestFile(_Section):
 
     @property
     def setting(self) -> AppliedConfig:
-        """The config with what is needed to apply it."""
+        """The config with everything that a fresh process needs to apply it."""
         return AppliedConfig(
             config=Config(self.config),
             baseline=Config(self.baseline),
@@ -137,7 +171,12 @@ class BestFile(_Section):
         )
 
     def doubts(self, hardware: Hardware, fingerprint: str | None) -> list[str]:
-        """Return what differs from where the file was made, one sentence each."""
+        """Return what differs from where the file was made, one sentence each.
+
+        Args:
+            hardware: The present machine.
+            fingerprint: Of the present program; None skips the comparison of the programs.
+        """
         there = self._hardware_with_versions()
         found = [
             f"{difference}. The best config may be another one here; search again."
@@ -151,11 +190,14 @@ class BestFile(_Section):
         return found
 
     def ranks_doubt(self, path: Path, ranks: int | None) -> str:
-        """Return what to say where a line starts other ranks than were searched; empty if not.
+        """Return a warning if a command line starts another number of ranks than was searched.
 
         Args:
-            path: The file, for what is said.
-            ranks: How many the line starts, None where it starts one process.
+            path: The file, to be named in the message.
+            ranks: How many ranks the command line starts; None if it starts one process.
+
+        Returns:
+            The warning; empty if the numbers agree or one process is started.
         """
         searched = self.program.ranks
         if ranks is None or ranks == searched:
@@ -167,7 +209,7 @@ class BestFile(_Section):
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables of the user's own that the config sets."""
+        """Environment variables that the config sets: the knobs whose names begin with ``$``."""
         return {
             knob.removeprefix("$"): str(value)
             for knob, value in self.setting.changes().items()
@@ -175,14 +217,17 @@ class BestFile(_Section):
         }
 
     def use(self, path: Path, allow_env: Collection[str] = ()) -> list[str]:
-        """Return what the file hands to the program beside knobs of ours, one sentence each.
+        """Return what the file passes to the program besides autotune's knobs, one sentence each.
+
+        A best.yaml may come from somebody else, so users are told about environment variables and
+        arguments, and variables that make a process load code are refused.
 
         Args:
-            path: The file, for what is said.
-            allow_env: Environment variables that it may set although they load code.
+            path: The file, to be named in messages.
+            allow_env: Names of variables that may be set although they load code.
 
         Raises:
-            UsageError: when it sets others that do; see ``dangerous_variables``.
+            UsageError: when it sets other variables that load code; see ``dangerous_variables``.
         """
         variables = self.variables
         allowed = {name.removeprefix("$") for name in allow_env}
@@ -196,7 +241,7 @@ class BestFile(_Section):
 
     @property
     def _arguments(self) -> dict[str, str]:
-        """What the config passes by flags and keywords of the program's own."""
+        """Values that the config passes by the program's flags and keywords, by their names."""
         found = {}
         for knob, value in self.setting.changes().items():
             flag = self.program.flags.get(knob)
@@ -206,11 +251,16 @@ class BestFile(_Section):
         return found
 
     def write(self, path: Path) -> None:
-        """Write the file whole: to a part file first, then in its place."""
+        """Write the file so that readers see either the old or the new one, never a part.
+
+        It is written to a part file next to it, which then replaces it. Missing folders are
+        created.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         data = self.model_dump(mode="json", exclude={"hardware": {"versions"}})
         body = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        # A line break in an argument would end the comment and spoil the YAML.
         on_one_line = " ".join(self.program.command.split())
         header = HEADER.format(name=path.name, program=on_one_line)
         part.write_text(header + body, encoding="utf-8")
@@ -221,15 +271,23 @@ class BestFile(_Section):
 
 
 def _shown(value: str) -> str:
-    """Return a value as it is told from its neighbours, and harmless to a terminal."""
+    """Return a value for a message: quoted if it is empty, contains spaces or cannot be printed.
+
+    Values come from a file that somebody else may have written, and control characters could change
+    what a terminal shows.
+    """
     return value if value.isprintable() and value and " " not in value else repr(value)
 
 
 def read(path: Path) -> BestFile:
-    """Read a best.yaml.
+    """Read a best.yaml, which users may have edited.
+
+    Args:
+        path: The file.
 
     Raises:
-        FileFormatError: when it is unreadable, of a later version or wrong, with the lines.
+        FileFormatError: when it is unreadable, of a later version, or wrong; it lists every fault
+            with its line.
     """
     file = yamlfile.read(path)
     version = file.data.get("version")
@@ -255,14 +313,22 @@ def read(path: Path) -> BestFile:
 
 
 def _as_json(data: dict[str, Any]) -> str:
-    """JSON mode accepts lists for tuples and text for enums, as YAML gives them."""
+    """Return the data as JSON for pydantic, whose JSON mode accepts what YAML yields.
+
+    In that mode, lists become tuples and text becomes enum members. Other values, such as dates,
+    become text.
+    """
     import json
 
     return json.dumps(data, default=str)
 
 
 def _parse_knobs(file: yamlfile.YamlFile, data: dict[str, Any], section: str) -> list[str]:
-    """Read the values of a section as the knobs take them; return the faults."""
+    """Replace the values of a section in *data* by what the knobs parse them to.
+
+    Returns:
+        The faults, one sentence each: unknown knobs and values that a knob does not take.
+    """
     faults = []
     entries = data.get(section)
     if not isinstance(entries, dict):

@@ -1,8 +1,9 @@
-"""Blame: whether a config, or the program, or nobody can be said to have failed.
+"""Blame: whether a failure is the config's, the program's, or cannot be attributed.
 
-A config is blamed for an exception only if the baseline lives through as many steps where epochs
+A config is blamed for an exception only if the baseline makes the same number of steps while epochs
 end in the same way. The same exception at the same line under two configs that share no changed
-knob is the program's or ours. Running out of memory is another matter: many configs do.
+knob is the fault of the program or of autotune. Running out of memory is different: many unrelated
+configs rightly do.
 """
 
 from __future__ import annotations
@@ -15,29 +16,38 @@ from autotune.measurement.run_mode import Epochs
 from autotune.program.config import Config
 from autotune.results.record import TrialRecord
 
-MAX_MORE_STEPS = 200  # of the baseline, besides those that measuring it takes
-AT_ONCE = 3  # steps after a switch: who fails so soon fails for the switch
+# Steps that the baseline is run further for evidence; a crash that came later stays unclear.
+MAX_MORE_STEPS = 200
+AT_ONCE = 3  # a failure within this many steps after a switch is due to the switch
+# Outcomes of an exception in the program: these can be compared by exception and line.
 FAILURES = {Outcome.CRASHED, Outcome.UNCLEAR, Outcome.FAILS_AS_WRITTEN}
 
 
 @dataclass
 class Lived:
-    """How many steps the baseline was seen to live through in one process."""
+    """How many steps the baseline was seen to make in one process, per way in which epochs end.
+
+    ``LiveRig`` fills it; it is the evidence that a late crash is the config's fault.
+    """
 
     _most: dict[Epochs, int] = field(default_factory=dict)
 
     def note(self, epochs: Epochs, steps: int) -> None:
-        """Keep what a process has made while the baseline was measured on it."""
+        """Record that the baseline was still training after *steps* steps of a process.
+
+        All steps of the process count, since a config before it may have made some of them.
+        """
         self._most[epochs] = max(steps, self.steps(epochs))
 
     def steps(self, epochs: Epochs) -> int:
-        """Return how many steps the baseline has made in one process where epochs end so."""
+        """Return the most steps seen in one process whose epochs ended in this way; 0 if none."""
         return self._most.get(epochs, 0)
 
     def is_enough(self, epochs: Epochs, ending: Ending) -> bool:
-        """Tell whether the baseline lives through what a config crashed in.
+        """Return whether the evidence suffices to blame a config for its crash.
 
-        A process that went well until its config changed, and failed at once, is evidence too.
+        It does if the baseline made no fewer steps than the config. A process that worked until its
+        config changed and then failed at once is evidence too.
         """
         if ending.steps <= self.steps(epochs):
             return True
@@ -45,22 +55,36 @@ class Lived:
 
 
 def unclear(ending: Ending, why: str) -> Ending:
-    """Return an ending for which nobody is blamed."""
+    """Return an ending whose outcome is unclear, with the reason why nobody is blamed."""
     return replace(ending, outcome=Outcome.UNCLEAR, reason=f"{ending.reason} ({why})")
 
 
 def after_baseline(ending: Ending, baseline: Ending) -> Ending:
-    """Return what a config's ending means once the baseline has failed where it was to live."""
+    """Return a config's ending, given that the baseline failed as well.
+
+    Args:
+        ending: How the config failed.
+        baseline: How the baseline failed when it was to make the same number of steps. If it failed
+            in the same way, the program fails as written; otherwise the outcome is unclear.
+    """
     if baseline.way == ending.way:
         reason = f"{ending.reason} (so does the program as written)"
         return replace(ending, outcome=Outcome.FAILS_AS_WRITTEN, reason=reason)
     return unclear(
-        ending, f"the baseline did not live through {ending.steps} steps: {baseline.reason}"
+        ending, f"the baseline failed before it had made {ending.steps} steps: {baseline.reason}"
     )
 
 
 def judged(records: Sequence[TrialRecord], baseline: Config) -> list[TrialRecord]:
-    """Return the records with no config blamed for what others do that share nothing with it."""
+    """Return the records, with crashes made unclear that unrelated configs share.
+
+    Two configs are unrelated if they have no changed knob in common. Call it again when records are
+    added: an earlier crash may then be seen in another light.
+
+    Args:
+        records: All trials so far.
+        baseline: The program's config, from which changes are counted.
+    """
     return [_judged(record, records, baseline) for record in records]
 
 
@@ -78,6 +102,6 @@ def _judged(record: TrialRecord, records: Sequence[TrialRecord], baseline: Confi
             and not own.keys() & theirs.keys()
         ):
             listed = " ".join(f"{knob}={value}" for knob, value in theirs.items())
-            why = f"the same under {listed or 'the baseline'}: it is the program's, or autotune's"
+            why = f"the same under {listed or 'the baseline'}: the program or autotune is the cause"
             return replace(record, ending=unclear(ending, why))
     return record

@@ -1,7 +1,8 @@
-"""Former names: what fields of recorded studies and of best.yaml were called by earlier versions.
+"""Former names: what earlier versions called the fields of recorded studies and of best.yaml.
 
-Files outlive names. Reading replaces each former key by the present one, so that a search that was
-stopped before an upgrade can be resumed after it, and an old best.yaml still trains.
+Files outlive names. When a file is read, each former key is replaced by the present one. So a
+search that was stopped before an upgrade can be resumed after it, and an old best.yaml still
+trains.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ FORMER_NAMES = {  # until 0.1, November 2026
 
 
 def with_present_names(raw: Any) -> Any:
-    """Return JSON or YAML data in which all keys of mappings, at any depth, are today's."""
+    """Return JSON or YAML data with every former key replaced by its present name.
+
+    Keys of mappings are replaced at any depth; values and unknown keys stay as they are.
+    """
     if isinstance(raw, dict):
         return {FORMER_NAMES.get(key, key): with_present_names(raw[key]) for key in raw}
     if isinstance(raw, list):

@@ -1,4 +1,7 @@
-"""MeasureReport: what one config of a program does on this machine, measured and not compared."""
+"""MeasureReport: how one config of a program performs on this machine, without a comparison.
+
+``autotune measure`` shows it and can print it as JSON.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +15,21 @@ from autotune.measurement.stats import spread
 from autotune.program.config import Config
 from autotune.program.profile import Profile
 
-WIDE_PCT = 5.0
+WIDE_PCT = 5.0  # half-width of the throughput's interval above which the user is warned
 
 
 @dataclass(frozen=True)
 class MeasureReport:
-    """One config of a program.
+    """What was measured of one config, in one or more fresh processes.
 
     Attributes:
         command: The program with its arguments.
-        config: What it ran under; the program's own unless a best.yaml was given.
+        config: What it ran under: a best.yaml's config, or the program's values of the knobs.
+        hardware: The machine that it ran on.
         profile: What its first steps revealed, under that config.
-        measurements: One per fresh process, in order.
-        breakdown: Of the first process.
-        machine_doubts: What made the machine a poor place to measure.
+        measurements: One per fresh process, in order; never empty.
+        breakdown: Where the time of a step goes, in the first process; empty if not profiled.
+        machine_doubts: Why this machine was a poor place to measure, one sentence each.
     """
 
     command: str
@@ -38,23 +42,34 @@ class MeasureReport:
 
     @property
     def throughput(self) -> Interval:
-        """Samples/s: the median of the processes with their range, or the one with its interval."""
+        """Samples per second, end to end.
+
+        With several processes the median and range of theirs; with one, its estimate and 95 %
+        interval.
+        """
         return spread([m.throughput for m in self.measurements])
 
     @property
     def tokens_per_s(self) -> Interval | None:
-        """The same in tokens, None where the model's input is none."""
+        """Tokens per second, as ``throughput``; None if the model's input is not token ids."""
         rates = [r for m in self.measurements if (r := m.tokens_per_s) is not None]
         return spread(rates) if rates else None
 
     @property
     def step_s(self) -> float:
-        """Mean seconds of a step in the first process, where it was taken apart."""
+        """Mean seconds of a step in the first process.
+
+        The other processes are left out, because the breakdown is of the first one too.
+        """
         return self.measurements[0].step_s
 
     @property
     def dtype(self) -> str:
-        """What most of the arithmetic runs in; torch lets convolutions use tf32 by default."""
+        """The data type of most of the arithmetic: "bf16", "fp16", "tf32" or "fp32".
+
+        The program's autocast comes first, then the precision knob. On CUDA, torch lets
+        convolutions use TF32 by default, so a model with some counts as "tf32".
+        """
         own = {"bfloat16": "bf16", "float16": "fp16"}.get(self.profile.program_autocast or "")
         if own or self.config.get("precision", "fp32") != "fp32":
             return own or str(self.config["precision"])
@@ -62,13 +77,19 @@ class MeasureReport:
 
     @property
     def roofline_share(self) -> float | None:
-        """Achieved over peak FLOP/s, None where either is unknown."""
+        """Achieved FLOP/s as a share of the GPU's peak for ``dtype``, 0 to 1.
+
+        None if the FLOPs of a step or the peak are unknown, as on a CPU.
+        """
         names = [gpu.name for gpu in self.hardware.gpus] if self.profile.device == "cuda" else []
         return roofline_share(self.breakdown.flops_per_step, self.step_s, names[:1], self.dtype)
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Why these figures may not be the last word, as sentences for the user."""
+        """Reasons to distrust these figures, one sentence each, for the user.
+
+        They come from the machine, from the windows and from the spread between processes.
+        """
         return (*self.machine_doubts, *dict.fromkeys(self._doubts()))
 
     def _doubts(self) -> Iterator[str]:

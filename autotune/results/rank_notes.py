@@ -1,4 +1,7 @@
-"""What training on several ranks costs and where its time goes, as sentences for the user; pure."""
+"""Rank notes: what communication costs and which rank is slow, as sentences for the user.
+
+Pure functions of the record.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,21 @@ from autotune.measurement.measurement import Measurement
 from autotune.program.config import Config
 from autotune.results.record import TrialRecord
 
-# Below these a word about it would be noise: what was seen to come and go between equal windows of
-# two ranks on a 2-core machine
+# Shares of a step. Imbalance below the first is not reported: that much was seen to come and go
+# between equal windows of two ranks on a 2-core machine.
 WORTH_A_WORD = 0.1
-MUCH = 0.3
+MUCH = 0.3  # above, communication gets advice and waiting for data is reported
 
 
 def parallel_notes(records: Sequence[TrialRecord], best: Config) -> tuple[str, ...]:
-    """Return what was seen of the ranks: of the best config's, or of the fastest that lost.
+    """Return what was seen of the ranks, one sentence each.
+
+    The sentences are about the best config if it trains on several ranks, else about the fastest
+    config that does, so that users learn why it lost. Empty if no config with ranks was measured.
 
     Args:
-        records: The trials.
-        best: The config that is recommended.
+        records: All trials.
+        best: The recommended config.
     """
     measured = [r for r in records if r.measurement is not None and r.measurement.ranks]
     own = [r for r in measured if r.config == best]

@@ -1,4 +1,8 @@
-"""What a run remembers of each trial and each confirmation process; stored in the study as JSON."""
+"""Record: what a run stores about each trial and each window of its confirmation.
+
+The study stores these dataclasses as JSON. Whoever renames a field must add the old name to
+``former_names``.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +20,20 @@ from autotune.program.lr import LrRule
 from autotune.program.profile import Profile
 from autotune.program.program import Program
 
-FORMAT = 3  # 2 had profiles in which nobody had looked whether a knob trains the same
+# Increased when older records lack something that is needed to go on with a search. Profiles of
+# format 2 do not say whether a knob changes what is trained.
+FORMAT = 3
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What the user asked for besides program and space.
+    """What the user requested besides the program and the search space.
 
     Attributes:
-        budget_s: Wall time for the whole search, confirmation included.
-        lr_rule: The rule that the user chose, None to follow the optimizer's family.
-        seed: Seeds the sampler.
-        fence: What keeps trials from changing the user's files.
+        budget_s: Wall time in seconds for the whole search, confirmation included.
+        lr_rule: The learning-rate rule that the user chose; None follows each optimizer's family.
+        seed: Seeds the sampler and other random choices.
+        fence: How trials are kept from changing the user's files.
     """
 
     budget_s: float
@@ -38,7 +44,16 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class SearchInfo:
-    """What a run is about; written once when it starts."""
+    """What a run is about; written once when it starts and never changed.
+
+    Attributes:
+        program: What is searched, with a fingerprint of its source.
+        space: The knobs and values that the user wants searched.
+        options: Budget, seed and the like.
+        hardware: The machine; measurements from another one do not count.
+        created: When the search started, in ISO 8601 (UTC).
+        format: Version of the record's format.
+    """
 
     program: Program
     space: SearchSpace
@@ -50,15 +65,18 @@ class SearchInfo:
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """One config measured on a rig, or why it was not.
+    """One config that was measured, or the reason why it was not.
 
     Attributes:
-        why: Why this config was tried.
-        measurement: The last window.
-        turns: Its throughput in each window, and the baseline's near in time.
+        config: The config, canonical.
+        why: Why it was tried, as users read it.
+        measurement: Its last window; None if the trial failed.
+        ending: How the trial failed; None if it was measured.
+        turns: Throughput of each of its windows, paired with the baseline's near in time.
         speedup: Over the baseline, from all turns; None without a measurement.
-        rig: Number of the rig it was measured on, None when no rig was needed.
-        cost_s: Wall time it took, starting a rig included.
+        rig: Number of the rig that was started last; None for a conflict that the sampler proposed,
+            for which no rig is needed.
+        cost_s: Wall time in seconds that the trial took, starting a rig included.
     """
 
     config: Config
@@ -72,19 +90,25 @@ class TrialRecord:
 
     @property
     def outcome(self) -> Outcome:
-        """How the trial ended."""
+        """How the trial ended; OK if it was measured."""
         return self.ending.outcome if self.ending is not None else Outcome.OK
 
 
 def gradients_sum(records: Iterable[TrialRecord]) -> bool | None:
-    """Return whether gradients grow with the batch, by what trials have seen; None if unknown."""
+    """Return whether gradients grow with the batch, as those of a loss that sums over samples do.
+
+    The first trial that saw a change of the batch decides; None if none did.
+    """
     seen = (r.measurement.effect for r in records if r.measurement is not None)
     signs = (effect.sums for effect in seen if effect is not None)
     return next((sign for sign in signs if sign is not None), None)
 
 
 class Side(StrEnum):
-    """Which config a process of the confirmation runs."""
+    """Which of the two compared configs a window of the confirmation ran.
+
+    The values are stored in the study.
+    """
 
     BASELINE = "baseline"
     WINNER = "winner"
@@ -92,7 +116,14 @@ class Side(StrEnum):
 
 @dataclass(frozen=True)
 class WindowRecord:
-    """One window of the confirmation; ``cost_s`` includes starting its process, if it did."""
+    """One window of the confirmation.
+
+    Attributes:
+        side: Baseline or winner.
+        config: The config that ran.
+        measurement: What the window measured.
+        cost_s: Wall time in seconds, including the start of its process if it was the first in it.
+    """
 
     side: Side
     config: Config
@@ -102,7 +133,15 @@ class WindowRecord:
 
 @dataclass(frozen=True)
 class Lease:
-    """The living process that works on a run; ids are reused, so its start time counts too."""
+    """The process that works on a run.
+
+    Process ids are reused, so the start time is part of a process's identity.
+
+    Attributes:
+        host: Host name.
+        pid: Process id on that host.
+        started: Start time of the process, in seconds since the epoch.
+    """
 
     host: str
     pid: int
@@ -111,12 +150,16 @@ class Lease:
 
 @dataclass(frozen=True)
 class BaselineInfo:
-    """What the untouched program gave: written once, after the first rig's first steps.
+    """What was learned from the untouched program.
+
+    It is written once the baseline was measured, and again with the breakdown.
 
     Attributes:
-        startup_s: Seconds from the rig's start to the end of its first, observed steps.
+        profile: What the program's first steps revealed.
+        startup_s: Seconds from the rig's start to the end of the first, observed steps.
         step_s: Seconds per step of the baseline.
-        breakdown: Where its step goes, and its ceilings; empty where there was no time for it.
+        breakdown: Where the time of a step goes, and upper bounds of its speed; empty if there was
+            no time to profile it.
     """
 
     profile: Profile

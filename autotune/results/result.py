@@ -1,4 +1,7 @@
-"""SearchResult: what a search found, as a pure function of its record."""
+"""SearchResult: what a search found, and what follows from it for the user.
+
+All figures and sentences are derived from the record, so a report can be written at any later time.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,19 @@ from autotune.results.bestfile import BestFile
 from autotune.results.rank_notes import parallel_notes
 from autotune.results.record import SearchInfo, TrialRecord
 
-ADVISE_WARMUP_ABOVE = 4
+ADVISE_WARMUP_ABOVE = 4  # growth of the batch above which learning-rate warm-up is recommended
 
 
 class Finding(StrEnum):
-    """How a search came out."""
+    """How a search came out.
+
+    - ``FASTER``: a config was confirmed to be faster than the baseline.
+    - ``NO_GAIN``: no config looked faster, or the confirmation did not show that it is; the
+      program's config stays the best one.
+    - ``UNCONFIRMED``: the search stopped before a claim was confirmed, or before any config but the
+      baseline was measured.
+    - ``NOTHING``: no config but the baseline could be measured.
+    """
 
     FASTER = "faster"
     NO_GAIN = "no significant gain"
@@ -39,24 +50,29 @@ class SearchResult:
     """What a search found.
 
     Attributes:
-        finding: Faster, no significant gain (the program's own config stays best), stopped before
-            a claim was confirmed or anything but the baseline measured, or no config but the
-            baseline could be measured.
+        finding: How the search came out.
         best: The config to use; the baseline unless a faster one was confirmed.
-        baseline: The program's own config.
-        candidate: The config that the confirmation was about, None when nothing looked faster.
+        baseline: The program's values of the knobs.
+        candidate: The config that the confirmation was about; None if nothing looked faster.
         speedup: Of ``best`` over ``baseline``, from fresh processes, with its 95 % interval.
-        candidate_speedup: Of ``candidate``: confirmed, or live when there was no confirmation.
-        one_process: The same in the only fresh process that there was, which confirms nothing; None
-            with several or none.
+        candidate_speedup: Of ``candidate``: confirmed, or live if there was no confirmation.
         throughput: Samples/s of ``baseline`` and ``best``: median and range of the windows.
-        memory: Peaks of ``baseline`` and ``best``.
-        losses: Last loss of the baseline's and the best's windows.
-        reason: Why there is no confirmation, empty when there is one.
-        untried: Values of restart knobs that there was no time for.
-        doubts: Why the confirmation is less sure than others, as sentences for the user.
-        rehearsals: What was found out about configs beyond their training loops.
-        has_batchnorm: The model has layers whose result depends on a batch as a whole.
+        memory: Peak memory of ``baseline`` and ``best``.
+        losses: Mean last loss of the windows of ``baseline`` and ``best``; None if not shown.
+        reason: Why there is no confirmation; empty if there is one.
+        untried: Values that need a fresh process and were never measured, as ``knob=value``.
+        doubts: Reasons to trust the confirmation less than others, as sentences for the user.
+        records: All trials in order; the first is the baseline.
+        head: What was searched, with which options, on which hardware.
+        setting: The program as written, against which configs are applied.
+        seconds: Wall time of the search, earlier sessions included.
+        processes: Number of processes that the search started.
+        run_dir: Directory of the search.
+        has_batchnorm: Whether the model has BatchNorm layers, which make the result of a sample
+            depend on the rest of its batch.
+        one_process: Speedup of ``candidate`` in the only fresh process there was time for, which
+            confirms nothing; else None.
+        rehearsals: What was found out about configs outside of their training loops.
     """
 
     finding: Finding
@@ -83,29 +99,42 @@ class SearchResult:
 
     @property
     def trials(self) -> list[dict[str, object]]:
-        """One flat row per trial, ready for ``pandas.DataFrame(result.trials)``."""
+        """One flat row per trial, for ``pandas.DataFrame(result.trials)``.
+
+        Times are in seconds, memory in bytes, throughput in samples per second. Values that a trial
+        has not measured are None.
+        """
         return [dict(_row(number, record)) for number, record in enumerate(self.records)]
 
     @property
     def has_measured_nothing(self) -> bool:
-        """The search wanted more than the baseline, and was kept from measuring it."""
+        """Whether the search set out to try configs but measured none besides the baseline.
+
+        The command then has a separate exit status, because "no gain" would be wrong.
+        """
         is_open = self.finding is Finding.UNCONFIRMED and self.candidate is None
         was_measured = any(record.measurement is not None for record in self.records[1:])
         return self.finding is Finding.NOTHING or (is_open and not was_measured)
 
     @property
     def changes(self) -> Mapping[str, KnobValue]:
-        """The knobs in which ``best`` differs from the baseline."""
+        """The knobs in which ``best`` differs from the baseline, with the values of ``best``."""
         return self.best.changes_from(self.baseline)
 
     @property
     def lr_factor(self) -> float:
-        """Factor on the learning rate of the first optimizer that ``best`` implies."""
+        """Factor on the learning rate of the first optimizer under ``best``.
+
+        1 if the batch stays, or if the program sets its batch and learning rate itself.
+        """
         return next((factor for _, _, factor in self._lr_factors), 1.0)
 
     @property
     def _lr_factors(self) -> list[tuple[str, LrRule, float]]:
-        """The program's optimizers, the rule of each, and the factor on its rate."""
+        """Name, rule and learning-rate factor of each of the program's optimizers.
+
+        Empty if the program reads the batch size from its config and adapts the rate itself.
+        """
         if "batch_size" in self.setting.program_knobs:
             return []
         chosen, sums = self.setting.lr_rule, bool(self.setting.sums)
@@ -120,35 +149,51 @@ class SearchResult:
 
     @property
     def global_batches(self) -> tuple[int | None, int | None]:
-        """Samples that make one optimizer step, in ``baseline`` and in ``best``."""
+        """Samples in one optimizer step of ``baseline`` and of ``best``, over all ranks.
+
+        None if the batch size is not known.
+        """
         return global_batch(self.baseline), global_batch(self.best)
 
     @property
     def has_ranks(self) -> bool:
-        """``best`` trains in ranks that a launcher starts."""
+        """Whether ``best`` trains in ranks that torchrun starts.
+
+        This is so if ``best`` contains such a strategy, or if the user's command line starts ranks.
+        """
         plan = LaunchPlan((), ".", ranks=self.head.program.ranks)
         return launch_plan_for(replace(self.setting, config=self.best), plan).ranks is not None
 
     @property
     def parallel_notes(self) -> tuple[str, ...]:
-        """Where the time of several ranks goes, as sentences; empty where none were measured."""
+        """Where the time of several ranks goes, as sentences; empty if none were measured."""
         return parallel_notes(self.records, self.best)
 
     @property
     def rehearsal_notes(self) -> tuple[str, ...]:
-        """What ``best`` came through after its training loop, and what others did not."""
+        """What the rehearsals found, as sentences for the user.
+
+        First what ``best`` passed after its training loop, then which other configs failed there.
+        """
         own = note(self.rehearsals, self.best) if self.changes else ""
         return (*([own] if own else []), *blames(self.rehearsals))
 
     @property
     def batch_growth(self) -> float:
-        """How many times the samples of the program's own step a step of ``best`` has."""
+        """Ratio of the global batches, ``best`` to baseline.
+
+        Ranks count unless the program distributes itself: what they do to its batch is not known.
+        """
         counts_ranks = not self.setting.distributes_itself
         return batch_growth(self.baseline, self.best, counts_ranks=counts_ranks)
 
     @property
     def compilation(self) -> Compilation | None:
-        """What compiling costs a run of ``best`` when nothing is cached; None without compiling."""
+        """What compiling costs a run of ``best`` with an empty cache; None if it does not compile.
+
+        The slowest compilation of any trial in the same mode is taken, because later ones reuse the
+        cache that the run's rigs share.
+        """
         if self.best.get("compile", "off") == "off":
             return None
         seen = [
@@ -161,7 +206,10 @@ class SearchResult:
 
     @property
     def break_even_steps(self) -> int | None:
-        """Steps of ``best`` after which it has caught up with the baseline, compiling included."""
+        """Steps of ``best`` after which its speed has made up for the time spent compiling.
+
+        None if it does not compile or is not faster than the baseline.
+        """
         compilation, (before, after) = self.compilation, self.throughput
         if compilation is None or after.estimate <= before.estimate:
             return None
@@ -178,7 +226,10 @@ class SearchResult:
 
     @property
     def steps_note(self) -> str:
-        """What other samples in a step mean where steps are fixed; empty where none were tried."""
+        """For a program with a fixed number of steps: what larger steps do to the whole run.
+
+        Empty for other programs, and if no config changed the number of samples in a step.
+        """
         if not self.setting.bounded_by_steps:
             return ""
         seen = [(r, r.measurement) for r in self.records if r.measurement is not None]
@@ -199,7 +250,11 @@ class SearchResult:
 
     @property
     def learning_note(self) -> str:
-        """What the best config means for learning, as sentences for the user."""
+        """What ``best`` changes about learning, as sentences for the user.
+
+        It covers the batch, the learning rates, BatchNorm and flags whose meaning autotune does not
+        know.
+        """
         return self._batch_note + self._own_flags_note
 
     @property
@@ -224,7 +279,7 @@ class SearchResult:
 
     @property
     def _rates_note(self) -> str:
-        """What becomes of the learning rates, as the part of a sentence."""
+        """What happens to the learning rates, as the second half of a sentence."""
         scaled = {
             f"{name} is multiplied by {factor:.3g} ({rule} rule)": None
             for name, rule, factor in self._lr_factors
@@ -261,13 +316,19 @@ class SearchResult:
         return note
 
     def save(self, path: str | Path) -> Path:
-        """Write best.yaml to *path* and return it."""
+        """Write best.yaml to *path* and return the path.
+
+        An existing file is replaced; missing folders are created.
+        """
         path = Path(path)
         self.best_file().write(path)
         return path
 
     def best_file(self) -> BestFile:
-        """Return the content of best.yaml."""
+        """Return the content of best.yaml.
+
+        Figures are rounded for readers; ``config`` and ``baseline`` are exact.
+        """
         hardware = self.head.hardware
         compilation = self.compilation
         sides = ("baseline", "best")

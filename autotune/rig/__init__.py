@@ -1,4 +1,6 @@
-"""Rig: the parent's handle on one live copy of the program; every way it can end is an Ending.
+"""The parent's side of a rig: one live copy of the user's program, started to be measured.
 
-This room never imports torch: a CUDA context in the parent would take memory from the program.
+A rig is started, asked for measurements over a socket, and ended together with everything that it
+started. Every way in which it can end is an ``Ending``. This room never imports torch, because a
+CUDA context in the parent process would take GPU memory away from the program that is measured.
 """

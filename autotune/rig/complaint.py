@@ -1,4 +1,4 @@
-"""What the user reads of a program that failed as it is written, by whose fault it is."""
+"""The error text for a program that fails as it is written, worded by whose fault that is."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from typing import assert_never
 
 from autotune.measurement.outcome import Cause, Ending
 
+# A report of a defect needs the versions of these.
 PACKAGES = ("autotune-torch", "torch")
 
 
 def complaint(name: str, ending: Ending) -> str:
-    """Return what to say; only evidence lets it name somebody.
+    """Return the message for a program that failed before autotune changed anything.
+
+    The message blames the program or autotune only if a second start, without autotune's hooks,
+    showed which of the two is the cause (``Ending.cause``). Otherwise it says that this is unclear
+    and how the user can find out.
 
     Args:
-        name: The program's.
-        ending: How it ended before anything was changed.
+        name: The program's short name, with which the message begins.
+        ending: How the program ended under its own, unchanged config.
     """
     match ending.cause:
         case Cause.PROGRAM:
@@ -32,7 +37,7 @@ def complaint(name: str, ending: Ending) -> str:
                 f"does there, and these versions: {_versions()}."
             )
         case Cause.INPUT:
-            mend = "Nobody types in a trial: give it the answer by a flag, a file or a variable."
+            mend = "Nobody can type in a trial: pass the answer by a flag, a file or a variable."
             return (
                 f"{name} cannot be measured: {ending.reason}\n{_sentence(ending.evidence) or mend}"
             )
@@ -47,15 +52,17 @@ def complaint(name: str, ending: Ending) -> str:
 
 
 def _sentence(clause: str) -> str:
+    """Return a clause as a sentence followed by a space; nothing for an empty clause."""
     return f"{clause[:1].upper()}{clause[1:]}. " if clause else ""
 
 
 def _versions() -> str:
+    """Return the versions that a defect report needs: autotune, torch and Python."""
     return ", ".join([*filter(None, map(_version, PACKAGES)), f"python {python_version()}"])
 
 
 def _version(package: str) -> str:
     try:
         return f"{package} {version(package)}"
-    except PackageNotFoundError:  # a checkout on the import path
+    except PackageNotFoundError:  # autotune is imported from a checkout that is not installed
         return ""

@@ -1,8 +1,11 @@
-"""How a rig ended: its exception, exit code and log become an Outcome and one line for the user.
+"""Classify how a rig ended: turn its exception, exit code and log into an ``Ending``.
 
-Covered: every spelling of out-of-memory that PyTorch, CUDA, HIP and Python use; kills by the
-kernel; shared memory; the program's own exceptions. Not covered: a program that catches its own
-out-of-memory error and goes on.
+An ``Ending`` holds an outcome and one line for the user. Only the exception and the exit code
+decide; the log is quoted but never searched, because programs that train well print "error" too.
+
+Covered: every spelling of out-of-memory that PyTorch, CUDA, HIP and Python use; processes that the
+kernel kills; shared memory that is too small; exceptions of the program. Not covered: a program
+that catches its own out-of-memory error and goes on.
 """
 
 from __future__ import annotations
@@ -36,34 +39,38 @@ SHARED_MEMORY = re.compile(
 )
 LOADER_WORKER_KILLED = re.compile(r"DataLoader worker .* killed by signal: Killed")
 
-# What torch's env:// rendezvous and a script's own os.environ say without torchrun
+# The names that appear in the error if a script needs torchrun and is started without it: torch's
+# env:// rendezvous and a script's own os.environ["RANK"] both name the missing variable.
 WANTS_LAUNCHER = re.compile(r"\b(LOCAL_)?(RANK|WORLD_SIZE)\b|\bMASTER_(ADDR|PORT)\b")
 
-# The name of the error in inside/ranks/forks.py
+# Known by name: the class is in inside/ranks/forks.py, and this room may not import inside/.
 TRAINS_IN_FORKS = re.compile(r"\bForkTrainingError\b")
 FORKS_MEND = (
-    "it trains in processes that it forks itself (os.fork, multiprocessing), or in several that it "
-    "starts, and only ranks of one training can be measured. Start them by "
-    "torch.multiprocessing.spawn(), or search a script that trains in one process; autotune starts "
-    "several itself: --tune strategy,world_size"
+    "it trains in processes that it forks itself (os.fork, multiprocessing), or in several that do "
+    "not train together, and neither can be measured. Start the ranks of one training by "
+    "torch.multiprocessing.spawn(), or search a script that trains in one process; autotune can "
+    "start several ranks of it: --tune strategy,world_size"
 )
 
-# How a program ends that gets no answer: input(), getpass and click.prompt() raise these
+# What input(), getpass (EOFError) and click.prompt() (Abort) raise if nobody answers
 NO_ANSWER = re.compile(r"(\w+\.)*(EOFError|Abort)\b")
-ASKED_S = 1.0  # before its end: a program that gets no answer and ends by its own word is quick
+# A program that checks the answer itself and exits does so at once. So an exit this soon after it
+# read its input counts as caused by the missing answer.
+ASKED_S = 1.0
 
-# In what is said of a program whose training no step was seen of (inside/seams/by_hand.py)
+# Part of the sentence that inside/seams/by_hand.py sends if it saw training but no step.
 UNSEEN = "a step is seen where"
 
-# What a fence answers where it cannot let a trial write: EROFS, EOVERFLOW (another owner's file),
-# EXDEV, and Landlock's EACCES and EPERM
+# The errors of a write that a fence refuses. Overlays give EROFS (30), EOVERFLOW (75, the file of
+# another owner) and EXDEV (18); Landlock gives EACCES (13) and EPERM (1).
 FENCED_OFF = re.compile(
     r"\[Errno (30|75|18|13|1)\]|\[Errno 28\] autotune|Read-only file system|readonly database"
     r"|Value too large for defined"
 )
 
-# Of one run: three tell which loaders train, four are observed, one is left out, and the next one
-# counts. The last ends where a batch is asked for that is not there, if it is.
+# How many steps one run of a program must make: three show which loaders train, four are observed,
+# one is discarded, and the next one counts. A step ends only when the program requests the next
+# batch, and after its last step the program may request none: one more.
 MIN_STEPS = 10
 
 SHM_MEND = (
@@ -73,7 +80,13 @@ SHM_MEND = (
 
 
 def from_exception(ended: Ended) -> Ending:
-    """Return the ending of a program that came to its own end."""
+    """Return the ending of a program whose rig could still report how it ended.
+
+    That is a program that returned, called ``sys.exit()`` without an error, or raised. Without an
+    exception the outcome is ``RAN_OUT``. Errors about memory are recognised by their message, and
+    every other exception is ``CRASHED``, with the first line of its text (up to 300 characters) as
+    the reason.
+    """
     return replace(
         _from_exception(ended),
         steps=ended.steps,
@@ -90,6 +103,7 @@ def _from_exception(ended: Ended) -> Ending:
     if TRAINS_IN_FORKS.search(text):
         return Ending(Outcome.CRASHED, FORKS_MEND)
     first = text.splitlines()[0][:300]
+    # Shared memory comes first: its errors may end with "Cannot allocate memory", as host memory's.
     for pattern, outcome, line in (
         (SHARED_MEMORY, Outcome.SHARED_MEMORY, SHM_MEND),
         (DEVICE_MEMORY, Outcome.OUT_OF_MEMORY, "the device ran out of memory"),
@@ -106,9 +120,16 @@ def _from_exception(ended: Ended) -> Ending:
 
 
 def having_asked(ending: Ending, ago_s: float, prompt: str) -> Ending:
-    """Return the ending of a program that read its input some time before: by that, if by any.
+    """Return the ending of a program that had read its standard input, with that as the cause.
 
-    Nobody answers a trial: a program that needs an answer ends by an EOFError, or by its own word.
+    A trial's input is empty, so a program that needs an answer raises ``EOFError``, or it checks
+    the answer itself and exits. An ending that looks otherwise is returned unchanged: one that is
+    not a crash, or another exception more than ``ASKED_S`` after the program read its input.
+
+    Args:
+        ending: How the program ended.
+        ago_s: Seconds between the last read of the input and now.
+        prompt: The line that the program had printed last; empty if unknown.
     """
     at_end = NO_ANSWER.match(ending.reason) is not None or ago_s < ASKED_S
     if ending.outcome is not Outcome.CRASHED or not at_end:
@@ -121,18 +142,21 @@ def having_asked(ending: Ending, ago_s: float, prompt: str) -> Ending:
 def from_ranks(
     words: Sequence[Ended], codes: Mapping[int, int], exit_code: int | None, log_tail: str
 ) -> Ending:
-    """Return the ending of a program by what its ranks said, and how those ended that did not.
+    """Return the ending of a program from the reports and exit codes of all its ranks.
 
-    A rank that dies takes the others with it: their collectives fail. So one that was killed
-    without a word is the cause, and else the one that spoke first.
+    If one rank dies, the others fail too, because their collectives do. The cause is therefore a
+    rank that a signal or exit code ended before it could report; without one, the rank that
+    reported first.
 
     Args:
-        words: Last words, of one process alone at most one.
-        codes: Exit codes of ranks that failed, by rank.
-        exit_code: Of the process that was started, None when it has not ended.
-        log_tail: What was printed last.
+        words: Final messages of the ranks; at most one for a program of a single process.
+        codes: Exit codes of the ranks that failed, by rank; negative codes are signals.
+        exit_code: Exit code of the process that autotune started; None if it still runs.
+        log_tail: The end of what the program printed, shown where there is no traceback.
     """
     silent = {r: c for r, c in codes.items() if r not in {w.rank for w in words}}
+    # Launchers, torch.multiprocessing.spawn() among them, end the other ranks by SIGTERM: that is a
+    # consequence of the failure, not its cause.
     killed = {r: c for r, c in silent.items() if c not in {0, -signal.SIGTERM}}
     if killed:
         rank, code = next(iter(sorted(killed.items())))
@@ -141,24 +165,31 @@ def from_ranks(
     if words:
         return from_exception(min(words, key=lambda word: word.at_s))
     if exit_code is None:
-        return Ending(Outcome.CRASHED, "the rig closed its wire", log_tail)
+        return Ending(Outcome.CRASHED, "it closed its connection to autotune", log_tail)
     return from_exit_code(exit_code, log_tail)
 
 
 def left_words(folder: Path) -> list[Ended]:
-    """Return the last words that processes left which do not talk to the parent."""
+    """Return the final messages of processes that have no connection to the parent.
+
+    Other ranks, and processes that the program starts, write theirs to a file of the rig's folder.
+
+    Args:
+        folder: The rig's folder. Files named ``.part``, which are not complete, are skipped.
+    """
     paths = [path for path in folder.glob("ended-*") if path.suffix != ".part"]
     return [e for path in paths if isinstance(e := decode(path.read_bytes()), Ended)]
 
 
 def started_words(word: Ended | None, folder: Path) -> list[Ended]:
-    """Return the last words of a rig whose program may have started its ranks itself.
+    """Return the final messages of a rig whose program may have started ranks itself.
 
-    What went wrong in the first process after all that it started ended well is its own word.
+    If the first process fails after all the processes that it started ended well, the error is
+    its own: then only its message is returned.
 
     Args:
-        word: Of the first process, None where it had none.
-        folder: Where those that the program started leave theirs.
+        word: Final message of the first process; None if it sent none.
+        folder: Folder in which processes that the program started leave their messages.
     """
     left = left_words(folder)
     if word is None or (word.exception and not any(other.exception for other in left)):
@@ -167,7 +198,10 @@ def started_words(word: Ended | None, folder: Path) -> list[Ended]:
 
 
 def exit_codes(path: Path) -> dict[int, int]:
-    """Return what the launcher noted of ranks that failed, nothing where none did."""
+    """Return the exit codes of failed ranks, by rank, from the launcher's file.
+
+    Empty if there is no file, because none failed so far. Negative codes are signals.
+    """
     try:
         noted = json.loads(path.read_text(encoding="utf-8"))
     except OSError:
@@ -176,7 +210,15 @@ def exit_codes(path: Path) -> dict[int, int]:
 
 
 def from_exit_code(code: int, log_tail: str) -> Ending:
-    """Return the ending of a rig that died without a word; negative codes are signals."""
+    """Return the ending of a rig that died before it could report.
+
+    SIGKILL counts as host memory, because the kernel's out-of-memory killer sends it; SIGBUS counts
+    as shared memory, because writing to a full ``/dev/shm`` raises it.
+
+    Args:
+        code: Exit code as ``subprocess`` gives it: a negative number is a signal.
+        log_tail: The end of what the program printed, which takes the place of a traceback.
+    """
     if code >= 0:
         return Ending(Outcome.CRASHED, f"the process exited with code {code}", log_tail)
     number = -code
@@ -196,21 +238,33 @@ def from_exit_code(code: int, log_tail: str) -> Ending:
 
 
 def is_settled(program: Program, ending: Ending) -> bool:
-    """Tell whether it is clear what a program that failed wants: no other start tells more."""
+    """Tell whether the cause of a failure is certain, so that another start would show no more.
+
+    True for a program that trains in forked processes, and for one that needs a launcher.
+    """
     return ending.reason == FORKS_MEND or _wants_launcher(program, ending)
 
 
 def is_fenced_off(ending: Ending) -> bool:
-    """Tell whether a program may have failed because a fence let it not write."""
+    """Tell whether a program may have failed because a fence refused a write.
+
+    The errors are the kernel's ordinary ones, so the program may also fail this way without a
+    fence; the message to the user says both.
+    """
     return FENCED_OFF.search(ending.reason) is not None
 
 
 def _wants_launcher(program: Program, ending: Ending) -> bool:
+    """Tell whether a program failed because no launcher set the variables that ranks read."""
     return program.ranks is None and WANTS_LAUNCHER.search(ending.reason) is not None
 
 
 def program_error(program: Program, ending: Ending) -> ProgramError:
-    """Return the error for a program that fails, or does not train, as it is written."""
+    """Return the error to raise for a program that fails, or does not train, as it is written.
+
+    Without a baseline there is nothing to compare with, so the search, or the command, ends. The
+    message says what is wrong and what to do; the program's traceback goes along with it.
+    """
     if ending.reason == FORKS_MEND:
         return ProgramError(f"{program.name} cannot be searched: {FORKS_MEND}")
     return ProgramError(_complaint(program, ending), ending.program_traceback)
@@ -231,10 +285,10 @@ def _complaint(program: Program, ending: Ending) -> str:
                 "Make its batch or its model smaller first."
             )
         case Outcome.HUNG:
-            return f"{name} stands still: {ending.reason}. Its last output is above."
+            return f"{name} hangs: {ending.reason}. Its last output is above."
         case Outcome.SCRATCH_FULL:
             return (
-                f"{name} writes more than its trials may: {ending.reason}. Allow more by "
+                f"{name} writes more than a trial may: {ending.reason}. Allow more with "
                 "--max-scratch 20G, or name a larger disk: --scratch-dir FOLDER."
             )
         case _:
@@ -242,7 +296,7 @@ def _complaint(program: Program, ending: Ending) -> str:
 
 
 def _mend(ending: Ending) -> str:
-    """What to do about a program that made too few steps, or none that can be seen."""
+    """Return what to do about a program that made too few steps, or none that could be seen."""
     if UNSEEN in ending.reason:
         return (
             ". Have an optimizer of torch.optim make the updates, or write them in place: "
@@ -258,13 +312,13 @@ def _complaint_of_error(program: Program, ending: Ending) -> str:
     name = program.name
     if is_fenced_off(ending):
         return (
-            f"{name} ended where it writes: {ending.reason}. If it does that without autotune "
-            "too, mend it first. If not, the fence around trials cannot let it write there: "
+            f"{name} failed when it wrote a file: {ending.reason}. If that happens without "
+            "autotune too, mend it first. If not, the fence around trials forbids that write: "
             "write below the working directory or a folder of yours, or try --fence landlock."
         )
     if _wants_launcher(program, ending):
         return (
             f"{name} wants to be started by a launcher ({ending.reason}). Say how many ranks "
-            f"it takes: autotune search --nproc-per-node 2 {program}"
+            f"to start: autotune search --nproc-per-node 2 {program}"
         )
     return complaint(name, ending)

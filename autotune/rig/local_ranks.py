@@ -1,13 +1,15 @@
-"""``python -m autotune.rig.local_ranks --ranks 2 -- COMMAND``: starts the ranks of one machine.
+"""``python -m autotune.rig.local_ranks --ranks 2 -- COMMAND`` starts the ranks of one machine.
 
-Each rank runs the command with the environment that torchrun documents, in a session of its own.
-They meet on the loopback interface alone: the socket at which they do is opened here, and the first
-rank inherits it and serves their store. A key of the run signs what they tell each other there.
+It replaces torchrun on a single machine, because torchrun's rendezvous listens on the network and
+exchanges pickles. Each rank runs the command in a new session, with the environment that torchrun
+documents. The ranks share a key-value store on the loopback interface: this process opens the
+listening socket, and rank 0 inherits it and serves the store. Messages between the ranks are
+signed with a key that is drawn for each launch.
 
-Covered: other machines, which can connect to nothing; ranks that fail, which end the others; our
-own end, whatever way. Not covered: other users of this machine can connect to the store, but hold
-no key; several nodes, which meet by torchrun; a process that a rank moved to a session of its own
-and that outlives it.
+Covered: other machines cannot connect; if one rank fails, the others are ended; if this launcher
+ends, by SIGKILL too, the ranks end with it. Not covered: other users of this machine can connect to
+the store, but do not have the key; several nodes, for which torchrun is used; a process that a rank
+moved to another session and that outlives the rank.
 """
 
 from __future__ import annotations
@@ -31,27 +33,30 @@ from time import monotonic
 from autotune.rig import processes
 
 LOOPBACK = "127.0.0.1"
-OURS = "AUTOTUNE_RANKS_"  # how the names of our own variables begin
-KEY = f"{OURS}KEY"  # signs what the ranks tell each other
-LISTENER = f"{OURS}LISTENER"  # the socket at which they meet, for the first one
-OTHERS = f"{OURS}OTHERS"  # a pipe that closes when the others have ended, for the first one
+OURS = "AUTOTUNE_RANKS_"  # prefix of the variables by which this launcher talks to its ranks
+KEY = f"{OURS}KEY"  # secret that signs the messages between the ranks
+LISTENER = f"{OURS}LISTENER"  # for rank 0: file descriptor of the store's listening socket
+OTHERS = f"{OURS}OTHERS"  # for rank 0: a pipe that closes when all other ranks have ended
 SLURM_TASKS = "SLURM_STEP_NUM_TASKS"
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-GRACE_S = 3.0  # for ranks beside one that failed: the parent of a rig waits 5 s in all
-SIGNALLED_GRACE_S = 30.0  # to save a checkpoint after a signal, as torchrun's; a second one ends it
+GRACE_S = 3.0  # for the other ranks when one failed; must stay below LAUNCHER_S of rig.py, 5 s
+# After a signal to the launcher the ranks get this long to save a checkpoint, as under torchrun. A
+# second signal ends them at once.
+SIGNALLED_GRACE_S = 30.0
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What is started.
+    """The parsed command line: what to start, and how often.
 
     Attributes:
-        ranks: How many.
-        command: What each of them runs.
-        codes: Where the exit codes of ranks that failed are noted, by rank, as JSON.
-        pass_fds: Open files that the first rank inherits.
+        ranks: Number of ranks, at least 1.
+        command: Command line that each rank runs.
+        codes: JSON file to which the exit codes of failed ranks are written, by rank. None prints
+            them on stderr instead.
+        pass_fds: File descriptors that rank 0 inherits, such as the wire to the parent.
     """
 
     ranks: int
@@ -61,7 +66,11 @@ class Launch:
 
 
 def parsed(arguments: Sequence[str]) -> Launch:
-    """Return what a command line asks for."""
+    """Parse the launcher's command line; everything after the first ``--`` is the ranks' command.
+
+    Raises:
+        SystemExit: when the command is missing or an option is invalid, as argparse does.
+    """
     parser = argparse.ArgumentParser(prog="python -m autotune.rig.local_ranks")
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--codes", type=Path)
@@ -77,11 +86,19 @@ def parsed(arguments: Sequence[str]) -> Launch:
 
 
 def environment_of(rank: int, ranks: int, port: int, run_id: str, key: str) -> dict[str, str]:
-    """Return what a rank finds in its environment.
+    """Return the environment variables that a rank gets in addition to the launcher's.
 
     Source: "Environment Variables" in the documentation of torch.distributed.run, and worker_env
-    of torch.distributed.elastic.agent.server.local_elastic_agent. That the store is the agent's
-    keeps a program's own init_process_group() from opening another.
+    of torch.distributed.elastic.agent.server.local_elastic_agent. ``TORCHELASTIC_USE_AGENT_STORE``
+    says that a store already exists, so that the program's ``init_process_group()`` does not try
+    to open a second one at the same port.
+
+    Args:
+        rank: Number of the rank, from 0.
+        ranks: Number of ranks in all.
+        port: Port of the store on the loopback interface.
+        run_id: Name of this launch, as torchrun's ``--rdzv-id``.
+        key: Secret that signs the messages between the ranks.
     """
     numbers = {f"{scope}RANK": str(rank) for scope in ("", "LOCAL_", "ROLE_")}
     sizes = {f"{scope}WORLD_SIZE": str(ranks) for scope in ("", "LOCAL_", "ROLE_")}
@@ -105,8 +122,10 @@ def environment_of(rank: int, ranks: int, port: int, run_id: str, key: str) -> d
 
 
 def _slurm(rank: int, ranks: int) -> dict[str, str]:
-    """Return what srun tells each task, where this launcher stands for one.
+    """Return the variables by which srun tells tasks apart, for ranks that replace its tasks.
 
+    Empty unless the SLURM step has the same number of tasks as there are ranks, and more than one.
+    Programs that take their rank from SLURM would otherwise all read this launcher's own number.
     Source: the output environment variables of ``srun``.
     """
     if os.environ.get(SLURM_TASKS) != str(ranks) or ranks == 1:
@@ -115,17 +134,24 @@ def _slurm(rank: int, ranks: int) -> dict[str, str]:
 
 
 class Ranks:
-    """The ranks of a launch, in the order of their numbers.
+    """The running ranks of a launch, in the order of their numbers.
+
+    Making the object starts them; if one cannot be started, those before it are ended again.
 
     Args:
-        launch: What is started.
-        signals: That this process gets.
+        launch: What to start.
+        signals: The signals that this process receives; they cut a wait short.
+
+    Raises:
+        OSError: when the command cannot be started.
     """
 
     def __init__(self, launch: Launch, signals: Signals) -> None:
         self._signals = signals
         self._started: list[subprocess.Popen[bytes]] = []
-        self._told, self._alone = os.pipe()  # the first rank reads its end when it is alone
+        # Rank 0 serves the store and may only end after the others, which still read from it. It
+        # waits for the end of this pipe, which is closed here once rank 0 is the last.
+        self._told, self._alone = os.pipe()
         run_id, key = secrets.token_hex(8), secrets.token_hex(32)
         with socket.create_server((LOOPBACK, 0), backlog=1024) as listener:
             fds = (listener.fileno(), self._told, *launch.pass_fds)
@@ -155,7 +181,10 @@ class Ranks:
         self._started.append(process)
 
     def codes(self) -> list[int | None]:
-        """Return their exit codes, None of those that run; the first one learns that it is last."""
+        """Return the exit codes of all ranks; None for each one that still runs.
+
+        As soon as all others have ended, rank 0 is told, so that it stops serving their store.
+        """
         codes = [process.poll() for process in self._started]
         if None not in codes[1:] and self._alone >= 0:
             os.close(self._alone)
@@ -163,9 +192,14 @@ class Ranks:
         return codes
 
     def end(self, number: int, grace_s: float) -> None:
-        """End those that run, by a signal, and after some time, or a second signal, at once."""
+        """Send a signal to the running ranks, wait, and kill whatever is left of them.
+
+        Args:
+            number: The signal to send.
+            grace_s: How long to wait; a second signal to this process ends the wait at once.
+        """
         for process in self._started:
-            process.send_signal(number)  # does nothing where it has ended
+            process.send_signal(number)  # does nothing if the process has ended
         until = monotonic() + grace_s
         while None in self.codes() and (left_s := until - monotonic()) > 0:
             if self._signals.wait(left_s):
@@ -175,7 +209,11 @@ class Ranks:
 
 
 class Signals:
-    """The signals that this process gets, none of which is missed between two looks."""
+    """Collects the signals that this process receives, without losing any between two waits.
+
+    Python's wake-up descriptor writes the number of each signal into a pipe, so a signal that
+    arrives before ``wait()`` is called is still found there.
+    """
 
     def __init__(self) -> None:
         self._came, written = os.pipe()
@@ -183,11 +221,19 @@ class Signals:
         signal.set_wakeup_fd(written, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _wake)
         for number in ENDING:
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup wants it ignored
+            # nohup starts programs with SIGHUP ignored, and it must stay ignored.
+            if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, _wake)
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait for a signal; return its number if it asks us to end, None for any other."""
+        """Wait for a signal; return its number if it asks this process to end.
+
+        Args:
+            timeout_s: How long to wait; None waits without limit.
+
+        Returns:
+            SIGTERM, SIGINT or SIGHUP; None after any other signal (SIGCHLD) or the time-out.
+        """
         if not select.select([self._came], [], [], timeout_s)[0]:
             return None
         came = os.read(self._came, 4096)
@@ -195,7 +241,12 @@ class Signals:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Start ranks and wait for their end; return 0 when all end with 0."""
+    """Start the ranks and wait for all of them.
+
+    Returns:
+        0 if all ranks exit with 0, 1 if one fails, 128 plus the number of the signal that ended
+        this launcher.
+    """
     launch = parsed(arguments)
     signals = Signals()
     ranks = Ranks(launch, signals)
@@ -213,10 +264,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _note(failed: dict[int, int], path: Path | None) -> None:
-    """Say which ranks failed first, negative codes being signals."""
+    """Write the exit codes of the ranks that failed first to the file, or to stderr without one.
+
+    The file is replaced in one step, because the parent may read it at any time.
+    """
     if path is not None:
         part = path.with_name(f"{path.name}.part")
-        with suppress(OSError):  # who wanted to know has gone, and its folder
+        with suppress(OSError):  # the rig that wanted to know has ended, and removed its folder
             part.write_text(json.dumps(failed), encoding="utf-8")
             part.replace(path)
         return
@@ -226,15 +280,23 @@ def _note(failed: dict[int, int], path: Path | None) -> None:
 
 
 def _without_ours(environment: os._Environ[str]) -> dict[str, str]:
+    """Return an environment without the variables that an outer launch set for its ranks."""
     return {name: value for name, value in environment.items() if not name.startswith(OURS)}
 
 
 def _wake(*_: object) -> None:
-    """Take a signal whose number the wake-up file already has."""
+    """Handle a signal by doing nothing: its number is already in the wake-up pipe.
+
+    A handler is needed all the same, because Python writes only handled signals to that pipe.
+    """
 
 
 def _end_with_launcher() -> None:
-    """In a rank that begins: end when the launcher is killed and can end nothing any more."""
+    """Have the kernel kill this rank when the launcher dies.
+
+    Runs in the rank between fork and exec. A launcher that is killed by SIGKILL cannot end its
+    ranks itself.
+    """
     with suppress(AttributeError, OSError):  # a C library without prctl()
         ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL)
 

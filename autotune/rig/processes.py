@@ -1,4 +1,9 @@
-"""Starting a process in a session of its own, and ending it with all that it started."""
+"""Start a process in a new session, and end it together with everything that it started.
+
+A training program starts loader workers, ranks, trackers and daemons, which may leave its process
+group, its session, or both. Only processes that are provably the program's are signalled: by id,
+session, environment or mount namespace, never by name.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +19,18 @@ import psutil
 from autotune.program.program import LaunchPlan
 from autotune.rig import terminal
 
-REAP_S = 2.0
+REAP_S = 2.0  # the wait for a killed process; the kernel may hold it longer, as during disk access
 
 
 def start(
     plan: LaunchPlan, log: Path, own_terminal: terminal.Terminal | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a process; a Ctrl-C in our terminal does not reach it.
+    """Start a process in a new session, so that Ctrl-C in autotune's terminal does not reach it.
 
     Args:
-        plan: What is started.
-        log: Where its output goes; its input is empty.
-        own_terminal: A terminal for its input and output instead, which writes the log itself.
+        plan: Command line, working directory, environment and inherited files.
+        log: File to which standard output and error are appended; standard input is empty.
+        own_terminal: Pseudo-terminal to use for input and output instead; it writes the log.
     """
     with log.open("ab") as output:
         variables = terminal.variables(os.environ) if own_terminal is not None else {}
@@ -47,19 +52,20 @@ def end_tree(
     mark: tuple[str, str] | None = None,
     mounts: OwnMounts | None = None,
 ) -> None:
-    """End a process that ``start()`` started, its descendants, and what is left of its session.
+    """End a process that ``start()`` started, together with everything that it started.
 
-    Descendants are listed before anything is signalled: a dead parent hides its children. Only ids
-    from that list, from the session that we opened, and of processes that carry our mark are
-    touched, never names. torchrun opens a session for each rank: what a dead rank leaves behind is
-    found by the mark alone.
+    The process itself gets SIGTERM and some time; everything else is killed. Descendants are listed
+    first, because the kernel gives the children of a dead process another parent. Processes that
+    are no longer descendants are found by their session, mark or mount namespace. A launcher opens
+    a session for each rank, so what a dead rank leaves behind is found only by the mark.
 
     Args:
-        process: What ``start()`` returned.
-        grace_s: How long it may take to end by itself.
-        mark: An environment variable, with its value, that nothing else has.
-        mounts: The mount namespace that it had to itself: a daemon may leave its session and its
-            environment, but not that. None without one.
+        process: What ``start()`` returned; it may have ended already.
+        grace_s: Seconds between SIGTERM and SIGKILL.
+        mark: Name and value of an environment variable that no other process has.
+        mounts: The mount namespace that only this process and its descendants are in. A daemon can
+            leave its session and clear its environment, but cannot leave the namespace. None if
+            the process shares autotune's.
     """
     tree = _descendants(process.pid)
     if process.poll() is None:
@@ -74,15 +80,20 @@ def end_tree(
 
 
 class OwnMounts:
-    """The mount namespace that a process has to itself.
+    """A mount namespace of the program's, by which its processes are found.
 
-    It is held open: the kernel gives the number of a namespace that nobody holds to the next one,
-    which may be another search's, or a container's.
+    An open file keeps the namespace in existence until ``close()``. Without it the kernel would
+    reuse the namespace's number for the next one, which may belong to another search or to a
+    container, whose processes would then be killed.
     """
 
     @classmethod
     def of(cls, pid: int) -> OwnMounts | None:
-        """Return a process's mount namespace; None if it is ours, or cannot be seen."""
+        """Return the mount namespace of a process.
+
+        None if the process shares autotune's namespace, in which all processes of the machine
+        would match, or if its namespace cannot be read.
+        """
         try:
             held = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY)
         except OSError:
@@ -97,18 +108,19 @@ class OwnMounts:
         self._held = held
 
     def hold(self, pid: int) -> bool:
-        """Whether a process lies in this namespace."""
+        """Tell whether a process is in this namespace; False if it has ended or is hidden."""
         try:
             return os.path.samestat(os.stat(f"/proc/{pid}/ns/mnt"), os.fstat(self._held))  # noqa: PTH116
         except OSError:
             return False
 
     def close(self) -> None:
-        """Let the kernel have the namespace back."""
+        """Stop holding the namespace, so that the kernel may reuse its number."""
         os.close(self._held)
 
 
 def _seeing(mounts: OwnMounts | None) -> list[psutil.Process]:
+    """Return the processes that are in a mount namespace; none without a namespace."""
     if mounts is None:
         return []
     return [process for process in psutil.process_iter() if mounts.hold(process.pid)]
@@ -133,6 +145,7 @@ def _session_members(session: int) -> list[psutil.Process]:
 
 
 def _marked(mark: tuple[str, str] | None) -> list[psutil.Process]:
+    """Return the processes that have a variable of this value in their environment."""
     if mark is None:
         return []
     name, value = mark
@@ -141,12 +154,13 @@ def _marked(mark: tuple[str, str] | None) -> list[psutil.Process]:
         try:
             if candidate.environ().get(name) == value:
                 marked.append(candidate)
-        except psutil.Error:  # of other users, or gone
+        except psutil.Error:  # it belongs to another user, or has ended meanwhile
             continue
     return marked
 
 
 def _kill(processes: Iterable[psutil.Process]) -> None:
+    """Kill processes and wait up to ``REAP_S`` until none of them runs."""
     living = []
     for process in processes:
         try:
@@ -160,7 +174,10 @@ def _kill(processes: Iterable[psutil.Process]) -> None:
 
 
 def _is_running(process: psutil.Process) -> bool:
-    """A zombie has ended; only its own parent can take it off the list."""
+    """Tell whether a process still runs.
+
+    A zombie counts as ended: its entry stays until its parent reaps it, which may be never.
+    """
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

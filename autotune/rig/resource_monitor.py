@@ -1,4 +1,9 @@
-"""ResourceMonitor: what the parent reads about a rig from outside, and adds to a measurement."""
+"""ResourceMonitor: memory, GPU and energy readings of a rig, taken by the parent process.
+
+A rig times its steps itself. The parent samples everything that can be read from outside: the
+memory of the whole process tree, GPU clocks and throttling, and energy counters. So the program
+spends no time on these.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +20,23 @@ from autotune.measurement.stats import widen_for_disturbance
 
 MEMORY_EVERY_S = 1.0  # reading PSS costs some milliseconds per process
 DEVICE_EVERY_S = 0.5
-NEAR_S = 0.3  # a reading so close to a block speaks for it
-MIN_POWER_S = 0.4  # NVML updates its energy counter some ten times a second
-SETTLE_S = 3.0
-HELD_BYTES = 64 << 20  # of the driver's own bookkeeping, which comes and goes
+NEAR_S = 0.3  # a GPU reading this close to a block counts for the block
+MIN_POWER_S = 0.4  # the counter that NVML reads changes some ten times a second
+SETTLE_S = 3.0  # time for the driver to free the memory of a process that ended
+HELD_BYTES = 64 << 20  # less than this is the driver's bookkeeping, which grows and shrinks
 
 
 class ResourceMonitor:
-    """Samples memory, GPUs and energy while a rig is at work.
+    """Samples memory, GPUs and energy while a rig works.
+
+    The rig's parent calls ``sample()`` each time it looks for a message, and ``complete()`` when
+    the measurement has arrived.
 
     Args:
-        pid: The rig's process.
-        gpu_uuids: The GPUs that it may use.
-        used_before: What was in use on these before it started, None where unknown.
+        pid: Id of the rig's process; its descendants are counted too.
+        gpu_uuids: The GPUs that the rig may use.
+        used_before: Bytes in use on these GPUs before the rig started; None if unknown, in which
+            case ``held_bytes()`` reports nothing.
     """
 
     def __init__(self, pid: int, gpu_uuids: tuple[str, ...], used_before: int | None) -> None:
@@ -40,14 +49,14 @@ class ResourceMonitor:
         self._memory_at = self._device_at = 0.0
 
     def reset(self) -> None:
-        """Begin a window."""
+        """Forget all readings, because a new measurement begins."""
         for probe in self._memory:
             probe.reset()
         self._gpus.reset()
         self._cpu_readings.clear()
 
     def sample(self) -> None:
-        """Read what is due."""
+        """Read the probes whose interval has passed; cheap enough to call many times a second."""
         now = monotonic()
         if now - self._memory_at >= MEMORY_EVERY_S:
             self._memory_at = now
@@ -61,7 +70,15 @@ class ResourceMonitor:
                 self._cpu_readings.append((now, joules))
 
     def complete(self, measurement: Measurement, device: str) -> Measurement:
-        """Add the readings; the program stands still now, with what it holds."""
+        """Return a measurement with memory, power and GPU disturbances added.
+
+        The interval of its throughput is widened if a GPU was disturbed. Call it while the rig
+        waits for the next command: memory is sampled once more, with all that the program holds.
+
+        Args:
+            measurement: What the rig sent.
+            device: ``cpu`` or ``cuda``: whose power is reported.
+        """
         memory = measurement.memory
         for probe in self._memory:
             probe.sample()
@@ -76,7 +93,12 @@ class ResourceMonitor:
         )
 
     def held_bytes(self) -> int:
-        """Return what an ended rig still holds on the GPUs after a moment's grace, else 0."""
+        """Return how much GPU memory did not come back after the rig ended, in bytes.
+
+        Waits up to ``SETTLE_S`` for it. Returns 0 if at most ``HELD_BYTES`` are missing, or if the
+        driver does not tell. A larger number usually means that a process survived, and that the
+        next rigs have less memory than the first.
+        """
         until = monotonic() + SETTLE_S
         while True:
             used = self._gpu_memory.used_bytes()
@@ -90,6 +112,7 @@ class ResourceMonitor:
             sleep(0.1)
 
     def _power_w(self, blocks: Sequence[Block], device: str) -> float | None:
+        # Partial sums would understate the power: one GPU without a counter leaves it unknown.
         begin, end = blocks[0].ended_at_s - blocks[0].seconds, blocks[-1].ended_at_s
         if device == "cpu":
             return mean_power_w(self._cpu_readings, begin, end)
@@ -104,7 +127,12 @@ class ResourceMonitor:
 
 
 def annotate(block: Block, readings: Sequence[GpuReading]) -> Block:
-    """Return a block with what the GPUs' readings during it say."""
+    """Return a block to which the disturbances that GPU readings showed during it are added.
+
+    Args:
+        block: One block of steps; what the rig itself noticed about it is kept.
+        readings: Readings of all GPUs; those up to ``NEAR_S`` before or after the block count.
+    """
     begin, end = block.ended_at_s - block.seconds, block.ended_at_s
     reasons = tuple(
         dict.fromkeys(
@@ -122,7 +150,16 @@ def annotate(block: Block, readings: Sequence[GpuReading]) -> Block:
 def mean_power_w(
     readings: Sequence[tuple[float, float]], begin_s: float, end_s: float
 ) -> float | None:
-    """Return the mean power between two moments from (time, joules) readings, None if too few."""
+    """Return the mean power in watts between two moments, from readings of an energy counter.
+
+    Args:
+        readings: Pairs of time (``monotonic()``) and joules, oldest first.
+        begin_s: Begin of the interval.
+        end_s: Its end; readings outside are ignored.
+
+    Returns:
+        None if fewer than two readings lie inside, or if they are less than ``MIN_POWER_S`` apart.
+    """
     within = [(at, joules) for at, joules in readings if begin_s <= at <= end_s]
     if len(within) < 2 or within[-1][0] - within[0][0] < MIN_POWER_S:
         return None

@@ -1,4 +1,10 @@
-"""Rig: the parent's handle on one live copy of the program: open, measure, close."""
+"""Rig: the parent's handle on one running copy of the user's program.
+
+The parent opens a rig, has it measure one config after another while the program trains, and closes
+it. The process at the other end of the wire runs ``autotune.inside``. A failure of the program is a
+value (an ``Ending``), never an exception; ``RigError`` and ``FenceError`` are failures of autotune
+and of the system.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +52,10 @@ from autotune.rig.wire import (
     WindowPlan,
 )
 
-MARK = "AUTOTUNE_RIG"  # in the environment of all that a rig starts
-LAUNCHER_S = 5.0  # it looks after its ranks ten times a second, and ends the others of a failed one
+MARK = "AUTOTUNE_RIG"  # environment variable of the rig's processes, by which they are found
+LAUNCHER_S = 5.0  # for the launcher to end the other ranks (3 s of grace) and to note exit codes
 POLL_S = 0.1
-BETWEEN_EPOCHS_S = 900.0  # evaluating, saving, drawing: nothing of it makes a step
+BETWEEN_EPOCHS_S = 900.0  # evaluating or saving may take this long, and makes no step
 OVERFLOW_EVERY_S = 0.5
 LOG_TAIL_BYTES = 4000
 
@@ -58,12 +64,14 @@ ShouldStop = Callable[[], Ending | None]
 
 @dataclass(frozen=True)
 class Reports:
-    """Where a rig tells what happens.
+    """Callbacks by which a rig reports what happens; all do nothing by default.
+
+    They are called on the thread that waits for the rig's answer.
 
     Attributes:
-        progress: Called at each block of a running measurement.
-        doubt: Called with a sentence that the user should read.
-        note: Called with a sentence that is good to know.
+        progress: Called with each sign of life, such as a finished block of steps.
+        doubt: Called with a sentence about something that may spoil the result.
+        note: Called with a sentence that is only information.
     """
 
     progress: Callable[[Progress], None] = lambda _: None
@@ -75,17 +83,24 @@ SILENT = Reports()
 
 
 class Rig:
-    """One process with the program under seams, or one process group under torchrun.
+    """One live copy of the program: a process with autotune's seams, or several ranks of it.
 
-    It stands still between two commands.
+    A rig is opened once: by ``open()`` to be measured, by ``rehearse()`` or by ``run_bare()``.
+    Between two commands the program waits at the end of a step.
+    After an ``Ending``, close the rig; use it as a context manager to be sure of that.
 
     Args:
-        program: The program.
-        directory: Where the log of this rig goes.
-        cache_dir: Where torch.compile keeps its cache between the rigs of a run.
-        fence: What keeps the program from changing the user's files.
-        gpu_uuids: The GPUs whose memory use is sampled.
-        reports: Where this rig tells what happens.
+        program: The program to start.
+        directory: Folder of this rig, made if it is missing; the program's output goes to
+            ``log.txt`` in it.
+        cache_dir: Folder of torch.compile's cache, which all rigs of a run share.
+        fence: Keeps the program from changing the user's files.
+        gpu_uuids: GPUs whose memory, clocks and power are sampled; none on a CPU.
+        reports: Callbacks for progress and doubts.
+
+    Attributes:
+        steps: Optimizer steps that the program had made in all when it last answered.
+        log: File with what the program printed.
     """
 
     def __init__(
@@ -102,7 +117,7 @@ class Rig:
         self._cache_dir = cache_dir
         self._fence = fence
         self._view: View | None = None
-        self._polled_at = 0.0
+        self._polled_at = 0.0  # when the size of the scratch folders was last looked at
         self._gpu_uuids = tuple(gpu_uuids)
         self._reports = reports
         self._process: subprocess.Popen[bytes] | None = None
@@ -113,13 +128,14 @@ class Rig:
         self._terminal: Terminal | None = None
         self._asked: Asked | None = None
         self._number = 0  # of the last question; answers to earlier ones are dropped
-        self._phase: Phase = "start-up"  # as it last said, maybe while nobody was asking
-        self.steps = 0  # of the program in all, as it last answered
+        # Kept between questions: the program may have left its training loop before the next one.
+        self._phase: Phase = "start-up"
+        self.steps = 0
         self.log = directory / "log.txt"
 
     @property
     def pid(self) -> int | None:
-        """Process id, None before ``open()``."""
+        """Process id of the program, or of its ranks' launcher; None before the rig is started."""
         return self._process.pid if self._process is not None else None
 
     def __enter__(self) -> Self:
@@ -131,7 +147,20 @@ class Rig:
     def open(
         self, setting: AppliedConfig | None, should_stop: ShouldStop, silence_s: float
     ) -> Ready | Ending:
-        """Start the program, untouched or under a setting, and wait until it trains."""
+        """Start the program and wait until it has made its first training steps.
+
+        Args:
+            setting: The config to start under; None runs the program as it is written.
+            should_stop: Called about ten times a second; an ``Ending`` from it ends the wait.
+            silence_s: A program that shows no sign of life for this long counts as hung.
+
+        Returns:
+            What the first steps revealed, or why the program does not train.
+
+        Raises:
+            FenceError: when the process could not enter the fence.
+            RigError: when the rig breaks the protocol.
+        """
         if ending := self._start(setting):
             return ending
         answer = self._await(should_stop, silence_s)
@@ -148,9 +177,18 @@ class Rig:
     def rehearse(
         self, setting: AppliedConfig, plan: RehearsalPlan, should_stop: ShouldStop
     ) -> Rehearsal:
-        """Start the program under a setting with short epochs, and wait for the end of them.
+        """Start the program with epochs cut short, to see if it survives what lies between them.
 
-        Plan and caller say when time is up; a silence tells nothing here.
+        That is evaluation, checkpoints, schedules and the next epoch. Silence is not taken for a
+        hang here, because an evaluation makes no steps: the plan and *should_stop* limit the time.
+
+        Args:
+            setting: The config to run under.
+            plan: How short the epochs are, and how long the rehearsal may take.
+            should_stop: Called about ten times a second; an ``Ending`` from it ends the rehearsal.
+
+        Returns:
+            What was seen, and how the program failed, if it did.
         """
         if ending := self._start(setting, plan):
             return Rehearsal(None, ending)
@@ -158,16 +196,21 @@ class Rig:
         if isinstance(answer, Ending):
             return Rehearsal(None, answer)
         if not isinstance(answer, Rehearsed):
-            raise RigError(f"the rig answered {answer.kind} to a wish for a rehearsal")
+            raise RigError(f"the rig answered {answer.kind} to a request for a rehearsal")
         if answer.seen.ended != "by itself":
             return Rehearsal(answer.seen)
+        # The program ran to its own end: the message that follows says whether by an error.
         last = self._await(should_stop, math.inf)
         assert isinstance(last, Ending), "a program that has ended says how"
         has_failed = last.outcome is not Outcome.RAN_OUT or not answer.seen.steps
         return Rehearsal(answer.seen, last if has_failed else None)
 
     def run_bare(self, should_stop: ShouldStop) -> Ending:
-        """Start the program without seams, and wait for its end, or until that is given up."""
+        """Start the program without seams and wait until it ends or *should_stop* gives up.
+
+        A program that fails here in the same way fails without autotune, too: this is how a failure
+        is attributed to the program or to autotune. Nothing is measured.
+        """
         if ending := self._start(None, bare=True):
             return ending
         answer = self._await(should_stop, math.inf)
@@ -187,7 +230,7 @@ class Rig:
         self._cache_dir.mkdir(parents=True, exist_ok=True)
         self._view = view = self._fence.view()
         ours, theirs = socket.socketpair()
-        with theirs:  # the process inherits it: no name, no listener, nobody else
+        with theirs:  # an inherited socket has no name, so no other process can connect to it
             launch = self._launch_plan(setting, theirs.fileno())
             self._has_ranks = launch.ranks is not None
             own = [self._cache_dir]
@@ -220,9 +263,18 @@ class Rig:
         should_stop: ShouldStop,
         silence_s: float,
     ) -> Measurement | Ending:
-        """Switch the program to a setting and measure it.
+        """Switch the program to a setting while it trains, and measure it.
 
-        After an Ending the rig is of no more use: what state the program is in is unknown.
+        After an ``Ending`` the state of the program is unknown, so the rig cannot be used again.
+
+        Args:
+            setting: The config to measure.
+            plan: How long to warm up and to measure.
+            should_stop: Called about ten times a second; an ``Ending`` from it ends the wait.
+            silence_s: A program that shows no sign of life for this long counts as hung.
+
+        Raises:
+            RigError: when the rig breaks the protocol.
         """
         assert self._link is not None, "measure() needs an open rig"
         assert self._watch is not None, "measure() needs an open rig"
@@ -242,14 +294,22 @@ class Rig:
             case Ending():
                 return answer
             case Ready() | Dissected() | Rehearsed():
-                raise RigError(f"the rig answered {answer.kind} to a wish for a measurement")
+                raise RigError(f"the rig answered {answer.kind} to a request for a measurement")
             case _:
                 assert_never(answer)
 
     def dissect(
         self, plan: WindowPlan, should_stop: ShouldStop, silence_s: float
     ) -> StepBreakdown | Ending:
-        """Take apart what was measured last: where its step goes, and its ceilings."""
+        """Profile the config that was measured last: the parts of its step, and its ceilings.
+
+        The breakdown is empty for several ranks.
+
+        Args:
+            plan: How long each part of the profile may take.
+            should_stop: Called about ten times a second; an ``Ending`` from it ends the wait.
+            silence_s: A program that shows no sign of life for this long counts as hung.
+        """
         assert self._link is not None, "dissect() needs an open rig"
         self._number += 1
         try:
@@ -263,19 +323,25 @@ class Rig:
             case Ending():
                 return answer
             case Ready() | Measured() | NotFinite() | Rehearsed():
-                raise RigError(f"the rig answered {answer.kind} to a wish for a dissection")
+                raise RigError(
+                    f"the rig answered {answer.kind} to a request for a profile of the step"
+                )
             case _:
                 assert_never(answer)
 
     def close(self) -> None:
-        """End the program and all it started; nothing of it is left."""
+        """End the program and everything that it started, and throw its writes away.
+
+        Does nothing on a rig that was never started; call it only once on any other. GPU memory
+        that does not come back is reported as a doubt.
+        """
         if self._link is not None:
             try:
                 self._link.send(Close())
                 if self._process is not None:
                     self._process.wait(1.0)
             except (LinkClosed, subprocess.TimeoutExpired):
-                pass  # end_tree() ends it in any case
+                pass  # end_tree() below ends it in any case
         if self._process is not None:
             processes.end_tree(self._process, mark=(MARK, self._mark), mounts=self._mounts)
         if self._terminal is not None:
@@ -299,11 +365,11 @@ class Rig:
 
     @property
     def asked(self) -> Asked | None:
-        """What the program asked for by reading its input; None where it did not."""
+        """The last time that the program read its standard input; None if it never did."""
         return self._asked if self._terminal is None else self._terminal.asked
 
     def log_tail(self) -> str:
-        """Return the end of what the program printed."""
+        """Return the last 4 kB that the program printed; empty if it printed nothing."""
         if self._terminal is not None:
             self._terminal.settle()
         try:
@@ -312,6 +378,7 @@ class Rig:
             return ""
 
     def _launch_plan(self, setting: AppliedConfig | None, wire: int) -> LaunchPlan:
+        """Return how to start the process, with the effects of knobs that act at launch."""
         tmp_dir = self._own_dir / "tmp"
         tmp_dir.mkdir()
         program = self._program
@@ -335,22 +402,27 @@ class Rig:
 
     @property
     def _mark(self) -> str:
-        """A value that nothing else has: the folder's name is drawn."""
+        """The value of ``MARK``; unique, because the name of the rig's folder is random."""
         return "/".join(self._own_dir.parts[-2:])
 
     @property
     def _codes(self) -> Path:
-        """Where the launcher notes how its ranks ended."""
+        """File in which the launcher notes the exit codes of ranks that failed."""
         return self._own_dir / "codes"
 
     def _defaults(self) -> dict[str, str]:
+        """Return variables that the rig sets unless the user's environment has them."""
         wanted = {"TORCHINDUCTOR_CACHE_DIR": str(self._cache_dir)}
         return {name: value for name, value in wanted.items() if name not in os.environ}
 
     def _await(  # noqa: C901, PLR0912 - one branch per message
         self, should_stop: ShouldStop, silence_s: float
     ) -> Ready | Measured | Dissected | NotFinite | Rehearsed | Ending:
-        """Wait for an answer, sampling probes; end on death, silence, or the caller's wish."""
+        """Wait for an answer to the last command, and sample the probes meanwhile.
+
+        The wait also ends if the process dies, if it is silent for too long, if it writes too much,
+        or if *should_stop* returns an ``Ending``.
+        """
         assert self._link is not None, "an answer needs an open rig"
         heard = monotonic()
         while True:
@@ -359,6 +431,7 @@ class Rig:
             except LinkClosed:
                 return self._post_mortem()
             now = monotonic()
+            # Looked for again and again: the process enters its namespace a little after its start.
             if self._mounts is None and self._process is not None:
                 self._mounts = processes.OwnMounts.of(self._process.pid)
             match message:
@@ -371,7 +444,7 @@ class Rig:
                 case AskedInput(prompt):
                     self._asked = Asked(prompt, now, self._asked.times + 1 if self._asked else 1)
                 case Measured() | Dissected() | NotFinite() if message.number != self._number:
-                    heard = now  # to an earlier question, which was given up or answered before
+                    heard = now  # an answer to an earlier question, which nobody waits for now
                 case Ready() | Measured() | Dissected() | NotFinite() | Rehearsed():
                     return message
                 case Ended():
@@ -391,7 +464,10 @@ class Rig:
                 return ending
 
     def _overflow(self, now: float) -> Ending | None:
-        """End a program that writes more than the scratch folders may hold; looks now and then."""
+        """Return an ending if the program wrote more than a trial may.
+
+        Looks at the folders every ``OVERFLOW_EVERY_S`` at most; None in between.
+        """
         if self._view is None or now - self._polled_at < OVERFLOW_EVERY_S:
             return None
         self._polled_at = now
@@ -399,7 +475,10 @@ class Rig:
         return None if reason is None else Ending(Outcome.SCRATCH_FULL, reason, self.log_tail())
 
     def _compare_gpus(self, inside: int) -> None:
-        """A fence must not hide a GPU; a rank sees one of them by design."""
+        """Warn if the program sees fewer GPUs behind the fence than there are.
+
+        Ranks are exempt, because each of them is given a single GPU.
+        """
         if not self._has_ranks and inside < len(self._gpu_uuids):
             self._reports.doubt(
                 f"The program can use {inside} of {len(self._gpu_uuids)} GPUs behind the fence. "
@@ -413,10 +492,14 @@ class Rig:
         return self._process is not None and self._process.poll() is not None
 
     def _ended(self, word: Ended | None) -> Ending:
-        """Say how the program ended; of several ranks, the one that ended the others."""
+        """Return how the program ended; of several ranks, how the one ended that failed first.
+
+        Args:
+            word: Final message of the first process; None if it died before it could send one.
+        """
         words = [word] if word is not None else []
         codes: dict[int, int] = {}
-        if not self._has_ranks:  # but the program may have started some itself
+        if not self._has_ranks:  # autotune started no ranks, but the program may have
             words = failures.started_words(word, self._own_dir)
             codes = failures.exit_codes(self._codes)
         elif not (word is not None and not word.exception):
@@ -425,7 +508,7 @@ class Rig:
                 self._process.wait(LAUNCHER_S)
                 codes = failures.exit_codes(self._codes)
             except subprocess.TimeoutExpired:
-                pass  # its ranks are ended with it; what they have said counts
+                pass  # close() ends it and its ranks; until then their messages must do
             words += failures.left_words(self._own_dir)
         ending = failures.from_ranks(words, codes, self._exit_code(), self.log_tail())
         if (asked := self.asked) is None:
@@ -440,7 +523,7 @@ class Rig:
             return None
 
     def _last_word(self) -> Ended | None:
-        """What the rig said before it went, if that was not read yet."""
+        """Return the final message of a rig that has gone, if it lies unread in the socket."""
         try:
             while self._link is not None and (message := self._link.receive(0.0)) is not None:
                 if isinstance(message, Ended):
@@ -450,10 +533,12 @@ class Rig:
         return None
 
     def _post_mortem(self) -> Ending:
-        """Say how the process died; a last word that it sent counts more than its exit code.
+        """Return how a process ended that closed its wire or died.
+
+        A final message that it sent counts more than its exit code.
 
         Raises:
-            FenceError: when it could not be fenced, so that it never began.
+            FenceError: when the process could not enter the fence, so that the program never ran.
         """
         if self._view is not None and (error := self._view.error()):
             raise FenceError(

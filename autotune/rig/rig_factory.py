@@ -1,4 +1,7 @@
-"""RigFactory: makes the rigs of one run, each with a numbered folder, and counts the processes."""
+"""RigFactory: makes the rigs of one run, each with a numbered folder, behind one fence.
+
+It also keeps the run mode, which is what earlier rigs showed about how to run the program.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,22 @@ from autotune.rig.rig import Reports, Rig
 
 @dataclass
 class RigFactory:
-    """Makes rigs behind one fence, which is raised when this is made.
+    """Makes the rigs of a run; use it as a context manager, which removes the fence at the end.
+
+    Making the factory sets the fence up and tries it out, which starts short processes.
 
     Attributes:
-        directory: The run directory.
-        reports: Where the rigs tell what happens.
-        options: What the user says of the fence.
-        started: How many rigs were made in this run, earlier sessions included.
-        remember: Told the mode of the program when a rig has shown another one.
-        clock: Seconds that never go back; a search counts all its time by it.
+        program: The program, in the mode in which the next rigs run it.
+        directory: The run directory; the rigs' folders are ``rigs/001``, ``rigs/002``, ….
+        hardware: The machine, whose GPUs are sampled.
+        reports: Callbacks that all rigs use.
+        options: What the user says about the fence.
+        started: Number of rigs made in this run, those of earlier sessions included.
+        remember: Called with the new run mode whenever it changes, so that it can be saved.
+        clock: Monotonic seconds; tests replace it to run searches in virtual time.
+
+    Raises:
+        FenceError: when no fence works here.
     """
 
     program: Program
@@ -56,26 +66,29 @@ class RigFactory:
 
     @property
     def mode(self) -> RunMode:
-        """What it takes for the program to train in a rig, as far as rigs have shown it."""
+        """How rigs must run the program, as far as earlier rigs have shown."""
         return self.program.mode
 
     def take_mode(self, mode: RunMode) -> None:
-        """Start all further rigs in this mode."""
+        """Run the program in this mode from the next rig on, and have it remembered."""
         self.program = replace(self.program, mode=mode)
         self.remember(mode)
 
     def learn(self, ending: Ending, *, as_written: bool = True) -> bool:
-        """Take from a failure how the program's epochs must end.
+        """Change how epochs end if a failure shows that the program needs it.
 
-        What fails as it is written where epochs end otherwise, in the same way, was not due to
-        them: they end as before from then on. A config that fails so says nothing of the program.
+        By default epochs never end in a rig, and some programs fail beyond their own epoch. An
+        ending names the mode that would avoid it (``Ending.suspect``), and that mode is tried. If
+        the program then fails in the same way under its own config, epochs were not the cause, and
+        the mode goes back. The same failure under another config changes nothing, because it may
+        be due to that config.
 
         Args:
             ending: How a process failed.
-            as_written: It ran the program's own config.
+            as_written: Whether it ran the program's own config.
 
         Returns:
-            Whether what failed is to be tried again, in a new rig.
+            Whether the same config should be tried again in a new rig.
         """
         mode = self.mode
         if ending.outcome is not Outcome.CRASHED:
@@ -85,7 +98,7 @@ class RigFactory:
                 return False
             before = Epochs.TRUE if mode.epochs is Epochs.WHOLE else Epochs.ENDLESS
             self.take_mode(replace(mode, epochs=before))
-            self.reports.doubt(f"{ending.where}: it fails so there, too. Its epochs end as before.")
+            self.reports.doubt(f"{ending.where}: it fails there again. Its epochs end as before.")
             return False
         suspect = ending.suspect
         if suspect is None or suspect is mode.epochs or ending.way in self._causes.values():
@@ -97,12 +110,16 @@ class RigFactory:
 
     @property
     def _compile_cache(self) -> Path:
-        """Kept with the run, where compilers can handle its path: they get it unquoted."""
+        """Folder of torch.compile's cache, in the run directory where possible.
+
+        Compilers are given its path without quotes, so a run directory with spaces or quotes in its
+        path cannot hold it. Then it lies in a temporary folder that is removed after the session.
+        """
         is_plain = re.fullmatch(r"[\w./+-]+", str(self.directory)) is not None
         return (self.directory if is_plain else self._plainly_named.path) / "compile-cache"
 
     def new(self) -> Rig:
-        """Return a rig that is not open yet."""
+        """Return a rig with the next number, which is not started yet; the caller closes it."""
         self.started += 1
         return Rig(
             self.program,
@@ -115,13 +132,13 @@ class RigFactory:
 
 
 def _said(name: str, ending: Ending, epochs: Epochs) -> str:
-    """Say what a program cannot bear, and what is done about it."""
+    """Return the sentence that tells the user why epochs end otherwise from now on."""
     if epochs is Epochs.TRUE:
         return (
             f"{name} cannot go on beyond its own epoch ({ending.where}): its trials run true "
             "epochs."
         )
     return (
-        f"{name} cannot do without a part of its other data ({ending.where}): its trials "
-        "evaluate on the whole of it."
+        f"{name} fails where its other data are cut short ({ending.where}): its trials evaluate "
+        "on all of them."
     )

@@ -1,12 +1,13 @@
-"""Terminal: a pseudo-terminal for a program that trains only where it has one; nobody types there.
+"""Terminal: a pseudo-terminal for programs that train only if they have one.
 
-It is the input, the output and the error output of a rig. What the program prints goes to the rig's
-log as it was printed; whatever it reads is answered by the end of the input. When this process
-dies, the kernel hangs the terminal up, and sends SIGHUP to the rig.
+Some programs ask for the size of the terminal or open ``/dev/tty``, and fail without. This terminal
+is the standard input, output and error of a rig. What the program prints is appended to the rig's
+log unchanged. Nobody types: every read is answered with end-of-file. If the parent dies, the kernel
+closes the terminal and sends SIGHUP to the rig.
 
-Covered: ``os.get_terminal_size()``, ``stty size``, ``/dev/tty``, ``isatty``, progress bars, prompts
-in a row, passwords, programs that change the terminal's mode. Not covered: ``/dev/tty`` in ranks,
-each of which has a session of its own; a program that waits for a certain key.
+Covered: ``os.get_terminal_size()``, ``stty size``, ``/dev/tty``, ``isatty``, progress bars, several
+prompts in a row, passwords, programs that change the terminal's mode. Not covered: ``/dev/tty`` in
+ranks, each of which is in a new session; a program that waits for a certain key.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from time import monotonic
 from autotune.program.printed import last_line
 
 ROWS, COLUMNS = 40, 120
-END_OF_FILE = b"\x04"  # ^D: one serves one read
-POLL_S = 0.05  # how long a read waits for its answer at most
-SETTLE_S = 0.02  # the kernel hands on what was printed within microseconds; a busy one takes longer
+END_OF_FILE = b"\x04"  # ^D; each one ends a single read
+POLL_S = 0.05  # a read of the program waits at most this long for its end-of-file
+SETTLE_S = 0.02  # printed text arrives within microseconds, but later on a busy machine
 CHUNK_BYTES = 1 << 16
 TAIL_BYTES = 2000
 USUAL_TYPE = "xterm"
@@ -35,12 +36,12 @@ USUAL_TYPE = "xterm"
 
 @dataclass(frozen=True)
 class Asked:
-    """A program read its input, which is empty.
+    """The fact that a program read its standard input, which is empty in a trial.
 
     Attributes:
-        prompt: The line that it had printed last.
-        at_s: When it last did, by ``monotonic()``.
-        times: How often; in a terminal, a change of its mode that empties the input counts, too.
+        prompt: The line that it had printed last, which is probably the question.
+        at_s: Time of the last read, by ``monotonic()``.
+        times: Number of reads. In a terminal, a change of mode that discards the input counts too.
     """
 
     prompt: str
@@ -49,13 +50,18 @@ class Asked:
 
 
 class Terminal:
-    """One pseudo-terminal, with a thread of its own that keeps it empty.
+    """A pseudo-terminal and the thread that empties its output and answers reads.
+
+    The thread runs in the parent process until ``close()``.
 
     Args:
-        log: The file to which what is printed is appended.
+        log: File to which the program's output is appended.
 
     Attributes:
-        theirs: The side that the program gets as its files 0, 1 and 2.
+        theirs: File descriptor of the program's side, for its standard input, output and error.
+
+    Raises:
+        OSError: when the system has no pseudo-terminal left.
     """
 
     def __init__(self, log: Path) -> None:
@@ -76,18 +82,24 @@ class Terminal:
 
     @property
     def asked(self) -> Asked | None:
-        """What stood on the screen, of a program that read its input; None where it did not."""
+        """The program's last read of its input, with the line on the screen; None if it never read.
+
+        A read shows only by the end-of-file that it consumed.
+        """
         if not self._reads:
             return None
         return Asked(last_line(self._tail.decode(errors="replace")), self._read_at_s, self._reads)
 
     def settle(self) -> None:
-        """Wait until the log has what a process printed that has ended."""
+        """Write to the log what a process that has ended left in the terminal."""
         while self._pump():
             select.select([self._ours], [], [], SETTLE_S)
 
     def close(self) -> None:
-        """Hang up; the program has ended."""
+        """Stop the thread, write the rest to the log, and close both sides.
+
+        Call it after the program has ended, because closing sends SIGHUP to what still uses it.
+        """
         self._ended.set()
         self._thread.join()
         with suppress(OSError):
@@ -97,9 +109,10 @@ class Terminal:
         os.close(self._ours)
 
     def _run(self) -> None:
-        """Keep the output empty, for a full one would stall the program, and the input at its end.
+        """Empty the output and refill the input with an end-of-file, until ``close()``.
 
-        What the kernel holds for the program's next read cannot be waited for: it is looked at.
+        A full output buffer would block the program. Output can be waited for, but no call tells
+        when the program consumes an end-of-file, so the input is polled.
         """
         while not self._ended.is_set():
             select.select([self._ours], [], [], POLL_S)
@@ -108,7 +121,10 @@ class Terminal:
                 self._answer()
 
     def _pump(self) -> bool:
-        """Move what was printed to the log; tell whether there was anything."""
+        """Move one chunk of output to the log; return False if there was none.
+
+        Both the thread and ``settle()`` call it, so a lock keeps the chunks in order.
+        """
         with self._pumping:
             try:
                 printed = os.read(self._ours, CHUNK_BYTES)
@@ -120,13 +136,13 @@ class Terminal:
         return True
 
     def _answer(self) -> None:
-        with suppress(BlockingIOError):
+        with suppress(BlockingIOError):  # the kernel's input queue is full
             os.write(self._ours, END_OF_FILE)
             self._reads, self._read_at_s = self._reads + 1, monotonic()
 
 
 def is_available() -> bool:
-    """Tell whether this system has a pseudo-terminal to give: a bare container may have none."""
+    """Tell whether this system provides pseudo-terminals; a minimal container may not."""
     try:
         sides = os.openpty()
     except OSError:
@@ -137,20 +153,25 @@ def is_available() -> bool:
 
 
 def take() -> None:
-    """Make standard input the terminal of this session, where it is one and this process began it.
+    """Make standard input the controlling terminal of this session, if it is a terminal.
 
-    So that ``/dev/tty`` leads to it, and a hang-up is heard.
+    Only then does ``/dev/tty`` open it, and only then does the kernel send SIGHUP when it closes.
+    It has an effect only in the process that began the session.
     """
     if os.isatty(0):
-        with suppress(OSError):  # the session has one, or another session has this one
+        with suppress(OSError):  # the session has a terminal, or this is another session's
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what must stand in the environment of a process that gets such a terminal.
+    """Return the variables to set for a process that gets this terminal.
 
-    Its type is that of the user's own terminal, in which the program is known to work. A shell
-    that exports the size of its own would contradict this one's.
+    ``TERM`` stays the user's, because the program is known to work in the user's terminal; without
+    one it becomes ``xterm``. ``COLUMNS`` and ``LINES`` are set only if the user's shell exports
+    them, because they would contradict the size of this terminal.
+
+    Args:
+        environment: The environment that the process would inherit.
     """
     sizes = {"COLUMNS": str(COLUMNS), "LINES": str(ROWS)}
     told = {name: size for name, size in sizes.items() if name in environment}
@@ -158,7 +179,10 @@ def variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _make_plain(side: int) -> None:
-    """Echo nothing, and hand on what is printed as it is: no newline becomes two characters."""
+    """Switch echo and output processing off, so that the log gets exactly what was printed.
+
+    A terminal otherwise writes each newline as carriage return and newline.
+    """
     mode = termios.tcgetattr(side)
     mode[1] &= ~termios.OPOST
     mode[3] &= ~termios.ECHO

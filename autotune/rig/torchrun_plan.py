@@ -1,6 +1,7 @@
-"""Launching ranks: a plan for one process becomes the line that starts it many times.
+"""Turn the plan for one process into a command line that starts it once per rank.
 
-On one machine our own launcher does that, on loopback alone; several nodes meet by torchrun.
+On one machine the ranks are started by ``autotune.rig.local_ranks``, which listens on the loopback
+interface only. Several nodes are started by torchrun, whose rendezvous uses the network.
 """
 
 from __future__ import annotations
@@ -18,18 +19,23 @@ from autotune.rig.local_ranks import KEY
 
 LOCAL_RANKS = "autotune.rig.local_ranks"
 TORCHRUN = "torch.distributed.run"
-FIRST_PORT, PORTS = 29500, 1000  # torchrun's own default, and the room for one port per SLURM job
+# torchrun's default port, and the size of the range from which each SLURM job takes one by its id:
+# two jobs on one node seldom get the same port.
+FIRST_PORT, PORTS = 29500, 1000
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """The machines that train together, by torchrun's own names.
+    """The machines that train together, in torchrun's terms.
 
     Attributes:
-        count: Machines.
-        rank: Number of this one; None lets the rendezvous number them.
-        endpoint: ``host:port`` of the first one, where all meet.
-        job: Name of the rendezvous.
+        count: Number of machines; 1 needs no endpoint.
+        rank: Number of this machine, from 0; None lets torchrun's rendezvous number them.
+        endpoint: ``host:port`` of the first machine, to which all others connect.
+        job: Name of the rendezvous, the same on all machines.
+
+    Raises:
+        UsageError: when several machines have no endpoint, or *rank* is out of range.
     """
 
     count: int = 1
@@ -40,16 +46,21 @@ class Nodes:
     def __post_init__(self) -> None:
         if self.count > 1 and not self.endpoint:
             raise UsageError(
-                f"{self.count} nodes need a place to meet: --rdzv-endpoint HOST:PORT of the first."
+                f"{self.count} nodes need an address to meet at: give HOST:PORT of the first one "
+                "by --rdzv-endpoint."
             )
         if self.rank is not None and not 0 <= self.rank < self.count:
             raise UsageError(
-                f"--node-rank {self.rank} is none of {self.count} nodes, which count from 0."
+                f"--node-rank {self.rank} is out of range for {self.count} nodes: count from 0."
             )
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options of torchrun that say so."""
+        """The same as options of torchrun.
+
+        Without a rank the backend is ``c10d``, which numbers the machines; ``static`` takes the
+        rank that is given.
+        """
         backend = "c10d" if self.rank is None else "static"
         shared = ("--nnodes", str(self.count), "--rdzv-backend", backend)
         place = ("--rdzv-endpoint", self.endpoint, "--rdzv-id", self.job)
@@ -58,9 +69,17 @@ class Nodes:
 
 
 def nodes_of(environment: Mapping[str, str]) -> Nodes:
-    """Return the machines of a SLURM job step with one task on each; else this machine alone.
+    """Return the machines of the SLURM job step that this process runs in.
 
-    Source: the output environment variables of ``srun``.
+    Outside of a step that spans several nodes, this machine alone. All machines compute the same
+    endpoint: the first host of the step, and a port that follows from the job's id. Source: the
+    output environment variables of ``srun``.
+
+    Args:
+        environment: The process's environment variables.
+
+    Raises:
+        UsageError: when srun started more than one task per node, or names no host.
     """
     count = int(environment.get("SLURM_STEP_NUM_NODES", environment.get("SLURM_NNODES", "1")))
     tasks = int(environment.get("SLURM_STEP_NUM_TASKS", environment.get("SLURM_NTASKS", "1")))
@@ -79,10 +98,12 @@ def nodes_of(environment: Mapping[str, str]) -> Nodes:
 
 
 def first_host(nodes: str) -> str:
-    """Return the first host of SLURM's compact list: ``gpu[03-05,9],login`` begins with gpu03.
+    """Return the first host of SLURM's compact node list.
+
+    For example ``gpu03`` for ``gpu[03-05,9],login``.
 
     Raises:
-        UsageError: when it names none.
+        UsageError: when the list names no host.
     """
     match = re.match(r"([^,\[\]]+)(?:\[([^\]]*)\])?([^,\[\]]*)", nodes)
     if match is None:
@@ -98,13 +119,16 @@ def with_ranks(
     codes: Path | None = None,
     pass_fds: Sequence[int] = (),
 ) -> LaunchPlan:
-    """Return the plan that starts a plan's process in each of its ranks; itself without ranks.
+    """Return the plan of a launcher that runs a plan's command once per rank.
+
+    A plan without ranks is returned unchanged. ``OMP_NUM_THREADS`` and ``PYTHONHASHSEED`` are set
+    for the ranks.
 
     Args:
-        plan: What one rank runs.
+        plan: What one rank runs; ``plan.ranks`` is the number of ranks per machine.
         nodes: The machines that train together.
-        codes: Where the exit codes of failed ranks are noted; of the ranks of one machine alone.
-        pass_fds: Open files that the first rank inherits, on one machine alone.
+        codes: File for the exit codes of failed ranks. Ignored with several machines.
+        pass_fds: File descriptors that rank 0 inherits. Ignored with several machines.
     """
     if plan.ranks is None:
         return plan
@@ -114,7 +138,8 @@ def with_ranks(
         starter = (LOCAL_RANKS, "--ranks", str(plan.ranks), *noted, *passed, "--")
     else:
         starter = (TORCHRUN, *nodes.options, "--nproc-per-node", str(plan.ranks), "--no-python")
-    # sets are iterated in one order on all ranks: labels are numbered by them, files listed
+    # One hash seed for all ranks: programs number labels and list files in the order of a set,
+    # which would otherwise differ from rank to rank.
     hash_seed = plan.variable("PYTHONHASHSEED")
     return replace(plan, argv=(sys.executable, "-P", "-m", *starter, *plan.argv)).with_env(
         OMP_NUM_THREADS=str(_threads(plan, plan.ranks)),
@@ -123,14 +148,22 @@ def with_ranks(
 
 
 def _threads(plan: LaunchPlan, ranks: int) -> int:
-    """Return how many threads a rank has for itself, fewer where the user asks for fewer."""
+    """Return the number of OMP threads of each rank: an equal share of the cores, at least 1.
+
+    A smaller ``OMP_NUM_THREADS`` of the user's is kept, and one that is not a number is ignored.
+    torchrun, in contrast, would give each rank a single thread.
+    """
     share = max(1, cpu_quota() // ranks)
     wanted = plan.variable("OMP_NUM_THREADS")
     return min(share, int(wanted)) if wanted.isdigit() else share
 
 
 def trust_note(nodes: Nodes, environment: Mapping[str, str]) -> str | None:
-    """Return what a user of several nodes must know of who can reach them, None on one machine."""
+    """Return a warning about who can reach the ranks over the network; None on one machine.
+
+    torchrun's rendezvous does not authenticate its peers. Messages between autotune's ranks are
+    signed if all nodes share a key in the environment; the warning says so if there is none.
+    """
     if nodes.count == 1:
         return None
     note = (

@@ -1,7 +1,11 @@
-"""The messages between the parent and a rig: JSON lines over one Unix socket, versioned, validated.
+"""The messages between the parent and a rig, and the socket that carries them.
 
-Covered: whole messages in order, the end of either side, a wrong protocol version. Nobody else can
-speak here: the rig inherits one end of a pair of sockets that have no name.
+Each message is a frozen dataclass, sent as one line of JSON and validated by pydantic. The parent
+sends ``ToRig`` messages and the rig ``FromRig`` ones. JSON instead of pickle means that nothing the
+program sends can run code in the parent.
+
+Covered: whole messages in order, the end of either side, a wrong protocol version. No other process
+can connect: the rig inherits one end of a pair of sockets that have no name.
 """
 
 from __future__ import annotations
@@ -26,25 +30,28 @@ from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.rehearsal import RehearsalPlan, Seen
 
-PROTOCOL = 7
-# Longer steps are too dear for evidence from many blocks: one is left out and two are taken. At 0.5
-# s per step the ordinary least, six blocks of warm-up and five that count, would take 6 s.
+PROTOCOL = 7  # raised when messages change, so that two versions of autotune refuse to mix
+# From this step time on, a window of many blocks would take too long, so one block is discarded and
+# two are measured. With 0.5 s per step the ordinary minimum (six blocks of warm-up and five that
+# count) would take 6 s.
 SLOW_STEP_S = 0.5
 
 
 @dataclass(frozen=True)
 class WindowPlan:
-    """How long a rig measures one config.
+    """How long a rig warms up and measures one config.
 
     Attributes:
-        warmup_min_s: Steps run at least this long before any counts.
-        warmup_max_s: Warm-up is cut here, and said to be.
-        window_min_s: Blocks are measured at least this long.
-        window_max_s: The window ends here, however wide the interval.
-        half_width: Relative half-width of the interval at which the window ends.
-        give_up_below: Samples/s; a config that is clearly slower is not measured to the end.
-        most_s: The answer comes so long after the question, with what was seen until then; only
-            where that is less than one block, the question stays open. None: as long as it takes.
+        warmup_min_s: Minimum warm-up, in which no step counts.
+        warmup_max_s: Maximum warm-up. If the speed is not steady by then, the window begins anyway
+            and the measurement says so.
+        window_min_s: Minimum time of the blocks that count.
+        window_max_s: Maximum time, after which the window ends however wide its interval is.
+        half_width: The window ends once the relative half-width of its interval is at most this.
+        give_up_below: Samples per second. A config that is clearly slower than this is not measured
+            to the end. None measures every config to the end.
+        most_s: Maximum seconds from the question to the answer, which then holds what was measured
+            so far. If that is less than one block, there is no answer in time. None sets no limit.
     """
 
     warmup_min_s: float
@@ -58,16 +65,19 @@ class WindowPlan:
 
 @dataclass(frozen=True)
 class Start:
-    """First message to a rig: run this program; without a setting, untouched.
+    """The first message to a rig: run this program.
 
     Attributes:
-        shadow_dir: Where what Python writes goes, under a fence that needs it.
-        fence: What keeps the program from changing the user's files.
-        open_places: Folders that the program may change under such a fence.
-        devices: Under overlays: the device numbers of what they cover, by path.
-        max_scratch_bytes: What the program may write.
-        rehearsal: Run it with short epochs instead, to see what lies between and after them.
-        bare: Run it without seams instead, to see what it does by itself.
+        program: The program, with the arguments and keywords of the launch plan.
+        setting: The config to start under; None runs the program as it is written.
+        shadow_dir: Folder for what Python's functions write, under a guard.
+        fence: The kind of fence that keeps the program from changing the user's files.
+        open_places: Folders that the program may change under a guard.
+        devices: Device numbers of the folders that overlays cover, by path.
+        max_scratch_bytes: How much the program may write; None sets no limit.
+        rehearsal: Run with short epochs instead, to see what happens between and after them.
+        bare: Run without seams instead, to see if the program fails without autotune's hooks.
+        protocol: Version of the sender's messages.
     """
 
     program: Program
@@ -85,7 +95,10 @@ class Start:
 
 @dataclass(frozen=True)
 class Measure:
-    """Switch to this config, if it is another, and measure it; the answer has its number."""
+    """Switch the program to this config, unless it has it already, and measure it.
+
+    The answer is ``Measured`` or ``NotFinite`` with the same number.
+    """
 
     setting: AppliedConfig
     plan: WindowPlan
@@ -95,7 +108,10 @@ class Measure:
 
 @dataclass(frozen=True)
 class Dissect:
-    """Take the program apart under the config that was measured last; as Measure, numbered."""
+    """Profile the parts of a step under the config that was measured last.
+
+    The answer is ``Dissected`` with the same number.
+    """
 
     plan: WindowPlan
     number: int = 0
@@ -104,18 +120,21 @@ class Dissect:
 
 @dataclass(frozen=True)
 class Close:
-    """End now: no code of the program runs any more."""
+    """End at once, so that none of the program's own code runs again, not even its clean-up."""
 
     kind: Literal["close"] = "close"
 
 
 @dataclass(frozen=True)
 class Ready:
-    """The program trains; its first steps were observed and it waits at a step's border.
+    """The program trains: its first steps were observed, and it waits for a command.
 
     Attributes:
-        downloaded_to: Folders to which the program downloaded data.
-        gpus: CUDA devices that the program can use.
+        profile: What the first steps revealed about the program.
+        startup_s: Seconds from the start of the rig's process to this message.
+        downloaded_to: Folders to which the program downloaded data before its first step.
+        gpus: Number of CUDA devices that the program can use.
+        protocol: Version of the sender's messages.
     """
 
     profile: Profile
@@ -131,15 +150,18 @@ Phase = Literal["start-up", "warm-up", "window", "between epochs"]
 
 @dataclass(frozen=True)
 class Progress:
-    """A sign of life: after each block, and before Ready after each step and while there is none.
+    """A sign of life, from which the parent sees that the program does not hang.
+
+    Before ``Ready`` it is sent after the first steps, and now and then while there is no step;
+    afterwards, with each block that is measured.
 
     Attributes:
-        phase: What the program is in; between true epochs it may be silent for long.
-        samples_per_s: Of the last block, 0 without one.
-        steps: Optimizer steps made before Ready.
-        elapsed_s: Seconds from the rig's start to the last of these, to now where there is none.
-        doing: What the program does instead of a step, empty where that is not known.
-        unseen: What was seen of training without any step, as a clause; empty for nothing.
+        phase: What the program is doing. Between true epochs it may be silent for long.
+        samples_per_s: Speed in the last block; 0 before the first one.
+        steps: Optimizer steps made so far; given before ``Ready`` only.
+        elapsed_s: Seconds since the rig's start; given before ``Ready`` only.
+        doing: What the program does instead of a step; empty if that is not known.
+        unseen: Signs of training of which no step could be seen, as a clause; empty if none.
     """
 
     phase: Phase
@@ -153,7 +175,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Doubted:
-    """Something about the program that the user should read."""
+    """A sentence that the user should read, about something that may spoil the result."""
 
     sentence: str
     kind: Literal["doubted"] = "doubted"
@@ -161,7 +183,11 @@ class Doubted:
 
 @dataclass(frozen=True)
 class AskedInput:
-    """The program read its standard input, which is empty; with the line that it printed last."""
+    """The program read its standard input, which is empty.
+
+    Attributes:
+        prompt: The line that the program printed last, which is probably the question.
+    """
 
     prompt: str
     kind: Literal["asked_input"] = "asked_input"
@@ -169,9 +195,11 @@ class AskedInput:
 
 @dataclass(frozen=True)
 class Measured:
-    """The answer to the Measure of this number.
+    """The answer to the ``Measure`` of the same number.
 
     Attributes:
+        measurement: What the window gave.
+        number: Number of the question; an answer to an earlier one is dropped.
         steps: Optimizer steps that the program has made in all.
     """
 
@@ -183,7 +211,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Dissected:
-    """The answer to the Dissect of this number."""
+    """The answer to the ``Dissect`` of the same number; empty if there are several ranks."""
 
     breakdown: StepBreakdown
     number: int = 0
@@ -192,7 +220,7 @@ class Dissected:
 
 @dataclass(frozen=True)
 class NotFinite:
-    """The answer to a Measure where the loss became NaN or infinite under its config."""
+    """The answer to a ``Measure`` under whose config the loss became NaN or infinite."""
 
     config: Config
     number: int = 0
@@ -201,7 +229,7 @@ class NotFinite:
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """What was seen of a program's short epochs; where it ended by itself, Ended follows."""
+    """What was seen of a program's short epochs; ``Ended`` follows if the program itself ended."""
 
     seen: Seen
     kind: Literal["rehearsed"] = "rehearsed"
@@ -209,17 +237,22 @@ class Rehearsed:
 
 @dataclass(frozen=True)
 class Ended:
-    """The program came to its end by itself, by an exception or by sys.exit.
+    """The final message of a rig: the program returned, raised, or called ``sys.exit()``.
+
+    Ranks other than the first write it to a file of the rig's folder instead.
 
     Attributes:
-        steps: Optimizer steps it had made.
-        exception: Class name and message of the exception, empty without one.
+        steps: Optimizer steps that the program had made.
+        exception: Class name and message of the exception; empty if there was none, and for an
+            exit with code 0.
+        traceback: The program's part of the traceback; empty for ``sys.exit()``.
         exit_code: What the interpreter would have exited with.
         rank: The rank that ended.
-        at_s: When, by ``time.time()``.
-        unseen: What was seen of training without any step, as a clause; empty for nothing.
+        at_s: When it ended, by ``time.time()``, so that ranks can be put in order.
+        unseen: Signs of training of which no step could be seen, as a clause; empty if none.
         steps_under_config: How many of the steps were made under the present config.
-        suspect: How epochs would have to end if these here are the cause; None if they are not.
+        suspect: The way to end epochs that may avoid this failure; None if epochs are not the
+            likely cause.
     """
 
     steps: int
@@ -241,14 +274,15 @@ FromRig = (
 Message = Annotated[ToRig | FromRig, Field(discriminator="kind")]
 
 
-@cache
+@cache  # built once, at the first message
 def _adapter() -> TypeAdapter[ToRig | FromRig]:
     return TypeAdapter(Message)
 
 
 def encode(message: ToRig | FromRig) -> bytes:
-    """Return one line of JSON, newline included."""
-    # json, not pydantic, writes the text: file names may hold bytes that are no UTF-8 (PEP 383)
+    """Return a message as one line of JSON, newline included."""
+    # json and not pydantic writes the text, because file names may contain bytes that are not valid
+    # UTF-8 (PEP 383), which pydantic refuses.
     return json.dumps(_adapter().dump_python(message, mode="json")).encode() + b"\n"
 
 
@@ -256,7 +290,7 @@ def decode(line: bytes) -> ToRig | FromRig:
     """Return the message in a line.
 
     Raises:
-        RigError: when the line is no message of this version.
+        RigError: when the line is not a message, or comes from another version of autotune.
     """
     try:
         message = _adapter().validate_python(json.loads(line))
@@ -272,11 +306,14 @@ def decode(line: bytes) -> ToRig | FromRig:
 
 
 class LinkClosed(ConnectionError):
-    """The other side has gone."""
+    """The process at the other side of the wire has ended or closed it."""
 
 
 class Link:
-    """One side of the wire."""
+    """One side of the wire, for the parent as for the rig.
+
+    Several threads may send at once; only one may receive.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -284,7 +321,7 @@ class Link:
         self._sending = threading.Lock()
 
     def send(self, message: ToRig | FromRig) -> None:
-        """Send a message.
+        """Send a message, and wait until the kernel has taken all of it.
 
         Raises:
             LinkClosed: when the other side has gone.
@@ -296,10 +333,16 @@ class Link:
             raise LinkClosed(str(error)) from error
 
     def receive(self, timeout_s: float | None = None) -> ToRig | FromRig | None:
-        """Return the next message, or None when none came in time.
+        """Return the next message, or None if no whole message came in time.
+
+        Part of a message is kept for the next call.
+
+        Args:
+            timeout_s: Seconds to wait for each part; 0 does not wait, None waits without limit.
 
         Raises:
-            LinkClosed: when the other side has gone.
+            LinkClosed: when the other side has gone and all its messages are read.
+            RigError: when a line is not a message.
         """
         while b"\n" not in self._buffer:
             self._socket.settimeout(timeout_s)
@@ -318,7 +361,7 @@ class Link:
         return decode(line)
 
     def messages(self) -> Iterator[ToRig | FromRig]:
-        """Yield messages until the other side goes."""
+        """Yield messages until the other side has gone; then end, without an error."""
         while True:
             try:
                 message = self.receive()
@@ -328,5 +371,5 @@ class Link:
                 yield message
 
     def close(self) -> None:
-        """Close this side."""
+        """Close this side; the other one then receives ``LinkClosed``."""
         self._socket.close()

@@ -1,4 +1,9 @@
-"""The baseline: the untouched program observed and measured, or a clear word why it cannot be."""
+"""The baseline: start the untouched program, observe it and measure it.
+
+Everything else in a search depends on this: the search space is resolved against what the first
+steps reveal, and every speedup is a ratio to the baseline. If it cannot be measured, the search
+ends with an error that says why.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +22,22 @@ from autotune.tuning.start.first_start import examined
 from autotune.tuning.start.start_up_time import unmeasured
 
 MIN_BUDGET_S = 5.0  # importing torch alone took 2-6 s on 2 cores
-DISSECTION_WORTH_S = 45.0  # for trials: taking the program apart took 2-7 s on 2 cores
-DISSECTION_WORTH_STEPS = 100  # of which it takes some 25, however long they are
+# Time for trials above which the step profile is worth its cost: it took 2-7 s on 2 cores.
+DISSECTION_WORTH_S = 45.0
+DISSECTION_WORTH_STEPS = 100  # the same in steps: a profile needs about 25, however long they are
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What the untouched program revealed, and what can be searched because of it."""
+    """The measured baseline and the search space that follows from it.
+
+    Attributes:
+        profile: What the program's first steps revealed.
+        measurement: The baseline's first window.
+        breakdown: Where the time of a step goes; empty where there was no time to profile it.
+        space: What can be searched with this program on this machine.
+        setting: The program as written, against which every config is applied.
+    """
 
     profile: Profile
     measurement: Measurement
@@ -34,6 +48,9 @@ class Baseline:
 
 def measure_baseline(session: Session) -> Baseline:
     """Observe and measure the untouched program, unless an earlier session did.
+
+    The result is stored in the study as trial 0, and the rest of the budget is divided between
+    trials and confirmation. A resumed search starts no process here: it reads the stored baseline.
 
     Raises:
         ProgramError: when the program fails by itself or trains no step.
@@ -59,6 +76,8 @@ def _from_record(session: Session) -> Baseline | None:
         return None
     space = study.head.space.resolve(study.head.hardware, facts.profile)
     setting = _setting(space, facts.profile, study.head)
+    # Trials of the earlier session have seen whether the loss sums over samples; the learning rate
+    # of a larger batch depends on it.
     setting = replace(setting, sums=gradients_sum(records))
     measurement = next(r.measurement for r in records if r.measurement is not None)
     session.trial_runner.set_up(space, setting, measurement.step_s)
@@ -90,7 +109,9 @@ def _measure(session: Session) -> Baseline:
     assert record.measurement is not None, "a trial without ending has a measurement"
     session.events.on_trial_end(0, record, space)
     facts = BaselineInfo(ready.profile, ready.startup_s, record.measurement.step_s)
-    study.facts = facts  # from here on the session knows how long a confirmation takes
+    # Stored before the step is profiled: from here on the session knows how long a confirmation
+    # takes, and a search that is killed need not measure the baseline again.
+    study.facts = facts
     session.divide()
     worth_s = max(DISSECTION_WORTH_S, DISSECTION_WORTH_STEPS * facts.step_s)
     if session.budget.left_s - session.reserve_s > worth_s:
@@ -101,7 +122,11 @@ def _measure(session: Session) -> Baseline:
 
 
 def _failure(session: Session, ending: Ending) -> AutotuneError:
-    """Return the error for a baseline that was not measured."""
+    """Return the error for a baseline that was not measured.
+
+    A lack of time gets advice about the budget. A program that asked for input is not slow, so it
+    is reported as failed even if time ran out.
+    """
     program = session.study.head.program
     if ending.outcome is Outcome.OUT_OF_TIME and ending.cause is not Cause.INPUT:
         log = session.rigs.directory / "rigs" / f"{session.rigs.started:03d}" / "log.txt"

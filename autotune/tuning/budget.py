@@ -1,4 +1,7 @@
-"""Budget: the wall time of a search, its spelling, and until when whoever waits may wait."""
+"""Budget: the wall time of a search, how users write it, and how long work may go on.
+
+Every wait in a search asks an ``Until``, which leaves enough time to close the program that runs.
+"""
 
 from __future__ import annotations
 
@@ -16,31 +19,38 @@ from autotune.errors import UsageError
 from autotune.measurement.outcome import Ending, Outcome
 
 SECONDS = {"s": 1, "m": 60, "h": 3600}
-OVERDRAFT = 0.15  # of the budget, to let a running confirmation end
-# To end a program that ignores what it is told takes 1 s until it is signalled, as long until it is
-# killed (processes.py), and a moment to write the result.
+# Share of the budget by which a search may exceed it, so that a confirmation under way can end.
+OVERDRAFT = 0.15
+# Ending a program that does not react takes 1 s until it is signalled, another until it is killed
+# (processes.py), and a moment to write the result.
 CLOSING_S = 2.5
-MODULE = ("autotune", "__main__.py")  # as ``python -m autotune`` begins
-MAX_IMPORTS_S = 30.0  # the clock may have been set meanwhile
-ENDING_S = 1.0  # most programs end sooner; so most searches end within their budget
+MODULE = ("autotune", "__main__.py")  # the end of sys.argv[0] under ``python -m autotune``
+MAX_IMPORTS_S = 30.0  # a system clock that was set meanwhile would make the process look older
+ENDING_S = 1.0  # most programs end sooner, so most searches end within their budget
 
 
 def parse_duration(text: str) -> float:
-    """Return seconds from ``90``, ``90s``, ``3m``, ``1h30m``.
+    """Return the seconds of a duration as users write it: ``90``, ``90s``, ``3m``, ``1h30m``.
+
+    A number without a unit is in seconds. Fractions such as ``1.5m`` are accepted.
 
     Raises:
-        UsageError: when the text is no duration above zero.
+        UsageError: when the text is not a duration, or not above zero.
     """
     parts = re.findall(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    # findall() skips what it does not understand, so the parts must add up to the whole text.
     whole = "".join(number + unit for number, unit in parts)
     seconds = sum(float(number) * SECONDS[unit or "s"] for number, unit in parts)
     if whole != text.strip() or seconds <= 0:
-        raise UsageError(f"'{text}' is no duration. Write for example 90s, 3m or 1h30m.")
+        raise UsageError(f"'{text}' is not a duration. Write for example 90s, 3m or 1h30m.")
     return seconds
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration as people say it: ``45s``, ``3m 05s``, ``1h 02m``."""
+    """Return a duration as people say it: ``45s``, ``3m 05s``, ``1h 02m``.
+
+    It is rounded to whole seconds; a negative duration, such as an overdrawn budget, is ``0s``.
+    """
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole}s"
@@ -50,10 +60,10 @@ def format_duration(seconds: float) -> str:
 
 
 def since_command_s() -> float:
-    """Return the seconds since this process began, where it is the command ``autotune``; else 0.
+    """Return the seconds since this process began if it is the ``autotune`` command, else 0.
 
-    Its imports took 2-6 s on 2 cores, and whoever gives a budget on the command line waits for
-    them. Elsewhere, as in a notebook, a process began for other reasons.
+    A user who gives a budget on the command line also waits for the imports, which took 2-6 s on 2
+    cores, so they count. Other processes, such as a notebook, began for other reasons.
     """
     name = Path(sys.argv[0])
     is_command = name.stem == "autotune" or (name.parent.name, name.name) == MODULE
@@ -62,11 +72,11 @@ def since_command_s() -> float:
 
 
 class Budget:
-    """Counts down from the moment it is made.
+    """A wall-time budget that counts down from the moment it is created.
 
     Args:
         total_s: The whole budget.
-        spent_s: What earlier searches on the same run used of it.
+        spent_s: What earlier sessions of the same run used of it.
         clock: Seconds that never go back.
     """
 
@@ -80,7 +90,7 @@ class Budget:
 
     @property
     def spent_s(self) -> float:
-        """Seconds used so far, earlier searches included."""
+        """Seconds used so far, earlier sessions included."""
         return self._spent_s + self._clock() - self._started
 
     @property
@@ -90,23 +100,34 @@ class Budget:
 
     @property
     def overdraft_s(self) -> float:
-        """Seconds until the last moment to close what runs; negative once that has passed."""
+        """Seconds until the last moment at which closing the program must begin.
+
+        Unlike ``left_s`` this counts the overdraft that a confirmation may use. Negative once that
+        moment has passed.
+        """
         return self.left_s + OVERDRAFT * self.total_s - CLOSING_S
 
     @property
     def wait_s(self) -> float:
-        """Seconds that anything may still be waited for, so that there is time to close it."""
+        """Seconds that a search may still wait for anything, with time left to close the program.
+
+        Most programs close within ``ENDING_S``. In a short budget, one that must be killed would
+        exceed even the overdraft, so the wait ends earlier there.
+        """
         return min(self.left_s - ENDING_S, self.overdraft_s)
 
 
 @dataclass(frozen=True)
 class Until:
-    """How long work may go on; called many times a second while a rig is at work.
+    """Callable that says how long work may go on; a ``ShouldStop`` that also knows its time.
+
+    A rig calls it many times a second while it waits for the program. Code that plans a window
+    reads the remaining time with ``seconds_left()``.
 
     Attributes:
-        stopped: Returns the Ending that the user wishes for, if any.
-        left_s: Seconds left.
-        reason: What to say when none are.
+        stopped: Returns the Ending that the user requested, None if there was no request.
+        left_s: Returns the seconds left.
+        reason: Reason of the Ending when no time is left, as users read it.
     """
 
     stopped: Callable[[], Ending | None]
@@ -114,12 +135,19 @@ class Until:
     reason: str
 
     def __call__(self) -> Ending | None:
-        """Return why the work ends now, None while it may go on."""
+        """Return why the work must end now; None while it may go on.
+
+        A request of the user comes before a lack of time.
+        """
         if ending := self.stopped():
             return ending
         return Ending(Outcome.OUT_OF_TIME, self.reason) if self.left_s() <= 0 else None
 
 
 def seconds_left(should_stop: Callable[[], Ending | None]) -> float:
-    """Return how long work may go on; infinite for a wish that knows no time."""
+    """Return how long work may go on; infinite if *should_stop* has no time limit.
+
+    Only an ``Until`` has one. ``autotune measure``, for example, passes a function that knows only
+    Ctrl-C.
+    """
     return should_stop.left_s() if isinstance(should_stop, Until) else math.inf

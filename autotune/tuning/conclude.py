@@ -1,4 +1,7 @@
-"""Conclusion: what a search may claim after its confirmation, as a SearchResult."""
+"""Conclusion: build the SearchResult, which states what may be claimed after the confirmation.
+
+All rules for claims are here and in ``confirm``; reports only repeat what the result says.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,19 @@ from autotune.tuning.session import Session
 
 
 def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult) -> SearchResult:
-    """Return the result; only a confirmed interval that lies above 1 changes the config."""
+    """Return the result of a search.
+
+    ``best`` differs from the baseline only if a confirmed interval lies wholly above 1. Throughput,
+    memory and loss come from the windows of the confirmation, or from the baseline's first window
+    if there was no confirmation.
+    """
     confirmation, candidate = confirmed.confirmation, confirmed.candidate
     base_side = confirmation.baseline if confirmation else (baseline.measurement,)
     is_faster = confirmation is not None and confirmation.is_faster
     best_side = confirmation.winner if confirmation and is_faster else base_side
     says_enough = confirmation is not None and confirmation.says_enough
     own = Interval(1.0, 1.0, 1.0)  # the program against itself
+    # Judged again: a later trial may show that an earlier crash was not its config's fault.
     records = judged(session.study.records, baseline.space.baseline)
     best = candidate.config if candidate is not None and is_faster else baseline.space.baseline
     return SearchResult(
@@ -76,7 +85,11 @@ def _doubts(
 
 
 def _why_nothing(records: Sequence[TrialRecord]) -> str:
-    """Return how most configs ended, where none but the baseline was measured; else nothing."""
+    """Return the most common ending, if no config but the baseline could be measured; else "".
+
+    Trials that the user, the budget or a conflict ended do not count: they say nothing about the
+    program.
+    """
     tried = [r for r in records[1:] if r.outcome not in {*ENDED_BY_US, Outcome.CONFLICT}]
     if not tried or any(record.measurement is not None for record in tried):
         return ""
@@ -97,7 +110,11 @@ def _finding(confirmed: ConfirmationResult, records: Sequence[TrialRecord]) -> F
 
 
 def _untried(space: ResolvedSpace, records: Sequence[TrialRecord], best: Config) -> Iterator[str]:
-    """Yield the values of restart knobs that would act beside the best config, and were not."""
+    """Yield ``knob=value`` for each value that needs a fresh process and was never measured.
+
+    Users see these as what a longer search would still try. Values of knobs that would have no
+    effect in the best config are left out.
+    """
     tried = [r.config for r in records if r.measurement is not None]
     wanted = [*restarts(space, space.restart), *_device_values(space)]
     for knob, value in wanted:

@@ -1,15 +1,17 @@
-"""Confirmation: baseline and winner in fresh processes, in turn; the only source of a claim.
+"""Confirmation: compare baseline and winner in fresh processes; the only source of a claim.
 
-The best of many measurements looks better than it is, by the luck that made it the best (the
-winner's curse); so what the search measured only chooses the candidate, and the claim rests on
+The best of many measurements looks better than it is, because luck helped to make it the best (the
+winner's curse). So the measurements of the search only select the candidate, and the claim rests on
 windows of the confirmation alone.
 
-A round is one fresh process, started as the program would be: as written in the first round, under
-the winner in the second, and so on. In it the two configs take turns, A B B A …. Equal processes
-were seen to differ in speed by 10 % and more for all their life on a virtual machine; a ratio taken
-within one process is free of that, and drift over seconds meets both alike. Where a config needs a
-process of its own, a round is one process of each side, and what such processes differ by widens
-the interval.
+A round is one fresh process. The first is started as the program is written, the second under the
+winner, and so on. Within it the two configs take turns: A B B A …. On a virtual machine, equal
+processes were seen to differ in speed by 10 % and more for as long as they lived. A ratio taken
+within one process does not contain that difference, and drift over seconds affects both configs
+alike.
+
+Where the two configs cannot share a process, a round is one process of each. The difference between
+such processes then widens the interval.
 """
 
 from __future__ import annotations
@@ -46,39 +48,57 @@ TURNS = {
     Side.BASELINE: (Side.BASELINE, Side.WINNER, Side.WINNER, Side.BASELINE) * 2,
     Side.WINNER: (Side.WINNER, Side.BASELINE, Side.BASELINE, Side.WINNER) * 2,
 }
-SHORT_TURNS = 4  # of a round that has no time for all
-MIN_WINDOWS = 4  # two pairs: one has no spread
-MIN_ROUNDS = 2  # below, a claim would rest on one process: nobody knows how others would differ
+SHORT_TURNS = 4  # windows of a round when there is no time for all eight
+MIN_WINDOWS = 4  # two pairs: a single pair has no spread
+MIN_ROUNDS = 2  # a claim from one process would not know how much other processes differ
 ONE_PROCESS = "a claim takes two fresh processes, and there was one"
 MAX_ROUNDS = 6
-# Of a config that needs processes of its own: a round is one process of each side, whose rates have
-# all the spread of processes, so more of them are wanted, and more of each.
+# For two configs that cannot share a process: a round is one process of each side. Their rates
+# contain the whole difference between processes, so more rounds and longer windows are needed.
 PAIRS = {
     Side.BASELINE: (Side.BASELINE, Side.WINNER),
     Side.WINNER: (Side.WINNER, Side.BASELINE),
 }
 WINDOW_APART = replace(WINDOW, window_min_s=1.5, window_max_s=3.0)
-BRIEF = replace(WARM_UP, window_min_s=1.5, window_max_s=3.0, half_width=0.01)  # both in one
-MAX_MODES = 3  # of which a program shows one after the other
+# For programs that end within seconds: warm-up and window in one, since there is no second window.
+BRIEF = replace(WARM_UP, window_min_s=1.5, window_max_s=3.0, half_width=0.01)
+MAX_MODES = 3  # run modes that a program may turn out to need, one after the other
 MIN_PAIRS = 3
 MAX_PAIRS = 12
 Round = list[WindowRecord]
-WORTH_CONFIRMING = 1.02  # a live speedup, however wide its interval: the confirmation decides
-CANDIDATES = 2  # how many configs may fail in a fresh process before the baseline is kept
+# A live speedup worth confirming however wide its interval is: only the confirmation decides.
+WORTH_CONFIRMING = 1.02
+CANDIDATES = 2  # configs that may fail in a fresh process before the baseline is kept
 NARROW_PCT = 5.0  # half-width of the speedup at which no further round is worth its time
 
 
 class HasTime(Protocol):
-    """Tells whether there is time for so many seconds more, and for a round that a claim needs."""
+    """Signature of the callable that says whether a round still fits into the budget.
+
+    ``Session.has_time_for`` is the one of a search.
+    """
 
     def __call__(self, seconds: float, *, is_needed: bool) -> bool:
-        """Answer."""
+        """Return whether there is time left for another round.
+
+        Args:
+            seconds: What the round is expected to take.
+            is_needed: Whether no claim is possible without it; then one Ctrl-C does not prevent it.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Confirmation:
-    """What the fresh processes of one candidate gave."""
+    """The comparison of one candidate with the baseline, from fresh processes.
+
+    Attributes:
+        speedup: Of the winner over the baseline, with its 95 % interval.
+        baseline: All windows of the baseline, in the order in which they ran.
+        winner: All windows of the candidate.
+        rounds: How many rounds were run.
+        least_rounds: Rounds below which the speedup is never considered decided.
+    """
 
     speedup: Interval
     baseline: tuple[Measurement, ...]
@@ -88,33 +108,51 @@ class Confirmation:
 
     @property
     def says_enough(self) -> bool:
-        """One process was started as the program is written, and one as the winner."""
+        """Whether there were enough rounds for a claim.
+
+        Two are enough: one starts as the program is written, the other as the winner.
+        """
         return self.rounds >= MIN_ROUNDS
 
     @property
     def is_faster(self) -> bool:
-        """The whole interval lies above 1, and not that of one process alone."""
+        """Whether the winner may be claimed to be faster: the whole interval lies above 1.
+
+        A single round never suffices, however fast the winner was in it.
+        """
         return self.says_enough and self.speedup.low > 1.0
 
     @property
     def is_decided(self) -> bool:
-        """More rounds would not change what is said."""
+        """Whether further rounds would not change the claim.
+
+        This is so when the interval excludes 1, or is narrow enough to report that nothing was
+        gained.
+        """
         excludes_one = self.speedup.low > 1.0 or self.speedup.high < 1.0
         is_narrow = self.speedup.half_width_pct <= NARROW_PCT
         return self.rounds >= self.least_rounds and (excludes_one or is_narrow)
 
     def worth(self, round_s: float) -> float:
-        """Return the time that must be left for one more round; one that is due may overdraw."""
+        """Return the seconds that must be left in the budget to start another round.
+
+        Below ``least_rounds`` half a round is enough; the rest comes out of the budget's overdraft.
+        """
         return round_s / 2 if self.rounds < self.least_rounds else round_s
 
 
 @dataclass(frozen=True)
 class ConfirmationPlan:
-    """The two configs, and where and how they are run.
+    """The two configs to compare, and how to run them.
 
     Attributes:
-        is_full_length: Rounds go on also once the speedup is decided.
-        is_short: A round has half the windows.
+        rigs: Makes the rigs; its mode can change while rounds run.
+        space: Tells whether the two configs can share a process.
+        base: The program as written.
+        winner: The candidate's config.
+        should_stop: Called many times a second; an Ending from it ends the current window.
+        is_full_length: Whether rounds go on after the speedup is decided; the A/A test needs that.
+        is_short: Whether a round has only half the windows, for lack of time.
     """
 
     rigs: RigFactory
@@ -127,15 +165,20 @@ class ConfirmationPlan:
 
     @property
     def is_brief(self) -> bool:
-        """The program ends within seconds: a window is all of a process."""
+        """Whether the program ends within seconds, so that each process yields a single window."""
         return self.rigs.mode.brief
 
     def setting(self, side: Side) -> AppliedConfig:
-        """Return the setting of a side."""
+        """Return the setting of a side: the baseline, with the winner's config for the winner."""
         return self.base if side is Side.BASELINE else replace(self.base, config=self.winner)
 
     def extra_work(self, rounds: Sequence[Round]) -> float:
-        """Return how many times as many samples the whole run takes as the winner."""
+        """Return the ratio of samples that a whole run processes, winner to baseline.
+
+        It exceeds 1 only for a program that makes a fixed number of steps: there a larger batch
+        means more samples, not fewer steps, so samples/s would overstate the speedup. It is 1 until
+        both sides were measured.
+        """
         sides = {
             side: [w.measurement for r in rounds for w in r if w.side is side] for side in Side
         }
@@ -148,29 +191,37 @@ class ConfirmationPlan:
 
     @property
     def needs_own_process(self) -> bool:
-        """Each side needs a process of its own."""
+        """Whether the two configs cannot take turns within one process.
+
+        They differ in a knob that acts only at start, or the program ends too soon.
+        """
         return self.is_brief or self.space.needs_restart(self.base.config, self.winner)
 
     def turns(self, first: Side) -> tuple[Side, ...]:
-        """Return whose windows a round has, in order."""
+        """Return the sides whose windows make up a round, in order.
+
+        Args:
+            first: The side as which the process is started.
+        """
         turns = (PAIRS if self.needs_own_process else TURNS)[first]
         return turns[:SHORT_TURNS] if self.is_short else turns
 
     @property
     def most_rounds(self) -> int:
-        """After so many rounds the claim is as good as it gets."""
+        """Number of rounds after which more would hardly improve the claim."""
         return MAX_PAIRS if self.needs_own_process else MAX_ROUNDS
 
 
 @dataclass(frozen=True)
 class ConfirmationResult:
-    """How the confirmation came out.
+    """Outcome of the confirmation phase.
 
     Attributes:
-        candidate: The config that looked best, None when none looked faster than the baseline.
-        confirmation: What fresh processes say of it, None when they could not be run; that of one
-            alone says not enough.
-        reason: Why there is no confirmation of a candidate that says enough.
+        candidate: The config that looked best; None if nothing looked faster than the baseline.
+        confirmation: What fresh processes measured; None if they could not be run. A confirmation
+            of one round alone does not say enough for a claim.
+        reason: Why there is no confirmation that says enough; empty if there is one, or if configs
+            were measured and none looked faster.
     """
 
     candidate: TrialRecord | None
@@ -179,8 +230,12 @@ class ConfirmationResult:
 
 
 def confirm_best(session: Session, baseline: Baseline) -> ConfirmationResult:
-    """Confirm the best config; one that fails in a fresh process gives way to the next."""
-    session.trial_runner.close()
+    """Confirm the best config; if it fails in a fresh process, try the next best.
+
+    At most ``CANDIDATES`` configs are tried. If the user or the budget ends the confirmation, no
+    other candidate is tried.
+    """
+    session.trial_runner.close()  # its process would compete with the rounds
     faster = promising(session.study, baseline.space)
     result = ConfirmationResult(None, reason="" if faster else _why_nothing_was_compared(session))
     base = replace(baseline.setting, sums=gradients_sum(session.study.records))
@@ -208,7 +263,11 @@ def confirm_best(session: Session, baseline: Baseline) -> ConfirmationResult:
 def _confirm_in_time(
     session: Session, plan: ConfirmationPlan, candidate: TrialRecord
 ) -> Confirmation | Ending:
-    """Confirm a config, unless the budget cannot hold what that takes at least."""
+    """Confirm a config, unless the time left cannot hold the shortest confirmation.
+
+    A confirmation that an earlier session began goes on in any case: what it recorded may be
+    enough.
+    """
     study = session.study
     needed_s = session.least_confirmation_s(candidate.cost_s if plan.needs_own_process else None)
     is_begun = any(_winner_of(r) == plan.winner for r in study.confirmation)
@@ -223,7 +282,10 @@ def _confirm_in_time(
 
 
 def _why_nothing_was_compared(session: Session) -> str:
-    """Return why there is nothing to say but of the baseline; empty where others were measured."""
+    """Return why only the baseline was measured; empty if other configs were measured.
+
+    Without this, a search whose baseline used up the budget would report "no gain".
+    """
     others = session.study.records[1:]
     ending = session.until_last_trial()
     if ending is None or any(record.measurement is not None for record in others):
@@ -240,14 +302,14 @@ def confirm(
     """Run rounds until the speedup is decided or time is up.
 
     Args:
-        plan: What is run.
-        earlier: Rounds of interrupted confirmations; those of the same winner count.
-        keep: Records a round.
-        has_time_for: Tells whether the budget holds so many seconds more; a round that a claim
-            needs is run also where the user has asked once to end.
+        plan: The two configs and how to run them.
+        earlier: Rounds that are already recorded; those of the same winner count.
+        keep: Called with each new round, to record it.
+        has_time_for: Says whether the budget holds another round.
 
     Returns:
-        The confirmation, or why there is none: the ending of the process that failed.
+        The confirmation, or, if there are not even two pairs of windows, the ending of the process
+        that failed.
     """
     rounds = [r for r in earlier if _winner_of(r) == plan.winner]
     while True:
@@ -273,17 +335,18 @@ def confirm(
 
 
 def read(rounds: Sequence[Round], extra_work: float = 1.0) -> Confirmation | None:
-    """Return what rounds say; None with less than two pairs of windows.
+    """Return the confirmation that recorded rounds amount to; None below two pairs of windows.
 
     Args:
         rounds: In the order in which they ran.
-        extra_work: How many times as many samples the whole run takes as the winner.
+        extra_work: Ratio of samples that a whole run processes, winner to baseline.
     """
     if sum(map(len, rounds)) < MIN_WINDOWS:
         return None
     windows = [w for r in rounds for w in r]
     baseline = tuple(w.measurement for w in windows if w.side is Side.BASELINE)
     winner = tuple(w.measurement for w in windows if w.side is Side.WINNER)
+    # Recorded rounds do not say their kind, but only a pair of processes has exactly two windows.
     needs_own_process = len(rounds[0]) == len(PAIRS[Side.BASELINE])
     least_rounds = MIN_PAIRS if needs_own_process else MIN_ROUNDS
     speedup = _speedup(rounds).times(1 / extra_work)
@@ -291,11 +354,12 @@ def read(rounds: Sequence[Round], extra_work: float = 1.0) -> Confirmation | Non
 
 
 def _speedup(rounds: Sequence[Round]) -> Interval:
-    """Return the speedup, of which nothing is owed to full buffers.
+    """Return the speedup without the part that full buffers may have contributed.
 
-    A window that drained them was faster than its config is. What they may have given is taken off
-    the winner's rates, so that it cannot make a claim; taken off the baseline's instead, it tells
-    how high the speedup may be.
+    Batches that were prefetched before a window make its config look faster than it is. For the
+    estimate and the lower bound, the drained share is taken off the winner's rates, so that it
+    cannot lead to a claim. For the upper bound it is taken off the baseline's rates instead,
+    because the baseline may have profited as well.
     """
     least = _ratio(rounds, lowered=Side.WINNER)
     most = _ratio(rounds, lowered=Side.BASELINE)
@@ -303,7 +367,7 @@ def _speedup(rounds: Sequence[Round]) -> Interval:
 
 
 def _ratio(rounds: Sequence[Round], *, lowered: Side) -> Interval:
-    rates = [  # neighbours in turn are compared
+    rates = [  # windows next to each other are compared: they share the machine's pace
         [{w.side: _rate(w, lowered) for w in pair} for pair in zip(r[::2], r[1::2], strict=True)]
         for r in rounds
     ]
@@ -322,13 +386,20 @@ def _rate(window: WindowRecord, lowered: Side) -> float:
 
 
 def looks_faster(record: TrialRecord) -> bool:
-    """Tell whether a record's config is worth a confirmation."""
+    """Return whether a record's config is worth a confirmation.
+
+    Either the whole live interval lies above 1, or the estimate is at least ``WORTH_CONFIRMING``.
+    """
     found = record.speedup
     return found is not None and (found.low > 1.0 or found.estimate >= WORTH_CONFIRMING)
 
 
 def promising(study: Study, space: ResolvedSpace) -> list[TrialRecord]:
-    """Return what looks faster, best first, but for what fails outside of its training loop."""
+    """Return the records that look faster than the baseline, best first.
+
+    Configs that contain the changes blamed by a rehearsal are left out: they fail outside of the
+    training loop, in the evaluation or a checkpoint for example.
+    """
     guilty = [record.guilty for record in study.rehearsals if record.is_blamed]
     able = [
         record
@@ -339,7 +410,10 @@ def promising(study: Study, space: ResolvedSpace) -> list[TrialRecord]:
 
 
 def _round(plan: ConfirmationPlan, first: Side) -> Round | Ending:
-    """Run a round; one in which the program shows another mode begins anew in that."""
+    """Run one round; start it again if the program turned out to need another run mode.
+
+    The windows of a round must come from one mode, or they would not compare.
+    """
     for _ in range(MAX_MODES):
         mode = plan.rigs.mode
         outcome = _round_in_mode(plan, first)
@@ -355,11 +429,12 @@ def _round_in_mode(plan: ConfirmationPlan, first: Side) -> Round | Ending:
             began = plan.rigs.clock()
             result = process.measure(side)
             if isinstance(result, Ending) and result.outcome is Outcome.RAN_OUT:
-                result = process.measure(side)  # a short program ended: it is started once more
+                result = process.measure(side)  # a short program ended; this starts it again
             as_written = side is Side.BASELINE
             if isinstance(result, Ending) and plan.rigs.learn(result, as_written=as_written):
                 return result
             if isinstance(result, Ending):
+                # Complete pairs count, if only time or the user ended the round.
                 pairs = windows[: len(windows) // 2 * 2]
                 says_enough = not plan.needs_own_process and len(pairs) >= MIN_WINDOWS
                 return pairs if says_enough and result.outcome in ENDED_BY_US else result
@@ -369,7 +444,10 @@ def _round_in_mode(plan: ConfirmationPlan, first: Side) -> Round | Ending:
 
 
 class _Process:
-    """The process of a round; replaced where a config needs one of its own."""
+    """The process of a round, replaced whenever a config cannot run in it.
+
+    The first window starts it, and the process is closed when the round ends or a window fails.
+    """
 
     def __init__(self, plan: ConfirmationPlan) -> None:
         self._contest = plan
@@ -383,7 +461,7 @@ class _Process:
         self._close()
 
     def measure(self, side: Side) -> Measurement | Ending:
-        """Measure a side, in a fresh process that is warmed up first if there is none for it."""
+        """Measure a side; first start and warm up a fresh process if no suitable one is open."""
         plan, setting = self._contest, self._contest.setting(side)
         needs_own_process = plan.space.needs_restart(self._started_as, setting.config)
         if plan.is_brief or needs_own_process:
@@ -401,7 +479,11 @@ class _Process:
         return result
 
     def _begin(self, rig: Rig, setting: AppliedConfig) -> Ending | None:
-        """Start a fresh process and run it in, where it lives long enough for that."""
+        """Start a fresh process under a setting and warm it up.
+
+        A program that ends within seconds is not warmed up here: its only window includes the
+        warm-up.
+        """
         plan = self._contest
         opened = rig.open(setting, plan.should_stop, START_SILENCE_S)
         if isinstance(opened, Ending):

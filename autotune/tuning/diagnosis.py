@@ -1,4 +1,8 @@
-"""Diagnosis: where the baseline's time goes, and which moves follow from it; pure."""
+"""Diagnosis: name the baseline's bottleneck and derive the moves to try first; pure functions.
+
+A move is a small set of knobs that usually helps with a bottleneck. Moves give the search a good
+start; the sampler then explores around what they found.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +17,17 @@ from autotune.measurement.measurement import Measurement, StepBreakdown
 from autotune.program.config import KnobValue
 from autotune.program.profile import Profile
 
-# Waiting above this share of the step makes loading the first suspect; below the lower one it
-# cannot gain more than the noise of a measurement.
-WORTH_A_WORD = 1.03
+WORTH_A_WORD = 1.03  # with ready data; a smaller speedup is reported as "no faster"
+# Share of the time that the program waits for data: above this, loading is the first suspect.
 INPUT_BOUND_SHARE = 0.25
-MAX_THREAD_MOVES = 5  # the sampler tries the rest on machines of many cores
-WAIT_IS_NOISE_SHARE = 0.03
+MAX_THREAD_MOVES = 5  # on machines with many cores the sampler tries the other counts
+WAIT_IS_NOISE_SHARE = 0.03  # below, faster loading gains no more than the noise of a measurement
 
 
+# Knob, value and the reason that users read. The order is the order in which they are tried.
 COMPUTE_MOVES: tuple[tuple[str, KnobValue, str], ...] = (
     ("anomaly_detection", False, "searching for the origin of NaN slows down every operator"),
-    ("deterministic_algorithms", False, "kernels that need not repeat each bit are faster"),
+    ("deterministic_algorithms", False, "kernels that need not be bitwise reproducible are faster"),
     ("precision", "bf16", "bf16 halves memory traffic and uses faster units"),
     ("matmul_precision", "medium", "bf16 units multiply fp32 matrices faster"),
     ("channels_last", True, "convolution kernels prefer NHWC"),
@@ -35,7 +39,10 @@ COMPUTE_MOVES: tuple[tuple[str, KnobValue, str], ...] = (
 
 
 class Bottleneck(StrEnum):
-    """Where the time goes."""
+    """What limits the baseline's speed.
+
+    It decides whether loading or compute moves are tried first. Users read the values.
+    """
 
     INPUT_BOUND = "input-bound"
     MIXED = "loading and computing share the time"
@@ -43,7 +50,10 @@ class Bottleneck(StrEnum):
 
 
 class Family(StrEnum):
-    """Which part of the step, or of the machine, a move works on."""
+    """The part of the step, or of the machine, that a move changes.
+
+    ``combinations()`` in ``proposals`` joins the best moves of different families.
+    """
 
     LOADING = "loading"
     COMPUTE = "compute"
@@ -53,7 +63,13 @@ class Family(StrEnum):
 
 @dataclass(frozen=True)
 class Move:
-    """Knobs that are changed together, and why."""
+    """Knobs that are changed together, and why.
+
+    Attributes:
+        family: What the move works on.
+        changes: New values by knob, for the config that the move is applied to.
+        why: The reason, as users read it next to the trial.
+    """
 
     family: Family
     changes: Mapping[str, KnobValue]
@@ -62,10 +78,13 @@ class Move:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The verdict with its evidence, and the moves to try first, most promising first.
+    """The bottleneck with its evidence, and the moves to try first.
 
     Attributes:
-        devices: Moves to several devices, each of which starts the program anew.
+        verdict: What limits the baseline.
+        evidence: What was measured to say so, as one sentence.
+        moves: Moves that change neither devices nor ranks, most promising first.
+        devices: Moves to several devices or ranks, each of which starts the program anew.
     """
 
     verdict: Bottleneck
@@ -81,7 +100,18 @@ def diagnose(
     hardware: Hardware,
     breakdown: StepBreakdown = StepBreakdown(),  # noqa: B008 - a frozen value
 ) -> Diagnosis:
-    """Return where the baseline's time goes and what to try."""
+    """Return the baseline's bottleneck and the moves that follow from it.
+
+    Only moves whose values the space offers are returned. A program without a DataLoader is never
+    input-bound, because autotune cannot change how it loads.
+
+    Args:
+        profile: What the program's first steps revealed.
+        baseline: The baseline's measurement; its share of waiting decides.
+        space: What may be changed.
+        hardware: Gives the cores that workers and compute threads share.
+        breakdown: Where a step's time goes; adds evidence. Empty if it was not profiled.
+    """
     share = baseline.wait_share
     if not profile.loaders or share < WAIT_IS_NOISE_SHARE:
         verdict = Bottleneck.COMPUTE_BOUND
@@ -123,7 +153,10 @@ def _evidence(profile: Profile, baseline: Measurement, breakdown: StepBreakdown)
 
 
 def _loading_moves(profile: Profile, space: ResolvedSpace, hardware: Hardware) -> Iterator[Move]:
-    """Workers and compute threads share the cores of a small machine: they move together."""
+    """Yield loader moves; on a CPU, workers and compute threads change together.
+
+    Both take their cores from the same machine, so more workers alone would slow down the step.
+    """
     if "num_workers" not in space.domains:
         return
     pins = {"pin_memory": True} if "pin_memory" in space.domains else {}
@@ -141,7 +174,7 @@ def _loading_moves(profile: Profile, space: ResolvedSpace, hardware: Hardware) -
                 f"{count} workers load while {threads} of {cores} cores compute",
             )
         yield Move(
-            Family.LOADING, {"num_workers": count, **pins}, f"{count} workers load beside the step"
+            Family.LOADING, {"num_workers": count, **pins}, f"{count} workers load during the step"
         )
 
 
@@ -170,6 +203,7 @@ def _batch_moves(space: ResolvedSpace) -> Iterator[Move]:
         return
     own = space.baseline["batch_size"]
     larger = [v for v in space.domains["batch_size"].values if v > own]  # type: ignore[operator]
+    # Second, last, first: a clear step up, then the largest, then the smallest step
     for value in dict.fromkeys([*larger[1:2], *larger[-1:], *larger[:1]]):
         yield Move(
             Family.BATCH, {"batch_size": value}, "larger batches spread the cost of each step"
@@ -178,12 +212,15 @@ def _batch_moves(space: ResolvedSpace) -> Iterator[Move]:
         yield Move(
             Family.BATCH,
             {"batch_size": larger[-1], "activation_checkpointing": "all"},
-            "blocks that keep nothing make room for the largest batch",
+            "blocks that recompute activations make room for the largest batch",
         )
 
 
 def _device_moves(space: ResolvedSpace, hardware: Hardware, profile: Profile) -> Iterator[Move]:
-    """Strategies with their ranks, most ranks first; cores are shared out among the ranks."""
+    """Yield every strategy with each number of ranks, the most ranks first.
+
+    On a CPU the ranks share the cores, so each gets an equal share of compute threads.
+    """
     own = space.baseline.get("strategy", "ddp")
     strategies = space.domains["strategy"].values if "strategy" in space.domains else (own,)
     counts = space.domains["world_size"].values if "world_size" in space.domains else (1,)
@@ -206,7 +243,10 @@ def _device_moves(space: ResolvedSpace, hardware: Hardware, profile: Profile) ->
 
 
 def _within(space: ResolvedSpace, moves: list[Move]) -> Iterator[Move]:
-    """Keep the moves whose values the space offers."""
+    """Yield the moves whose values the space offers.
+
+    A user can narrow the values of a knob or fix it, so not every move is allowed.
+    """
     for move in moves:
         if all(value in _values(space, knob) for knob, value in move.changes.items()):
             yield move
@@ -215,4 +255,5 @@ def _within(space: ResolvedSpace, moves: list[Move]) -> Iterator[Move]:
 def _values(space: ResolvedSpace, knob: str) -> tuple[KnobValue, ...]:
     if knob in space.domains:
         return space.domains[knob].values
+    # A fixed knob has no domain; a move may still contain its one value.
     return (space.start[knob],) if knob in space.start else ()

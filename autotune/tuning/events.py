@@ -1,8 +1,8 @@
-"""Events: what a search tells whoever watches it; every hook does nothing by default.
+"""Events: hooks through which a search tells its observers what happens.
 
-The search calls each hook at the moment that its name says, always on the main thread. ``Console``
-overrides the hooks that a person should read; a test overrides those that it counts. This is the
-pattern of Fabric's callbacks: a subclass overrides only what it needs.
+A search calls each hook at the moment that its name says, always on the main thread. Every hook
+does nothing by default, so a subclass overrides only what it needs, as with Lightning Fabric's
+callbacks. ``Console`` overrides the hooks that a person should read, a test those that it checks.
 """
 
 from __future__ import annotations
@@ -19,43 +19,78 @@ from autotune.tuning.diagnosis import Diagnosis
 
 
 class Events:
-    """Hooks of a search. A hook that raises ends the search."""
+    """Base class of search observers, with a hook for each step of a search.
+
+    An exception raised by a hook ends the search.
+    """
 
     def on_search_start(self, head: SearchInfo, run: str, budget: Budget) -> None:
-        """Called once, before the program is started; *run* is the name of the run directory."""
+        """Called once, before the program is started.
+
+        Args:
+            head: What is searched, with which options, on which hardware.
+            run: Name of the run directory, by which ``autotune resume`` finds it.
+            budget: Already counting down; earlier sessions count as spent.
+        """
 
     def on_fence(self, fence: Fence) -> None:
-        """Called when the fence stands that keeps trials from changing the user's files."""
+        """Called when the fence is up, before the program is started.
+
+        The fence keeps trials from changing the user's files; *fence* says how, and how completely.
+        """
 
     def on_phase(self, name: str) -> None:
-        """Called when a part of the search begins, with its name as users read it."""
+        """Called when a phase of the search begins, with its name as users read it."""
 
     def on_resume(self, records: Sequence[TrialRecord]) -> None:
-        """Called instead of measuring the baseline when an earlier session measured it."""
+        """Called when an earlier session measured the baseline, which is then not measured again.
+
+        *records* are all trials recorded so far, the baseline first.
+        """
 
     def on_diagnosis(self, diagnosis: Diagnosis, space: ResolvedSpace) -> None:
-        """Called when the baseline's bottleneck is known, before the first config is tried."""
+        """Called when the baseline's bottleneck is known, before any other config is tried."""
 
     def on_trial_start(self, config: Config, why: str, space: ResolvedSpace) -> None:
         """Called before a config is measured; *why* says where the proposal came from."""
 
     def on_progress(self, progress: Progress) -> None:
-        """Called for each block of steps that the program has made."""
+        """Called with each sign of life from the running program.
+
+        While it starts, that is once per step (and at intervals while there is none); later, once
+        per block of steps.
+        """
 
     def on_trial_end(self, number: int, record: TrialRecord, space: ResolvedSpace) -> None:
-        """Called when a trial has been recorded; trial 0 is the baseline."""
+        """Called when a trial has been recorded, whether it was measured or failed.
+
+        Args:
+            number: Index of the trial; 0 is the baseline.
+            record: The trial; ``record.ending`` says why it failed.
+            space: The space that its config belongs to.
+        """
 
     def on_rehearsal(self, config: Config, space: ResolvedSpace) -> None:
-        """Called before a config runs through short epochs in a fresh process."""
+        """Called before a config is rehearsed: run through short epochs in a fresh process.
+
+        This happens for the best config, after the trials and before the confirmation.
+        """
 
     def on_confirmation(self, candidate: TrialRecord, space: ResolvedSpace) -> None:
-        """Called before the candidate is compared with the baseline in fresh processes."""
+        """Called before a candidate is compared with the baseline in fresh processes.
+
+        A search that resumes a confirmation calls it again.
+        """
 
     def on_interrupt(self, requests: int) -> None:
-        """Called for each Ctrl-C; *requests* counts them from 1."""
+        """Called from the signal handler for each Ctrl-C except the one that raises.
+
+        Args:
+            requests: Number of Ctrl-C so far: 1 ends the search, 2 skips the confirmation.
+        """
 
     def note(self, text: str) -> None:
-        """Called with a sentence that the user may want to know."""
+        """Called with a sentence that the user may want to know; it can be ignored safely."""
 
     def warn(self, text: str) -> None:
-        """Called with a sentence that the user must not miss."""
+        """Called with a sentence that the user must not miss, such as a doubt about a result."""

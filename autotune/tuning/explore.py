@@ -1,4 +1,7 @@
-"""Exploration: proposed configs are measured until the time for the confirmation comes."""
+"""Exploration: measure one proposed config after another until the confirmation is due.
+
+What is measured here only selects a candidate; claims rest on the confirmation alone.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,17 @@ from autotune.tuning.session import Session
 
 
 def explore(session: Session, space: ResolvedSpace, diagnosis: Diagnosis) -> None:
-    """Measure configs and record each; a trial may fail, the search goes on."""
+    """Measure the proposed configs and record each; a failed trial does not end the search.
+
+    It ends when only the time reserved for rehearsal and confirmation is left, when nothing better
+    is in sight, or at the first Ctrl-C.
+    """
     study, events = session.study, session.events
     events.on_phase("searching")
     proposals = iter(
         Proposals(study, space, diagnosis, study.head.options.seed, session.may_restart)
     )
-    _look_for_candidate(session, space)
+    _look_for_candidate(session, space)  # a resumed search may already have one
     while not session.until_last_trial():
         proposal = next(proposals, None)
         if proposal is None:
@@ -30,15 +37,19 @@ def explore(session: Session, space: ResolvedSpace, diagnosis: Diagnosis) -> Non
             session.until_confirmation,
             _best_speedup(session, space),
         )
+        # Judged before it is stored: a crash that unrelated configs share is not the config's fault
         record = judged([*study.records, record], space.baseline)[-1]
         study.tell(proposal.trial, record)
-        study.spent_s = session.budget.spent_s
+        study.spent_s = session.budget.spent_s  # after each trial: a search may be killed
         _look_for_candidate(session, space)
         events.on_trial_end(len(study.records) - 1, record, space)
 
 
 def _look_for_candidate(session: Session, space: ResolvedSpace) -> None:
-    """Tell the session what its confirmation will be about; it keeps time for it."""
+    """Tell the session whether there is a candidate and what its confirmation costs.
+
+    The session reserves time for the confirmation accordingly, so this runs after every trial.
+    """
     best = next(iter(promising(session.study, space)), None)
     session.has_candidate = best is not None
     session.best_own_process_s = None

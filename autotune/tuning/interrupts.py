@@ -1,4 +1,8 @@
-"""InterruptCounter: Ctrl-C as a request; once ends the search, twice skips the confirmation."""
+"""InterruptCounter: turns Ctrl-C into a request that the search answers when it can.
+
+A search must close its rigs and write its result, so Ctrl-C may not raise at any line. The first
+one ends the search, the second also skips the confirmation, the third raises as usual.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,16 @@ from typing import Any, Self
 
 
 class InterruptCounter:
-    """Counts Ctrl-C while it is entered; the third one interrupts at once, as usual.
+    """Context manager that counts Ctrl-C instead of raising ``KeyboardInterrupt``.
+
+    The third Ctrl-C raises at once, for the case that a request is not answered. Outside of the
+    main thread nothing is counted, because Python lets only that thread set signal handlers.
 
     Args:
-        on_request: Called with the count at each Ctrl-C.
+        on_request: Called with the count at the first and the second Ctrl-C, in the signal handler.
+
+    Attributes:
+        requests: Number of Ctrl-C since this was entered.
     """
 
     def __init__(self, on_request: Callable[[int], None] = lambda _: None) -> None:
@@ -22,6 +32,7 @@ class InterruptCounter:
         self._previous: Any = None
 
     def __enter__(self) -> Self:
+        # signal.signal() raises in other threads, such as a notebook's or a server's worker
         if threading.current_thread() is threading.main_thread():
             self._previous = signal.signal(signal.SIGINT, self._handle)
         return self

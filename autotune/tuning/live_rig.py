@@ -1,4 +1,8 @@
-"""LiveRig: the open rig on which one config after another is measured, or the next one."""
+"""LiveRig: keeps one rig open and measures one config after another on it.
+
+Switching a config in a running program takes about a second; starting one takes many. A new rig is
+started only when the config needs a fresh process or the open one has ended.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +23,33 @@ from autotune.rig.wire import Ready, WindowPlan
 from autotune.tuning.budget import seconds_left
 from autotune.tuning.start import first_start
 
-MOSTLY_DISTURBED = 0.5  # of the blocks: such a window is measured a second time
+MOSTLY_DISTURBED = 0.5  # share of the blocks above which a window is measured a second time
 START_SILENCE_S = 900.0  # imports, data preparation and compilation may take minutes
-ANSWER_S = 0.5  # a rig answers so long before the caller gives up
+ANSWER_S = 0.5  # a window ends this long before its caller gives up, so that its result arrives
 MIN_WINDOW_S = 0.1
+# A program that trains counts as hung after this silence, or after the time that this many of its
+# steps take, whichever is longer.
 MIN_SILENCE_S = 60.0
 SILENCE_STEPS = 30
-# A process must hold a window of the baseline and one of another config, in turn; one that ends
-# before is too short for that.
+# A process must live through a window of the baseline and one of another config. A program that
+# ends earlier is too short for comparing live, and gets a process per window (the brief mode).
 MIN_ANSWERS = 2
-MAX_WINDOWS_MORE = 4  # to let the baseline make some more steps
-MAX_STARTS = 3  # of a program that asks for one mode after the other
+MAX_WINDOWS_MORE = 4  # windows in which the baseline may make the steps that are missing
+MAX_STARTS = 3  # a program may need one run mode after the other
 
 
 class LiveRig:
-    """Measures configs live where it can, on a fresh rig where it must.
+    """Measures configs on an open rig where possible, and on a fresh one where necessary.
+
+    Call ``observe()`` first, if the program was not observed yet, then ``set_up()``. Methods that
+    measure return an ``Ending`` when the program failed or time was up; the rig is closed then, and
+    ``ready_for()`` opens the next one.
+
+    Args:
+        rigs: Makes the rigs.
 
     Attributes:
-        lived: How far the baseline was seen to come.
+        lived: How many steps the baseline was seen to make in one process; evidence for blame.
     """
 
     def __init__(self, rigs: RigFactory) -> None:
@@ -51,7 +64,10 @@ class LiveRig:
 
     @property
     def base(self) -> AppliedConfig:
-        """The baseline's setting."""
+        """The program as written, against which every config is applied.
+
+        It changes during a search, when a trial shows whether the loss sums over samples.
+        """
         assert self._base is not None, "set_up() comes first"
         return self._base
 
@@ -61,36 +77,47 @@ class LiveRig:
 
     @property
     def mode(self) -> RunMode:
-        """How rigs run the program now."""
+        """How rigs run the program at present; a failure can show that it needs another mode."""
         return self._rigs.mode
 
     @property
     def number(self) -> int:
-        """Of the rig that was started last."""
+        """Number of the rig that was started last; rigs of a run are numbered from 1."""
         return self._rigs.started
 
     def setting(self, config: Config) -> AppliedConfig:
-        """Return the setting of a config."""
+        """Return the setting of a config: the baseline's setting with this config."""
         return replace(self.base, config=config)
 
     def set_up(
         self, space: ResolvedSpace, base: AppliedConfig, step_s: float | None = None
     ) -> None:
-        """Say what can be measured; *base* is the baseline's setting."""
+        """Say what can be measured; must be called before any config is.
+
+        Args:
+            space: Tells which changes need a fresh process.
+            base: The program as written.
+            step_s: Seconds per step if an earlier session measured it; see ``expect_steps_of()``.
+        """
         self._space, self._base = space, base
         self._on_rig = base.config if self._rig is not None else None
         if step_s is not None:
             self.expect_steps_of(step_s)
 
     def expect_steps_of(self, step_s: float) -> None:
-        """Take a silence for the program's end by how long a step takes."""
+        """Set how long a silent program is waited for, from how long its steps take.
+
+        A program that is silent for longer counts as hung.
+        """
         self._silence_s = max(MIN_SILENCE_S, SILENCE_STEPS * step_s)
 
     def observe(self, should_stop: ShouldStop) -> Ready | Ending:
         """Start the untouched program and return what its first steps revealed.
 
+        The rig stays open, so that the baseline can be measured on it.
+
         Raises:
-            UsageError: when it reads what is piped into this process.
+            UsageError: when the program reads its input and something is piped into this process.
         """
         started = first_start.observe(self._rigs, should_stop, START_SILENCE_S)
         if isinstance(started, Ending):
@@ -99,18 +126,25 @@ class LiveRig:
         return started.ready
 
     def needs_restart(self, config: Config) -> bool:
-        """Tell whether a config cannot be measured on the open rig."""
+        """Return whether a config cannot be measured on the open rig, or no rig is open."""
         if self._on_rig is None:
             return True
         return self.needs_own_process(self._on_rig, config)
 
     def needs_own_process(self, one: Config, other: Config) -> bool:
-        """Tell whether two configs need processes of their own."""
+        """Return whether two configs cannot be measured in the same process.
+
+        They differ in a knob that acts only at start, or the program ends too soon for two windows.
+        """
         assert self._space is not None, "set_up() comes first"
         return self._space.needs_restart(one, other) or (self.mode.brief and one != other)
 
     def ready_for(self, config: Config, should_stop: ShouldStop) -> Ending | None:
-        """Make sure that a rig is open on which the config can be measured live."""
+        """Open a fresh rig for a config, unless the open one can measure it.
+
+        Returns:
+            None when a rig is ready; else the ending of the start that failed.
+        """
         if not self.needs_restart(config):
             return None
         self.close()
@@ -123,7 +157,17 @@ class LiveRig:
     def measure(
         self, config: Config, plan: WindowPlan, should_stop: ShouldStop, most_s: float = math.inf
     ) -> Measurement | Ending:
-        """Measure a config on the open rig; one that mostly others disturbed a second time."""
+        """Measure a config on the open rig.
+
+        A window in which other processes disturbed most blocks is measured a second time if there
+        is time for it, and the less disturbed one counts.
+
+        Args:
+            config: One for which ``ready_for()`` succeeded.
+            plan: How long to warm up and to measure.
+            should_stop: Called many times a second; an Ending from it ends the window.
+            most_s: Seconds that the window may take at most.
+        """
         began = self._rigs.clock()
         result = self._window(config, plan, should_stop, most_s)
         again_s = 2 * (self._rigs.clock() - began)
@@ -134,6 +178,7 @@ class LiveRig:
             and min(seconds_left(should_stop), most_s) > again_s
         ):
             again = self._window(config, plan, should_stop, most_s)
+            # A failure counts; if only time ran out, the disturbed window is better than none.
             if isinstance(again, Ending) and again.outcome not in ENDED_BY_US:
                 return again
             if isinstance(again, Measurement) and again.disturbed_share < result.disturbed_share:
@@ -141,7 +186,21 @@ class LiveRig:
         return result
 
     def live_on(self, steps: int, step_s: float, should_stop: ShouldStop) -> Ending | None:
-        """Let the baseline go on until its process has made so many steps in all, or has failed."""
+        """Let the baseline run until its process has made *steps* steps in all, or has failed.
+
+        A config that crashed late may only be blamed if the baseline gets as far. The caller must
+        check the result with ``lived``: the wait is also given up without an Ending if no rig is
+        open, if more than ``MAX_MORE_STEPS`` steps are missing, or after ``MAX_WINDOWS_MORE``
+        windows.
+
+        Args:
+            steps: Number of steps, counted from the start of the process.
+            step_s: Seconds that a step takes.
+            should_stop: Called many times a second; an Ending from it ends the wait.
+
+        Returns:
+            The ending if the process failed or time was up; else None.
+        """
         for _ in range(MAX_WINDOWS_MORE):
             missing = 0 if self._rig is None else steps - self._rig.steps
             if not 0 < missing <= MAX_MORE_STEPS:
@@ -154,8 +213,11 @@ class LiveRig:
         return None
 
     def dissect(self, plan: WindowPlan, should_stop: ShouldStop) -> StepBreakdown:
-        """Take the baseline apart; empty where the program ends or fails before."""
-        for _ in range(MIN_ANSWERS):  # the program may have come to its end meanwhile
+        """Profile the baseline's step and its upper bounds.
+
+        The breakdown is empty if the program ends or fails before: a search works without it.
+        """
+        for _ in range(MIN_ANSWERS):  # the program may have ended since its last window
             if self.ready_for(self.base.config, should_stop):
                 break
             assert self._rig is not None, "it is open"
@@ -169,15 +231,16 @@ class LiveRig:
         return StepBreakdown()
 
     def close(self) -> None:
-        """Close the open rig, if any."""
+        """Close the open rig, if any; the next ``ready_for()`` starts a fresh one."""
         if self._rig is not None:
             self._rig.close()
         self._rig = self._on_rig = None
 
     def _is_shorter_than_baseline(self, config: Config, ending: Ending) -> bool:
-        """Tell whether the baseline goes on where a config's process came to its end.
+        """Return whether a config's process ended after fewer steps than the baseline makes.
 
-        Where each step has more samples, there may rightly be fewer of them.
+        Then the config shortens the program, which must not be mistaken for a short program. A
+        config that changes the number of samples in a step may rightly make fewer steps.
         """
         has_other_steps = not set(PARTS).isdisjoint(config.changes_from(self.base.config))
         goes_on = self.lived.steps(self.mode.epochs) > ending.steps
@@ -197,8 +260,9 @@ class LiveRig:
     def _window(
         self, config: Config, plan: WindowPlan, should_stop: ShouldStop, most_s: float
     ) -> Measurement | Ending:
-        """Measure a window that ends in time; a rig that does not answer so is closed."""
+        """Measure one window that ends before its caller gives up; close the rig on any Ending."""
         assert self._rig is not None, "a rig is open"
+        # Compiling may take minutes in which no step is made.
         compiles = config.get("compile", "off") != "off"
         silence_s = START_SILENCE_S if compiles else self._silence_s
         left_s = min(seconds_left(should_stop), most_s)
@@ -210,6 +274,7 @@ class LiveRig:
             self.close()
             if is_short and self._is_shorter_than_baseline(config, result):
                 return replace(result, reason=f"{result.reason}, where the baseline goes on")
+            # A process that compiled spent its life on that, and says nothing about the program.
             if is_short and not compiles and not self.mode.brief:
                 self._rigs.take_mode(replace(self.mode, brief=True))
             return result

@@ -1,4 +1,8 @@
-"""Survey: measures one config well, in a few fresh processes, without searching."""
+"""Measure one config carefully in a few fresh processes, without searching.
+
+This is what ``autotune measure`` runs. There is no baseline to compare with: see ``noise_floor``
+for how much two measurements of one config differ.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,8 @@ from autotune.tuning.interrupts import InterruptCounter
 from autotune.tuning.live_rig import START_SILENCE_S
 from autotune.tuning.start import first_start
 
+# Longer than the windows of a search: there is only one config, and no baseline in turn to cancel
+# drift.
 WINDOW = WindowPlan(
     warmup_min_s=3.0, warmup_max_s=20.0, window_min_s=4.0, window_max_s=10.0, half_width=0.01
 )
@@ -49,10 +55,13 @@ def measure_config(
         hardware: This machine.
         processes: How many fresh processes are measured, one after another.
         events: Told what happens.
-        fence: What the user says of the fence.
+        fence: What the user requested of the fence.
+
+    Returns:
+        A report with one measurement per process. Its step breakdown is of the first process alone.
 
     Raises:
-        ProgramError: when the program fails or trains too few steps.
+        ProgramError: when the program fails or trains too few steps, or Ctrl-C ends a window.
         FenceError: when nothing keeps the program from changing the user's files.
     """
     doubts = preflight.doubts(hardware)
@@ -79,7 +88,10 @@ def measure_config(
 
 
 class _Subject:
-    """What is measured, and the rigs for it."""
+    """The program and config that are measured, with the rigs to run them on.
+
+    It groups what every process of one ``measure_config()`` call needs.
+    """
 
     def __init__(
         self,
@@ -93,13 +105,20 @@ class _Subject:
         self._stop = stop
 
     def should_stop(self) -> Ending | None:
-        """Go on until the user stops it."""
+        """Return an Ending once the user has pressed Ctrl-C; None until then.
+
+        There is no budget: the windows have maximum lengths.
+        """
         if self._stop.requests:
             return Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C")
         return None
 
     def setting(self, profile: Profile) -> AppliedConfig:
-        """The config that this is about."""
+        """Return the setting to measure: that of best.yaml, or the program as written.
+
+        For the program as written it can only be made from *profile*, after the program has
+        started.
+        """
         if self.best is not None:
             return self.best.setting
         space = load("default").resolve(self.hardware, profile)
@@ -107,7 +126,11 @@ class _Subject:
 
 
 def _one(subject: _Subject, *, is_first: bool) -> MeasureReport:
-    """Measure one fresh process; the first is taken apart as well."""
+    """Measure one fresh process; in the first one, also profile the step.
+
+    Raises:
+        ProgramError: when the program fails, ends before it was measured, or Ctrl-C ended it.
+    """
     should_stop = subject.should_stop
     best = None if subject.best is None else subject.best.setting
     started = first_start.observe(subject.rigs, should_stop, START_SILENCE_S, best)

@@ -1,4 +1,8 @@
-"""The noise floor: what a confirmation says of two equal configs on this machine (A/A)."""
+"""The noise floor: what a confirmation reports for two equal configs on this machine (A/A test).
+
+``autotune doctor --aa`` runs it. A speedup smaller than this interval cannot be told from noise
+here, and an interval that excludes 1 is a false claim.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +31,15 @@ from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
 
 @dataclass(frozen=True)
 class NoiseFloor:
-    """What equal configs gave.
+    """The result of comparing a program with itself.
 
     Attributes:
-        ratio: The speedup that was measured where there is none.
-        windows_spread_pct: Standard deviation of the windows of one process, as percent.
-        processes_spread_pct: The same of the processes' means; None with one process.
-        rounds: Fresh processes.
+        ratio: The measured "speedup" between two equal configs; the true one is 1.
+        windows_spread_pct: Standard deviation of the windows of one process, in percent of their
+            mean; averaged over the processes.
+        processes_spread_pct: Standard deviation of the processes' means, in percent; None with one
+            process.
+        rounds: Number of rounds, each in a fresh process.
     """
 
     ratio: Interval
@@ -43,7 +49,10 @@ class NoiseFloor:
 
     @property
     def claims_a_difference(self) -> bool:
-        """The interval excludes 1: a false claim, expected in one of twenty."""
+        """Whether the interval excludes 1, which is a false claim.
+
+        At 95 % confidence, one of twenty such tests is expected to make one.
+        """
         return not self.ratio.low <= 1.0 <= self.ratio.high
 
 
@@ -57,9 +66,21 @@ def measure_noise_floor(
 ) -> NoiseFloor:
     """Confirm a program against itself until the budget is used up.
 
+    Unlike in a search, rounds do not stop once the ratio is decided, because the aim is the spread.
+    Ctrl-C ends the current window; the windows until then count.
+
+    Args:
+        program: The program.
+        hardware: This machine.
+        budget_s: Wall time in seconds.
+        events: Told what happens.
+        fence: What the user requested of the fence.
+        surroundings: Clock and rigs; tests pass scripted ones.
+
     Raises:
         FenceError: when nothing keeps the program from changing the user's files.
-        ProgramError: when the program fails or trains too few steps.
+        ProgramError: when the program fails or trains too few steps, or Ctrl-C comes before two
+            pairs of windows were measured.
     """
     budget = Budget(budget_s, clock=surroundings.clock)
     reports = Reports(events.on_progress, events.warn, events.note)
@@ -84,6 +105,7 @@ def measure_noise_floor(
             return None
 
         events.on_phase("observing the program")
+        # Only the profile is needed from this process; the rounds start their own.
         started = first_start.observe(rigs, should_stop, START_SILENCE_S)
         if isinstance(started, Ending):
             raise program_error(program, started)
@@ -104,8 +126,12 @@ def measure_noise_floor(
 
 
 def of_confirmation(confirmation: Confirmation) -> NoiseFloor:
-    """Return what a confirmation of equal configs says of the noise."""
+    """Return the noise that a confirmation of two equal configs shows.
+
+    Both sides ran the same config, so the windows of both count as one sample per process.
+    """
     rates = [m.throughput.estimate for m in (*confirmation.baseline, *confirmation.winner)]
+    # Each side lists its windows round by round. All rounds are taken to be of equal length.
     per_round = len(confirmation.baseline) // confirmation.rounds
     processes = [
         [

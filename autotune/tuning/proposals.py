@@ -1,4 +1,8 @@
-"""Which config is tried next: moves from the diagnosis, their combinations, then the sampler."""
+"""Proposals: which config is tried next.
+
+The order is: the fixed values alone, the moves of the diagnosis, combinations of the best moves,
+restart knobs that the user named, the sampler, and last the values that need a fresh process.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +19,24 @@ from autotune.tuning.diagnosis import Diagnosis, Family, Move
 from autotune.tuning.study import Study, Trial
 
 PATIENCE = 12  # sampled trials without a better one, after which the search has converged
-BETTER = 1.01
+BETTER = 1.01  # a sampled config must beat the best by this factor to restart that count
+# Known configs that the sampler may propose in a row before an unseen one is drawn at random: in a
+# small space it would go on proposing what it already knows.
 REPEATS_ALLOWED = 5
-SAME_SPEED = 0.98
-DEVICES = frozenset({"strategy", "world_size"})  # they move together
+SAME_SPEED = 0.98  # of the fastest: within the noise of live measurements, as fast
+# These two change together: the number of ranks says nothing without the strategy that starts them.
+DEVICES = frozenset({"strategy", "world_size"})
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A config to measure, the trial it is recorded in, and why it is tried."""
+    """A config to measure, with the reason to try it.
+
+    Attributes:
+        trial: The open Optuna trial in which the result must be recorded.
+        config: Canonical and without conflicts.
+        why: Where the proposal comes from, as users read it.
+    """
 
     trial: Trial
     config: Config
@@ -31,13 +44,17 @@ class Proposal:
 
 
 class Proposals:
-    """Reads the study anew for each proposal, so a resumed search goes on where it stood.
+    """Iterates over the configs to measure, in the order in which they are worth trying.
+
+    It reads the study anew for each proposal. So each proposal builds on all results so far, and a
+    resumed search continues where the earlier session stopped. The caller must record each proposal
+    before it requests the next one.
 
     Args:
         study: The record so far.
         space: What may be proposed.
         diagnosis: Gives the first moves.
-        seed: For choices that the sampler does not make.
+        seed: Seed of the choices that the sampler does not make.
         has_time_for_restart: Tells whether a fresh process is still worth starting for a knob.
     """
 
@@ -56,7 +73,11 @@ class Proposals:
         self._has_time_for_restart = has_time_for_restart
 
     def __iter__(self) -> Iterator[Proposal]:
-        """Yield until every way to a better config has been tried; the caller may stop earlier."""
+        """Yield until every way to a better config has been tried; the caller may stop earlier.
+
+        Configs that already have a result are skipped. Trials that the user or the budget ended do
+        not count as results.
+        """
         space = self._space
         yield from self._new(space.start, "the fixed values alone")
         for move in self._diagnosis.moves:
@@ -72,6 +93,7 @@ class Proposals:
         for knob, value in restarts(space, space.restart - space.asked):
             best = self._incumbent()
             yield from self._restarted(knob, value, "worth a fresh process at the best so far")
+            # In the better process, other values of the live knobs may be best.
             if self._incumbent() != best:
                 yield from self._sampled()
 
@@ -93,14 +115,23 @@ class Proposals:
             yield from self._new(self._incumbent().replace(**{knob: value}), why)
 
     def _on_devices(self) -> Iterator[Proposal]:
-        """Try the strategies with their ranks, at the best so far."""
+        """Yield each strategy with its numbers of ranks, applied to the best config so far.
+
+        All of them start from the same config, so that they compare with each other. Each needs a
+        fresh process, so they are skipped when there is no time for one.
+        """
         before = self._incumbent()
         for move in self._diagnosis.devices:
             if self._has_time_for_restart("strategy"):
                 yield from self._new(self._fitting(before.replace(**move.changes)), move.why)
 
     def _fitting(self, config: Config) -> Config:
-        """The config with as much of its batch per rank as the whole of a step may have."""
+        """Return the config with its batch per rank reduced until a step is within the limit.
+
+        More ranks multiply the samples of a step, so a batch that was best on one rank can exceed
+        the maximum global batch on four. The batch is never reduced below the program's batch; the
+        config is returned unchanged if nothing fits.
+        """
         sizes = self._space.domains.get("batch_size")
         if sizes is None or not self._space.conflicts(self._space.canonical(config)):
             return config
@@ -120,6 +151,8 @@ class Proposals:
             trial, config = self._study.propose(self._space, self._incumbent())
             known = self._known()
             if conflicts := self._space.conflicts(config):
+                # Counted like a trial that gained nothing: a sampler that proposes little but
+                # conflicts must not keep the search going.
                 self._study.tell(trial, _conflicting(config, conflicts))
                 idle += 1
                 continue
@@ -148,10 +181,12 @@ def _conflicting(config: Config, sentences: Sequence[str]) -> TrialRecord:
 
 
 def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRecord]:
-    """Return the measured records that may win, best first, by the lower end of their intervals.
+    """Return the measured records that may win, best first.
 
-    Among those as fast as the best, within the noise of a live measurement, the one that changes
-    least comes first: a knob without effect does not belong into a best config.
+    They are ordered by the lower bound of their speedup, so that a noisy window does not win by
+    chance. Among those as fast as the best, within the noise of a live measurement, the one with
+    the fewest changes comes first: a knob without effect does not belong in a best config. The
+    baseline and configs without the user's fixed values are left out.
     """
     able = [
         r
@@ -176,10 +211,15 @@ def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRe
 def combinations(
     moves: Sequence[Move], known: Mapping[Config, TrialRecord], space: ResolvedSpace
 ) -> Iterator[dict[str, KnobValue]]:
-    """Yield the best moves of the families put together, all families first, then pairs.
+    """Yield the knobs of combined moves: the best of each family, first all families, last pairs.
 
-    A family's best move is taken even where it gained nothing alone: workers that fight with
-    compute threads for cores may pay once the step itself is cheaper.
+    A family's best move is used even if it gained nothing alone: workers that compete with compute
+    threads for cores may pay off once the step itself is cheaper.
+
+    Args:
+        moves: The moves of the diagnosis.
+        known: Results so far, by canonical config; families without a measured move are left out.
+        space: Makes the configs canonical.
     """
     best: dict[Family, Mapping[str, KnobValue]] = {}
     for family in Family:
@@ -198,7 +238,10 @@ def combinations(
 
 
 def restarts(space: ResolvedSpace, knobs: Container[str]) -> Iterator[tuple[str, KnobValue]]:
-    """Yield each value of these restart knobs besides the baseline's, those of DEVICES left out."""
+    """Yield each knob of *knobs* that needs a fresh process with each value but the baseline's.
+
+    ``DEVICES`` are left out, because their values are tried as pairs.
+    """
     for knob in space.domains:
         if knob in space.restart and knob in knobs and knob not in DEVICES:
             for value in space.domains[knob].values:

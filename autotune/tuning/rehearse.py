@@ -1,8 +1,10 @@
-"""Rehearsing the best config: a trial sees an endless training loop alone, this sees what follows.
+"""Rehearsal: run the best config through what follows the training loop.
 
-A fresh process runs the program as written, under the config, with epochs of a few batches; so its
-evaluation, its checkpoints, its schedules and its second epoch run as they will, behind the fence.
-Only what fails under the config, and not as the program is written, is blamed on the config.
+Trials see only a training loop that never ends. A rehearsal is a fresh process that runs the
+program under the config with epochs of a few batches. So its evaluation, its checkpoints, its
+schedules and its second epoch run as they will later, but behind the fence.
+
+A config is blamed only for what fails under it and not in the program as written.
 """
 
 from __future__ import annotations
@@ -30,17 +32,21 @@ from autotune.tuning.session import Session
 from autotune.tuning.study import Study
 
 MAX_CANDIDATES = 4
-WORTH_MORE = 1.5  # times what a rehearsal took that did not come to its end
-ANSWER_S = 3.0  # after the time that a rig was given it is taken for one that answers no more
-SILENT_S = 20.0  # without a batch, a call or a step, and
-# These change what the program's own code meets outside of its loop; they are suspected first.
+# A rehearsal that time ended is repeated if there is this many times the time that it took.
+WORTH_MORE = 1.5
+ANSWER_S = 3.0  # a rig that exceeds its time by this is considered not to answer any more
+# A program that did nothing for this long, and for longer than SILENCE_STEPS steps, stands still.
+SILENT_S = 20.0
+# These knobs change what the program's code meets outside of its training loop, such as dtypes and
+# wrapped models, so they are suspected first.
 SUSPECTS = ("precision", "channels_last", "compile", "batch_size", "persistent_workers")
 
 
 def rehearse_best(session: Session, baseline: Baseline) -> None:
-    """Rehearse the best config; one that fails alone gives way to the next.
+    """Rehearse the best config; if the config is to blame for a failure, try the next best.
 
-    What is found out is recorded, and not done again when the search is resumed.
+    Findings are recorded, so a resumed search does not repeat them. Nothing is rehearsed if that
+    would take time that the confirmation needs.
     """
     session.trial_runner.close()
     study = session.study
@@ -64,13 +70,17 @@ def rehearse_best(session: Session, baseline: Baseline) -> None:
 
 
 def _is_known(study: Study, config: Config, most_s: float) -> bool:
-    """Tell whether a config was rehearsed: to the end, or for as long as there is time now."""
+    """Return whether another rehearsal of a config would tell nothing new.
+
+    That is so if one had a clear finding, or if an earlier one was cut off and there is not
+    ``WORTH_MORE`` times its duration left.
+    """
     earlier = [r for r in study.rehearsals if r.config == config]
     return any(r.is_settled or most_s < WORTH_MORE * r.cost_s for r in earlier)
 
 
 def _kept_s(session: Session, baseline: Baseline, candidate: TrialRecord) -> float:
-    """Return what the confirmation of a candidate needs at least."""
+    """Return the seconds that the shortest confirmation of a candidate takes."""
     needs_own_process = session.needs_own_process(candidate.config, baseline.space)
     return session.least_confirmation_s(candidate.cost_s if needs_own_process else None)
 
@@ -78,7 +88,12 @@ def _kept_s(session: Session, baseline: Baseline, candidate: TrialRecord) -> flo
 def _examined(
     session: Session, baseline: Baseline, candidate: TrialRecord, most_s: float
 ) -> RehearsalRecord:
-    """Rehearse a candidate, and where it fails the baseline: no proof is worth its time before."""
+    """Rehearse a candidate and, if it fails, also the program as written.
+
+    The baseline is rehearsed only then, because most of the time it would prove nothing. It may use
+    the time kept for the confirmation, because its result decides whether this candidate is
+    confirmed. Without time for it nobody is blamed.
+    """
     config = candidate.config
     own = _rehearse(session, baseline, config, most_s)
     if not own.has_failed:
@@ -94,7 +109,10 @@ def _examined(
 
 
 def _guilty(session: Session, baseline: Baseline, candidate: TrialRecord) -> dict[str, KnobValue]:
-    """Return the one change without which a config comes through; all of them if none is found."""
+    """Return the one change without which the config passes; all changes if none is found.
+
+    Each suspected change is taken back in turn, as long as the confirmation keeps its time.
+    """
     config = candidate.config
     changes = config.changes_from(baseline.space.baseline)
     kept_s = _kept_s(session, baseline, candidate)
@@ -114,7 +132,7 @@ def _suspects(changes: dict[str, KnobValue]) -> Iterator[str]:
 
 
 def _rehearse(session: Session, baseline: Baseline, config: Config, most_s: float) -> Rehearsal:
-    """Run a config through short epochs, in a process of its own."""
+    """Run a config through short epochs in a fresh process, for at most *most_s* seconds."""
     until_s = session.budget.left_s - most_s - ANSWER_S
     should_stop = Until(
         session.until_overdrawn.stopped,
@@ -126,12 +144,19 @@ def _rehearse(session: Session, baseline: Baseline, config: Config, most_s: floa
     with session.rigs.new() as rig:
         rehearsal = rig.rehearse(setting, RehearsalPlan(most_s=most_s), should_stop)
     if config.get("compile", "off") != "off":
-        return rehearsal  # compiling takes long, and nothing is heard of it
+        return rehearsal  # compiling takes long, and the program is silent meanwhile
     return _judged(rehearsal, SILENCE_STEPS * baseline.measurement.step_s)
 
 
 def _judged(rehearsal: Rehearsal, usual_s: float) -> Rehearsal:
-    """Tell a program that stood still when time was up from one that was at work."""
+    """Return the rehearsal as hung if the program stood still when time was up.
+
+    One that was still at work has merely run out of time and is not a failure.
+
+    Args:
+        rehearsal: How it came out.
+        usual_s: Silence in seconds that is normal for this program.
+    """
     seen = rehearsal.seen
     if seen is None or seen.is_whole or not seen.steps or seen.silent_s < max(SILENT_S, usual_s):
         return rehearsal

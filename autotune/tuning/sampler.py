@@ -1,4 +1,7 @@
-"""Which config Optuna proposes next."""
+"""Sampler: which config Optuna proposes next.
+
+All use of Optuna's samplers is here; ``Study`` is the only caller.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,30 @@ STARTUP_TRIALS = 6
 
 
 def make_sampler(seed: int) -> BaseSampler:
-    """Return the sampler: joint (multivariate) TPE, because knobs act on each other."""
-    with warnings.catch_warnings():
+    """Return the sampler: multivariate TPE, because the effects of knobs depend on each other.
+
+    Args:
+        seed: Seed of its random choices.
+    """
+    with warnings.catch_warnings():  # multivariate is marked as experimental
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         return TPESampler(
             seed=seed,
             n_startup_trials=STARTUP_TRIALS,
             multivariate=True,
-            constant_liar=False,  # one trial at a time
+            constant_liar=False,  # it serves parallel trials; here one runs at a time
         )
 
 
 def holding(sampler: BaseSampler, fixed: Mapping[str, KnobValue]) -> BaseSampler:
-    """Return a sampler that proposes only configs with these values: what the open rig can run."""
+    """Return a sampler that proposes only configs with these values.
+
+    ``Study.propose()`` holds the restart knobs, so that the open rig can run each proposal.
+
+    Args:
+        sampler: The sampler to restrict.
+        fixed: Values by knob; empty leaves the sampler unrestricted.
+    """
     if not fixed:
         return sampler
     with warnings.catch_warnings():
@@ -39,5 +53,8 @@ def holding(sampler: BaseSampler, fixed: Mapping[str, KnobValue]) -> BaseSampler
 
 
 def distributions(space: ResolvedSpace) -> dict[str, BaseDistribution]:
-    """Return Optuna's view of the space: every free knob, by its values."""
+    """Return the search space in Optuna's form: each free knob as a categorical parameter.
+
+    Numeric knobs are categorical too, because only the listed values are allowed.
+    """
     return {n: CategoricalDistribution(d.values) for n, d in space.domains.items()}

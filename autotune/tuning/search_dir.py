@@ -1,4 +1,7 @@
-"""Run directories: ``.autotune/<name>/`` below the current directory; one holds one search."""
+"""Search directories: ``.autotune/<name>/`` below the current directory, one per search.
+
+A directory holds the record (``study.db``), the logs of all rigs, and best.yaml at the end.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +21,29 @@ FILE = "study.db"
 
 @dataclass(frozen=True)
 class SearchDir:
-    """One run's directory."""
+    """The directory of one search, which may not contain a record yet.
+
+    ``new()`` and ``find()`` return one.
+    """
 
     path: Path
 
     @property
     def name(self) -> str:
-        """Its name, by which ``resume`` finds it."""
+        """Name of the search, by which ``autotune resume`` finds it."""
         return self.path.name
 
     @property
     def storage(self) -> str:
-        """Optuna's URL of the study in it."""
+        """Optuna's storage URL of the study in this directory."""
         return f"sqlite:///{self.path / FILE}"
 
     def create_study(self, head: SearchInfo) -> Study:
-        """Begin the record; its file appears when it is whole, so that no reader finds a half."""
+        """Start the record and return it.
+
+        It is written to a part file that is renamed when it is complete, so that another process
+        never reads half of it.
+        """
         part = self.path / "study.db.part"
         Study.create(f"sqlite:///{part}", STUDY_NAME, head)
         part.rename(self.path / FILE)
@@ -43,7 +53,7 @@ class SearchDir:
         """Open the record of an earlier search.
 
         Raises:
-            RunDirectoryError: when there is none, or a later autotune wrote it.
+            RunDirectoryError: when there is no record, or another version of autotune wrote it.
         """
         if not (self.path / FILE).is_file():
             raise RunDirectoryError(
@@ -54,10 +64,15 @@ class SearchDir:
 
 
 def new(name: str | None, program_name: str, base: Path | None = None) -> SearchDir:
-    """Return a new, empty run directory.
+    """Create and return a new, empty search directory.
 
-    Without a name it is called after the program, with a number when that is taken: an earlier
-    search is never overwritten.
+    An earlier search is never overwritten. The home directory gets a ``.gitignore``, so that git
+    ignores everything below it.
+
+    Args:
+        name: Its name; None names it after the program, with a number if that name is taken.
+        program_name: Used if there is no name.
+        base: Folder that contains ``.autotune``; None means the current directory.
 
     Raises:
         RunDirectoryError: when *name* is taken.
@@ -76,10 +91,14 @@ def new(name: str | None, program_name: str, base: Path | None = None) -> Search
 
 
 def find(name: str | None, base: Path | None = None) -> SearchDir:
-    """Return an existing run by name or path; without one, the run that was worked on last.
+    """Return the directory of an existing search.
+
+    Args:
+        name: Name or path; None returns the search whose record changed last.
+        base: Folder that contains ``.autotune``; None means the current directory.
 
     Raises:
-        RunDirectoryError: when there is none.
+        RunDirectoryError: when there is no such search; it lists those that exist.
     """
     home = (base or Path.cwd()) / HOME
     runs = sorted(home.glob(f"*/{FILE}"), key=lambda p: p.stat().st_mtime)
@@ -100,7 +119,16 @@ def find(name: str | None, base: Path | None = None) -> SearchDir:
 
 
 def check_unchanged(head: SearchInfo, hardware: Hardware) -> None:
-    """Raise a RunDirectoryError when what was measured says nothing of program or machine today."""
+    """Check that earlier measurements still describe the program and the machine of today.
+
+    Args:
+        head: What the search was started with.
+        hardware: This machine.
+
+    Raises:
+        RunDirectoryError: when the program's source file, the hardware, Python or torch has
+            changed.
+    """
     changes = head.hardware.differences(hardware)
     if head.program.has_changed:
         changes.insert(0, f"{head.program.name} has changed since the search began")

@@ -1,4 +1,8 @@
-"""Session: one call of search() or resume(): what its steps share, how they divide the budget."""
+"""Session: what the phases of one search() or resume() call share, and how it divides the budget.
+
+The budget is divided after the baseline, when start-up and step times are known. Time is reserved
+for the confirmation first, then for the rehearsal, and trials get the rest.
+"""
 
 from __future__ import annotations
 
@@ -25,31 +29,34 @@ from autotune.tuning.study import Study
 from autotune.tuning.surroundings import Surroundings
 from autotune.tuning.trial_runner import TrialRunner
 
-MAX_FOR_CONFIRMATION = 0.5  # of the budget
-APART_S = 9.0  # besides its start: what one process of confirm.py's pairs takes
-PAIRS_WORTH = (3, 5)  # pairs of such processes are worth keeping time for, at least and at most
-PAIRS_NEEDED = 2  # fewer say nothing
-ROUNDS_NEEDED = 2  # a claim takes a process started as written, and one started as the winner
-TRIALS_WORTH_S = 10.0  # a search that could not measure this long would not search
-MIN_TRIAL_S = 1.0  # a switch and the shortest window
-MIN_TRIAL_STEPS = 2.5  # however long these are: one is left out
-RESTART_WORTH_S = 6.0  # besides two starts: the windows of a config and of the baseline, in turn
-RESTART_WORTH_STEPS = 8  # however long these are
-REHEARSAL_WORTH_S = 4.0  # besides its start: two short epochs with what lies between
-REHEARSAL_WORTH_STEPS = 16  # of any length
-MAX_REHEARSAL_S = 60.0  # or twice what it takes at least: a program may start slowly
-MAX_KEPT_FOR_REHEARSAL = 1 / 3  # of what trials have
-COMPILING_WORTH_S = 25.0  # besides two starts: compiling a small model took 15-40 s on 2 cores
+# Several costs are given in seconds and in steps. The larger counts: a window needs some steps,
+# however long they are.
+MAX_FOR_CONFIRMATION = 0.5  # share of the budget
+APART_S = 9.0  # one process of a confirmation in pairs of processes (confirm.py), without its start
+PAIRS_WORTH = (3, 5)  # least and largest number of such pairs to reserve time for
+PAIRS_NEEDED = 2  # a single pair has no spread and says nothing
+ROUNDS_NEEDED = 2  # a claim takes one process started as written and one started as the winner
+TRIALS_WORTH_S = 10.0  # a search that could not measure for this long would not be a search
+MIN_TRIAL_S = 1.0  # switching the config, and the shortest window
+MIN_TRIAL_STEPS = 2.5  # one step is left out after the switch
+# A trial in a fresh process, without the two starts: windows of the config and of the baseline
+RESTART_WORTH_S = 6.0
+RESTART_WORTH_STEPS = 8
+REHEARSAL_WORTH_S = 4.0  # without the start: two short epochs and what lies between them
+REHEARSAL_WORTH_STEPS = 16
+MAX_REHEARSAL_S = 60.0  # or twice the least it takes, for a program that starts slowly
+MAX_KEPT_FOR_REHEARSAL = 1 / 3  # share of the time of the trials
+COMPILING_WORTH_S = 25.0  # without two starts: compiling a small model took 15-40 s on 2 cores
 
 
 @dataclass(frozen=True)
 class Round:
-    """What a process of the confirmation takes besides its start, with switching.
+    """The cost of one round of the confirmation, besides starting its process.
 
     Attributes:
-        seconds: A warm-up and the windows as planned in confirm.py.
-        steps: They take at least so many, however long these are.
-        slow_steps: They take so many where steps are slow: windows are two steps then.
+        seconds: Warm-up and windows as planned in confirm.py, switching included.
+        steps: Least number of steps that these take, however long a step is.
+        slow_steps: The same for slow steps, of which a window has only two.
     """
 
     seconds: float
@@ -57,27 +64,34 @@ class Round:
     slow_steps: int
 
     def cost_s(self, facts: BaselineInfo) -> float:
-        """Return what it takes at least."""
+        """Return the least seconds that a round takes for this program, its start included."""
         steps = self.slow_steps if facts.step_s > SLOW_STEP_S else self.steps
         return facts.startup_s + max(self.seconds, steps * facts.step_s)
 
 
 FULL_ROUND = Round(24.0, 80, 30)  # eight windows
-SHORT_ROUND = Round(14.0, 48, 18)  # four, the least that say anything
+SHORT_ROUND = Round(14.0, 48, 18)  # four windows, the least that have a spread
 
 
 @dataclass
 class Session:
-    """What the steps of a search share.
+    """What the phases of a search share, and the division of the budget.
+
+    Each property that returns an ``Until`` says how long one kind of work may go on.
 
     Attributes:
+        run: Directory of the search.
+        study: Its record.
+        budget: Wall time used and left.
+        stop: Counts Ctrl-C.
+        events: Told what happens.
+        rigs: Makes the rigs of this session.
+        trial_runner: Measures the baseline and the trials.
         startup: What the program was seen to do before it was ready.
-        best_own_process_s: What the trial of the best config took, where it needs a process of its
-            own; None where it does not.
-        has_candidate: Some config may be confirmed.
-        divided_s: What trials and confirmation share: the rest of the budget after the baseline.
-
-    Each Until ends the work of a rig.
+        best_own_process_s: Seconds that the trial of the best config took, if its confirmation
+            needs processes of the two configs; else None. ``explore`` sets it.
+        has_candidate: Whether some config may be confirmed. ``explore`` sets it.
+        divided_s: Seconds left after the baseline, which trials and confirmation share.
     """
 
     run: SearchDir
@@ -94,12 +108,15 @@ class Session:
 
     @property
     def until_over(self) -> Until:
-        """Go on until the budget is used up, or the user stops it."""
+        """Until the budget is used up or the user stops the search; used for the baseline."""
         return Until(self._stopped, lambda: self.budget.wait_s, "the budget is used up")
 
     @property
     def until_confirmation(self) -> Until:
-        """Go on until only the time for the confirmation is left."""
+        """Until only the reserved time is left or the user stops the search; used for trials.
+
+        The reservation is computed once, when this is read, and holds for the whole trial.
+        """
         reserve_s = self.kept_s
         what = "the rest of the budget is for the confirmation"
         return Until(
@@ -110,7 +127,11 @@ class Session:
 
     @property
     def kept_s(self) -> float:
-        """What trials must leave of the budget: nothing where that would be left unused."""
+        """Seconds of the budget that trials must leave for the rehearsal and the confirmation.
+
+        0 if there is no candidate and no time for a trial besides the reservation: then it would be
+        left unused, so trials may go on into it.
+        """
         kept_s = self.reserve_s + self.rehearsal_s
         has_time = self.budget.left_s - kept_s >= self._least_trial_s
         return kept_s if self.has_candidate or has_time else 0.0
@@ -122,7 +143,10 @@ class Session:
         return least_s + (facts.startup_s if facts and self.rigs.mode.brief else 0.0)
 
     def until_last_trial(self) -> Ending | None:
-        """Return why no further trial is worth beginning, None where one is."""
+        """Return why no further trial is worth starting; None if one is.
+
+        A trial without time for even the shortest window is not started.
+        """
         until = self.until_confirmation
         if until.left_s() < self._least_trial_s:
             return until() or Ending(Outcome.OUT_OF_TIME, until.reason)
@@ -130,15 +154,21 @@ class Session:
 
     @property
     def until_overdrawn(self) -> Until:
-        """Go on until the budget is clearly used up, or the user wants no confirmation either."""
+        """Until the overdraft is used up or Ctrl-C was pressed twice; used for the confirmation.
+
+        The first Ctrl-C ends the search, but what was found may still be confirmed.
+        """
         return Until(
             lambda: self._stopped() if self.stop.requests > 1 else None,
             lambda: self.budget.overdraft_s,
-            "the budget ended before the first round did",
+            "the budget ended during the first round",
         )
 
     def divide(self) -> None:
-        """Share out what is left after the baseline; what does not fit in is said."""
+        """Divide the time left after the baseline; warn if it is too short for a confirmation.
+
+        Must be called once the study knows the facts of the baseline.
+        """
         self.divided_s = self.budget.left_s
         facts = self.study.facts
         assert facts is not None, "the baseline was measured"
@@ -152,18 +182,26 @@ class Session:
 
     @property
     def worth_s(self) -> float:
-        """A budget that would hold trials and a confirmation."""
+        """A total budget in seconds that would hold some trials and a full confirmation.
+
+        It is recommended to the user when the present budget is too short.
+        """
         facts = self.study.facts
         round_s = FULL_ROUND.cost_s(facts) if facts is not None else FULL_ROUND.seconds
         return self.budget.spent_s + ROUNDS_NEEDED * round_s + TRIALS_WORTH_S
 
     @property
     def reserve_s(self) -> float:
-        """What is kept for the confirmation: what fits, and 0 where none does."""
+        """Seconds reserved for the confirmation; 0 if none fits besides the least time for trials.
+
+        A longer confirmation gives a narrower interval, so it is preferred as long as it takes no
+        more than half of the budget.
+        """
         facts = self.study.facts
         if facts is None:
             return 0.0
         half_s = MAX_FOR_CONFIRMATION * self.budget.total_s
+        # In order of preference; the first that fits is taken.
         if self.best_own_process_s is not None:
             pair_s = self._pair_s(facts, self.best_own_process_s)
             least, most = PAIRS_WORTH
@@ -175,14 +213,18 @@ class Session:
 
     @property
     def least_rehearsal_s(self) -> float:
-        """What it takes to run one config through two short epochs."""
+        """Least seconds for running one config through two short epochs, start included."""
         facts = self.study.facts
         assert facts is not None, "the baseline was measured"
         return facts.startup_s + max(REHEARSAL_WORTH_S, REHEARSAL_WORTH_STEPS * facts.step_s)
 
     @property
     def rehearsal_s(self) -> float:
-        """What is kept for rehearsing the best config, 0 where trials or proof would miss it."""
+        """Seconds reserved for rehearsing the best config.
+
+        0 if no confirmation fits, or if the rehearsal would take more than a third of the trials'
+        time.
+        """
         reserve_s = self.reserve_s
         if not reserve_s:
             return 0.0
@@ -190,13 +232,21 @@ class Session:
         return least_s if least_s <= MAX_KEPT_FOR_REHEARSAL * (self.divided_s - reserve_s) else 0.0
 
     def time_to_rehearse_s(self, *, kept_s: float) -> float:
-        """Return how long a rehearsal may take that leaves so much; 0 where it is not worth it."""
+        """Return how many seconds a rehearsal may take; 0 if there is not enough time for one.
+
+        Args:
+            kept_s: Seconds that it must leave in the budget.
+        """
         least_s = self.least_rehearsal_s
         spare_s = min(self.budget.left_s - kept_s, max(MAX_REHEARSAL_S, 2 * least_s))
         return spare_s if spare_s >= least_s and self.stop.requests < 2 else 0.0
 
     def least_confirmation_s(self, own_process_s: float | None) -> float:
-        """Return what a confirmation takes at least; *own_process_s* as ``best_own_process_s``."""
+        """Return the least seconds that a confirmation takes.
+
+        Args:
+            own_process_s: As ``best_own_process_s``, of the candidate.
+        """
         facts = self.study.facts
         assert facts is not None, "the baseline was measured"
         if own_process_s is not None:
@@ -205,26 +255,39 @@ class Session:
 
     @property
     def has_time_for_full_rounds(self) -> bool:
-        """The rounds that a claim takes can be as long as planned."""
+        """Whether the rounds that a claim needs can have all of their windows.
+
+        If not, each round has half of them, so that the claim still rests on two processes.
+        """
         facts = self.study.facts
         if facts is None:
             return True
         return self.budget.overdraft_s >= ROUNDS_NEEDED * FULL_ROUND.cost_s(facts)
 
     def has_time_for(self, seconds: float, *, is_needed: bool) -> bool:
-        """Tell whether the budget holds this much more, and the user is not in a hurry.
+        """Return whether the budget holds *seconds* more and the user has not asked to end.
 
-        One Ctrl-C ends the search, not what a claim needs; the second one ends that too.
+        Args:
+            seconds: What the next round is expected to take.
+            is_needed: Whether a claim needs it. One Ctrl-C ends the search but not such a round;
+                the second one ends that too.
         """
         is_hurried = self.stop.requests > (1 if is_needed else 0)
         return not is_hurried and self.budget.left_s > seconds
 
     def needs_own_process(self, config: Config, space: ResolvedSpace) -> bool:
-        """Tell whether a config is confirmed in processes of its own."""
+        """Return whether baseline and config are confirmed in separate processes.
+
+        They are if they differ in a knob that acts only at start, or if the program ends within
+        seconds.
+        """
         return self.rigs.mode.brief or space.needs_restart(space.baseline, config)
 
     def may_restart(self, knob: str) -> bool:
-        """Tell whether a value of a knob that needs a fresh process is still worth starting."""
+        """Return whether there is time to try a value of *knob* in a fresh process.
+
+        Two starts are counted: one for the config, and one for the baseline after it.
+        """
         facts = self.study.facts
         if facts is None:
             return True
@@ -247,7 +310,21 @@ class Session:
 def search_session(
     run: SearchDir, study: Study, budget_s: float, events: Events, surroundings: Surroundings
 ) -> Iterator[Session]:
-    """Work on a run whose lease was taken: listen for Ctrl-C, leave no rig and no lease behind."""
+    """Provide the session of a run whose lease this process holds.
+
+    On leaving, also by an exception, no rig is left running, the time used is recorded and the
+    lease is released.
+
+    Args:
+        run: Directory of the search.
+        study: Its record; the caller has taken its lease.
+        budget_s: Total wall time, earlier sessions included.
+        events: Told what happens.
+        surroundings: Clock, rigs and machine check.
+
+    Raises:
+        FenceError: when nothing keeps the program from changing the user's files.
+    """
     clock = surroundings.clock
     budget = Budget(budget_s, study.spent_s + since_command_s(), clock)
     startup = StartUp(clock)

@@ -1,7 +1,9 @@
-"""Study: the one place where a run is recorded, an Optuna study in the run directory or elsewhere.
+"""Study: the record of a run, stored as an Optuna study in the run directory or elsewhere.
 
-Covered: everything that ``resume`` and reports need; a search that was killed at any moment; two
-searches on one run. Not covered: two machines whose clocks or host names are equal by mistake.
+It holds everything that ``resume`` and reports need, each fact stored as soon as it is known.
+
+Covered: a search that was killed at any moment; two searches on one run. Not covered: two machines
+whose clocks or host names are equal by mistake.
 """
 
 from __future__ import annotations
@@ -36,12 +38,21 @@ from autotune.tuning.sampler import distributions, holding, make_sampler
 __all__ = ["Study", "Trial"]
 
 Value = TypeVar("Value")
-Storage = str | optuna.storages.BaseStorage  # an URL, or what Optuna makes of one
+Storage = str | optuna.storages.BaseStorage  # a URL, or an object of Optuna's
+# Endings that a config's neighbours share, so that the sampler should avoid those as well
 MEMORY_OUTCOMES = {Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY, Outcome.SHARED_MEMORY}
 
 
 class Study:
-    """A run's record; all values in it are JSON of our own frozen dataclasses."""
+    """The record of one run.
+
+    All values are stored as JSON of autotune's frozen dataclasses. Each property reads the storage
+    anew, so it also shows what another process wrote.
+
+    Args:
+        study: The Optuna study.
+        seed: Seed of the sampler.
+    """
 
     def __init__(self, study: optuna.Study, seed: int) -> None:
         self._study = study
@@ -52,7 +63,16 @@ class Study:
 
     @classmethod
     def create(cls, storage: Storage, name: str, head: SearchInfo) -> Study:
-        """Make a new study; raises optuna.exceptions.DuplicatedStudyError if the name is taken."""
+        """Create and return a new study.
+
+        Args:
+            storage: Optuna's storage, or its URL.
+            name: Name of the study in it.
+            head: What is searched; stored at once.
+
+        Raises:
+            optuna.exceptions.DuplicatedStudyError: when the name is taken.
+        """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = cls(
             optuna.create_study(storage=storage, study_name=name, direction="maximize"),
@@ -65,8 +85,12 @@ class Study:
     def load(cls, storage: Storage, name: str) -> Study:
         """Open an existing study.
 
+        Args:
+            storage: Optuna's storage URL.
+            name: Name of the study in it.
+
         Raises:
-            RunDirectoryError: when there is none, or an autotune of another format wrote it.
+            RunDirectoryError: when there is no such study, or it has another format.
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
@@ -86,12 +110,12 @@ class Study:
 
     @property
     def head(self) -> SearchInfo:
-        """What the run is about."""
+        """What is searched, with which options and where; written once by ``create()``."""
         return _read(SearchInfo, self._study.user_attrs["head"])
 
     @property
     def facts(self) -> BaselineInfo | None:
-        """What the untouched program gave, None until it has."""
+        """What was learned from the untouched program; None until the baseline was measured."""
         raw = self._study.user_attrs.get("facts")
         return None if raw is None else _read(BaselineInfo, raw)
 
@@ -101,7 +125,10 @@ class Study:
 
     @property
     def fence(self) -> str:
-        """What kept the trials from changing files in the last session, empty before the first."""
+        """How the last session kept trials from changing files, as a sentence.
+
+        Empty before the first session.
+        """
         return str(self._study.user_attrs.get("fence", ""))
 
     @fence.setter
@@ -110,7 +137,10 @@ class Study:
 
     @property
     def mode(self) -> RunMode:
-        """What it takes for the program to train in a rig."""
+        """How rigs must run the program so that it trains.
+
+        It is stored so that a resumed search need not find it out again.
+        """
         return _read(RunMode, self._study.user_attrs.get("mode", {}))
 
     @mode.setter
@@ -119,7 +149,7 @@ class Study:
 
     @property
     def spent_s(self) -> float:
-        """Wall time that searches on this run have used."""
+        """Wall time in seconds that all sessions of this run have used."""
         return float(self._study.user_attrs.get("spent_s", 0.0))
 
     @spent_s.setter
@@ -128,41 +158,48 @@ class Study:
 
     @property
     def confirmation(self) -> list[list[WindowRecord]]:
-        """The rounds of the confirmation, in order."""
+        """The rounds of the confirmation in the order in which they ran, of all candidates."""
         return _read(list[list[WindowRecord]], self._study.user_attrs.get("confirmation", []))
 
     def add_confirmation(self, windows: list[WindowRecord]) -> None:
-        """Record one more round of the confirmation."""
+        """Record one more round of the confirmation, as soon as it is complete."""
         rounds = [*self.confirmation, windows]
         self._study.set_user_attr("confirmation", _dump(list[list[WindowRecord]], rounds))
 
     @property
     def rehearsals(self) -> list[RehearsalRecord]:
-        """What was found out about configs beyond their training loops, in order."""
+        """The findings of all rehearsals, in order; a config can occur more than once."""
         raw = self._study.user_attrs.get("rehearsals", [])
         return _read(list[RehearsalRecord], raw)
 
     def add_rehearsal(self, record: RehearsalRecord) -> None:
-        """Record what was found out about one more config."""
+        """Record the finding of one more rehearsal, the baseline's included if it was needed."""
         records = [*self.rehearsals, record]
         self._study.set_user_attr("rehearsals", _dump(list[RehearsalRecord], records))
 
     @property
     def records(self) -> list[TrialRecord]:
-        """The trials that were measured or failed, in order; the first is the baseline."""
+        """The trials that were measured or failed, in order; the first is the baseline.
+
+        Trials that are still open, or were open when a search was killed, are left out.
+        """
         for trial in self._study.get_trials(deepcopy=False):
             if trial.number not in self._records and "record" in trial.user_attrs:
                 self._records[trial.number] = _read(TrialRecord, trial.user_attrs["record"])
         return [self._records[number] for number in sorted(self._records)]
 
     def take_lease(self, *, force: bool = False) -> None:
-        """Mark this run as worked on by this process, and clear up after one that died.
+        """Mark this run as in use by this process, and clean up after one that died.
+
+        Trials that the dead process left open are closed as failed. They have no record, so the
+        search may propose their configs again.
 
         Args:
-            force: Take over a lease whose holder cannot be seen from here.
+            force: Take over the lease whoever holds it. Meant for a holder on another host, because
+                from here nobody can see whether it still runs.
 
         Raises:
-            RunDirectoryError: when another living process works on it.
+            RunDirectoryError: when another living process works on the run.
         """
         raw = self._study.user_attrs.get("lease")
         lease = None if raw is None else _read(Lease, raw)
@@ -180,28 +217,39 @@ class Study:
             self._study.tell(trial.number, state=TrialState.FAIL)
 
     def release_lease(self) -> None:
-        """Mark this run as free."""
+        """Mark this run as free; the process that took the lease must do so at its end."""
         self._study.set_user_attr("lease", None)
 
     def ask_for(self, config: Config, space: ResolvedSpace) -> Trial:
-        """Return a trial of this very config."""
+        """Open a trial with exactly this config, chosen by the caller and not by the sampler.
+
+        The sampler learns from it all the same. Close it with ``tell()``.
+        """
         self._study.enqueue_trial({n: config[n] for n in space.domains})
         return self._study.ask(distributions(space))
 
     def propose(self, space: ResolvedSpace, at: Config) -> tuple[Trial, Config]:
-        """Return a trial that the sampler chose, with the restart knobs of *at*."""
+        """Open a trial that the sampler chose.
+
+        Args:
+            space: What may be proposed.
+            at: Restart knobs keep the values of this config, so that the open rig can measure it.
+
+        Returns:
+            The trial and its config, which is canonical but may have conflicts or be known already.
+        """
         held = {n: at[n] for n in space.domains if n in space.restart}
         self._study.sampler = holding(self._sampler, held)
         trial = self._study.ask(distributions(space))
         return trial, space.canonical(at.replace(**trial.params))
 
     def tell(self, trial: Trial, record: TrialRecord) -> None:
-        """Record how a trial ended.
+        """Record how a trial ended and close it.
 
-        A measured trial is worth the logarithm of what its speedup surely is, the lower end of its
-        interval: a disturbed window must not lead the sampler. Out of memory is an infeasible trial
-        (pruned, with a violated constraint), so that the sampler keeps away from its neighbours;
-        any other ending is a failed one, which it ignores.
+        The sampler sees the logarithm of the speedup's lower bound, so that a disturbed window does
+        not mislead it. Out of memory makes the trial infeasible (pruned, with a violated
+        constraint), so the sampler avoids its neighbours. Any other ending is a failed trial, which
+        the sampler ignores.
         """
         trial.set_user_attr("record", _dump(TrialRecord, record))
         if record.measurement is not None and record.speedup is not None:
@@ -213,7 +261,14 @@ class Study:
             self._study.tell(trial, state=TrialState.FAIL)
 
     def tell_again(self, trial: Trial, record: TrialRecord) -> None:
-        """Close a trial whose config was measured before; it is not recorded a second time."""
+        """Close a trial whose config already has a record; it is not recorded a second time.
+
+        The sampler sees the known result again.
+
+        Args:
+            trial: The open trial.
+            record: The record of the same config.
+        """
         if record.speedup is None:
             self._study.tell(trial, state=TrialState.FAIL)
         else:
@@ -239,8 +294,9 @@ def _dump(kind: Any, value: Any) -> Any:
 
 def _is_alive(lease: Lease) -> bool:
     if lease.host != socket.gethostname():
-        return True  # what runs elsewhere cannot be seen from here
+        return True  # processes of another host cannot be seen from here
     try:
+        # Process ids are reused, so the start time must agree as well
         return abs(psutil.Process(lease.pid).create_time() - lease.started) < 1.0
     except psutil.NoSuchProcess:
         return False

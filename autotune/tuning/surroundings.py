@@ -1,7 +1,7 @@
-"""Surroundings: all that a search gets from the machine it runs on, as arguments.
+"""Surroundings: the clock, the rigs and the machine check that a search uses, as arguments.
 
-A test hands in a clock that goes only when it is told to, and rigs that follow a script; then a
-search of minutes takes milliseconds, and every moment of it can be interrupted.
+Tests pass a clock that advances only when told to and rigs that follow a script. A search of
+minutes then takes milliseconds, and a test can interrupt it at any moment.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ from autotune.rig.rig_factory import RigFactory
 
 
 class MakeRigs(Protocol):
-    """Makes what opens the rigs of one session; ``RigFactory`` is the real one."""
+    """Signature of the callable that builds a session's rig factory.
+
+    ``RigFactory`` is the real one. Tests pass a scripted factory, so this lists exactly the
+    arguments that a search passes.
+    """
 
     def __call__(
         self,
@@ -35,7 +39,17 @@ class MakeRigs(Protocol):
         remember: Callable[[RunMode], None],
         clock: Callable[[], float],
     ) -> RigFactory:
-        """Raise the fence and return the factory.
+        """Set up the fence and return the factory.
+
+        Args:
+            program: The program, with the run mode that earlier sessions found.
+            directory: Run directory; each rig gets a folder below it.
+            hardware: The machine that the rigs run on.
+            reports: Called by the rigs with progress, warnings and notes.
+            options: What the user requested of the fence.
+            remember: Called with the new run mode when a rig finds that the program needs another
+                one.
+            clock: Seconds that never go back.
 
         Raises:
             FenceError: when nothing keeps the program from changing the user's files.
@@ -45,12 +59,15 @@ class MakeRigs(Protocol):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a search runs on.
+    """The parts of the outside world that a search depends on.
+
+    The defaults are the real ones; ``THIS_MACHINE`` holds them.
 
     Attributes:
-        clock: Seconds that never go back.
-        make_rigs: Called once per session.
-        look: Returns who disturbs this machine now, as sentences for the user.
+        clock: Returns seconds that never go back; all times of a search come from it.
+        make_rigs: Builds the rig factory; called once per session.
+        look: Returns what currently disturbs this machine (other processes, for example), one
+            sentence for the user each.
     """
 
     clock: Callable[[], float] = monotonic

@@ -1,4 +1,9 @@
-"""TrialRunner: what a config is worth, measured live on the open rig or on a new one."""
+"""TrialRunner: measure how much faster a config is than the baseline.
+
+Config and baseline are measured in turn, close in time and on the same rig where possible, because
+a machine's pace drifts. A trial's speedup is the ratio of the two, with an interval that includes
+the drift seen so far.
+"""
 
 from __future__ import annotations
 
@@ -26,30 +31,40 @@ from autotune.tuning.live_rig import LiveRig
 FRESH_WINDOW = WindowPlan(
     warmup_min_s=3.0, warmup_max_s=20.0, window_min_s=2.0, window_max_s=5.0, half_width=0.015
 )
-# Short, and in turn with the baseline's: what a long window gains in itself, drift takes away.
+# Short, because windows of config and baseline alternate: a longer window would be more precise in
+# itself, but the machine drifts more between the two.
 LIVE_WINDOW = WindowPlan(warmup_min_s=0.4, warmup_max_s=5.0, window_min_s=0.6, window_max_s=2.0)
 CEILING_WINDOW = WindowPlan(
     warmup_min_s=0.3, warmup_max_s=3.0, window_min_s=0.6, window_max_s=1.2, half_width=0.03
 )
-BASELINE_SHARE = 0.5  # of the time left, for its first window
-BASELINE_WORTH_S = 15.0  # or so much, where there is no more: without a baseline nothing is said
+BASELINE_SHARE = 0.5  # share of the time left that the baseline's first window may take
+# Or this much, even if that is all the time left: nothing can be said without a baseline.
+BASELINE_WORTH_S = 15.0
 UNASKED = (
-    "whether the loss sums over samples could not be seen, so the rate that fits another batch is "
-    "not known"
+    "autotune could not see whether the loss sums over samples, so the learning rate for another "
+    "batch is not known"
 )
-MAX_ASKED = 2  # processes of the baseline, of which the first may come to its end
-# Of a program for one config, which may end before that was measured, and show three modes.
+MAX_ASKED = 2  # attempts to see the effect of another batch; the program may end during the first
+# Starts of the program for one config: it may end before it was measured, and need three modes.
 MAX_STARTS = 5
-MAX_TURNS = 2  # with the baseline in between, of a config that may be the best
-# Of the incumbent's throughput: a window surely below it is not measured to its end. Of 1,000
-# simulated windows each, whose blocks vary by 3 % and correlate by 0.5, none was ended of configs
-# as fast as the incumbent, 0.1 % at 0.90 of it, 25 % at the limit itself, and 99 % at 0.80
-# (tests/inside/test_meter.py). What windows drift by is taken off the limit besides.
+MAX_TURNS = 2  # windows of a config that may be the best, with the baseline in between
+# Share of the incumbent's throughput; a window that is surely below it is ended early. Of 1,000
+# simulated windows for each speed, whose blocks vary by 3 % and correlate by 0.5, it ended none of
+# a config as fast as the incumbent, 0.1 % at 0.90 of its speed, 25 % at the limit itself and 99 %
+# at 0.80 (tests/inside/test_meter.py). The drift between windows lowers the limit further.
 CLEARLY_WORSE = 0.85
 
 
 class TrialRunner:
-    """Compares configs with the baseline, one after another."""
+    """Measures one config after another against the baseline.
+
+    Call it with a config to run a trial. Use it as a context manager, so that no rig is left open.
+    Before the first trial call ``set_up()``, and ``observe()`` and ``baseline()`` unless an earlier
+    session has done so.
+
+    Args:
+        rigs: Makes the rigs.
+    """
 
     def __init__(self, rigs: RigFactory) -> None:
         self._rigs = rigs
@@ -61,9 +76,9 @@ class TrialRunner:
         self._reference_rig = -1
         self._drift = Drift()
         self._drift_between_processes = Drift()
-        self._reference_samples = math.nan  # of a step of the baseline
-        self._has_asked = False  # a baseline what its loss does with another batch
-        self._unmoved = ""  # a part of the program that goes on by its own batch
+        self._reference_samples = math.nan  # samples in a step of the baseline
+        self._has_asked = False  # whether a process has tried what another batch does to the loss
+        self._unmoved = ""  # class name of a module that kept its batch when another was tried
 
     def __enter__(self) -> Self:
         return self
@@ -74,19 +89,31 @@ class TrialRunner:
     def observe(self, should_stop: ShouldStop) -> Ready | Ending:
         """Start the untouched program and return what its first steps revealed.
 
+        The rig stays open for ``baseline()``.
+
         Raises:
-            UsageError: when it reads what is piped into this process.
+            UsageError: when the program reads its input and something is piped into this process.
         """
         return self._live.observe(should_stop)
 
     def set_up(
         self, space: ResolvedSpace, base: AppliedConfig, step_s: float | None = None
     ) -> None:
-        """Say what can be measured; *base* is the baseline's setting."""
+        """Say what can be measured.
+
+        Args:
+            space: Tells which changes need a fresh process.
+            base: The program as written, against which configs are applied.
+            step_s: Seconds per step if an earlier session measured it.
+        """
         self._live.set_up(space, base, step_s)
 
     def baseline(self, should_stop: ShouldStop) -> TrialRecord:
-        """Measure the baseline on the rig that observed it: trial 0."""
+        """Measure the baseline on the rig that observed it, and return the record of trial 0.
+
+        If the program ends before, or turns out to need another run mode, it is started again. The
+        record's ``ending`` says why the baseline could not be measured.
+        """
         began = self._rigs.clock()
         left_s = seconds_left(should_stop)
         most_s = max(BASELINE_SHARE * left_s, min(left_s, BASELINE_WORTH_S))
@@ -106,23 +133,24 @@ class TrialRunner:
         return self._record(self._base_config, "the program as written", measurement, began, turns)
 
     def dissect(self, should_stop: ShouldStop) -> StepBreakdown:
-        """Take the baseline apart; empty when the program ends in between."""
+        """Profile the baseline's step; the breakdown is empty if the program ends before."""
         self._reference_is_last = False
         return self._live.dissect(CEILING_WINDOW, should_stop)
 
     def __call__(
         self, config: Config, why: str, should_stop: ShouldStop, incumbent: float | None
     ) -> TrialRecord:
-        """Measure a config; a program that comes to its end in between is started again.
+        """Measure a config and return its record; if the config fails, ``ending`` says why.
 
-        A config that may be faster than the best so far takes turns with the baseline until that is
-        decided.
+        A program that ends meanwhile is started again. A config that may be faster than the best so
+        far alternates with the baseline until that is decided.
 
         Args:
             config: A canonical config without conflicts.
-            why: Why it is tried.
-            should_stop: Asked many times a second; an Ending from it ends the trial.
-            incumbent: Best speedup so far, to stop early on a config that is clearly worse.
+            why: Why it is tried; stored in the record.
+            should_stop: Called many times a second; an Ending from it ends the trial.
+            incumbent: Speedup of the best config so far, by which a clearly slower window is ended
+                early. None measures every window to its end.
         """
         began = self._rigs.clock()
         if refusal := self._refusal(config) or self._ask_of_batch(config, should_stop):
@@ -139,7 +167,7 @@ class TrialRunner:
         return self._record(config, why, result, began, turns)
 
     def close(self) -> None:
-        """Close the open rig, if any."""
+        """Close the open rig, if any; another trial would start a fresh one."""
         self._live.close()
 
     @property
@@ -152,7 +180,12 @@ class TrialRunner:
         return self._measure(self._base_config, FRESH_WINDOW, should_stop, most_s)
 
     def _with_evidence(self, ending: Ending, should_stop: ShouldStop) -> Ending:
-        """Return an ending that blames the config only where the baseline comes as far."""
+        """Return the ending of a crash; it blames the config only if the baseline gets as far.
+
+        A program may crash after some steps whatever the config is, in its second epoch for
+        example. So the baseline is run for the same number of steps. If that is not possible, the
+        outcome is unclear; if the baseline fails in the same way, the program fails as written.
+        """
         epochs = self._live.mode.epochs
         if ending.outcome is not Outcome.CRASHED or self._live.lived.is_enough(epochs, ending):
             return ending
@@ -164,10 +197,14 @@ class TrialRunner:
             return after_baseline(ending, failed)
         if self._live.lived.is_enough(epochs, ending):
             return ending
-        return unclear(ending, f"the baseline was not seen to live through {ending.steps} steps")
+        return unclear(ending, f"the baseline was not seen to make {ending.steps} steps")
 
     def _worth(self, config: Config, result: Measurement) -> Interval:
-        """Return the throughput of the samples that the baseline has to train on."""
+        """Return the throughput in terms of the samples that the baseline must train on.
+
+        In a program that makes a fixed number of steps, a larger batch adds samples without saving
+        steps, so its throughput is divided by the extra work.
+        """
         if not self._live.base.bounded_by_steps:
             return result.throughput
         growth = result.samples_per_step / self._reference_samples
@@ -198,7 +235,11 @@ class TrialRunner:
     def _turn(
         self, config: Config, should_stop: ShouldStop, incumbent: float | None
     ) -> Measurement | Ending:
-        """Measure the baseline, then the config: a machine may change its pace every second."""
+        """Measure the baseline if necessary, then the config.
+
+        The baseline's window must be recent, because a machine may change its pace from second to
+        second.
+        """
         if self._wants_reference_first and (ending := self._renew_reference(should_stop)):
             return ending
         if ending := self._live.ready_for(config, should_stop):
@@ -207,19 +248,23 @@ class TrialRunner:
             return ending
         if ending := self._live.ready_for(
             config, should_stop
-        ):  # that process may have ended meanwhile
+        ):  # measuring the baseline may have ended that process
             return ending
         assert self._reference is not None, "a reference was measured above"
         floor = None
         if incumbent:
             drifted = math.exp(-self._drift_of_turns.reach(1))
+            # The baseline's window may be off by the drift, so the limit is lowered by it.
             least = CLEARLY_WORSE * incumbent * self._reference.estimate * drifted
             floor = least * self._live.setting(config).extra_work(config)
         plan = LIVE_WINDOW if self._has_its_reference else FRESH_WINDOW
         return self._measure(config, replace(plan, give_up_below=floor), should_stop)
 
     def _renew_reference(self, should_stop: ShouldStop) -> Ending | None:
-        """Measure the baseline; a rig that a former config has spoilt is replaced once."""
+        """Measure the baseline; if that fails, try once more on a new rig.
+
+        An earlier config may have left the process in a state in which even the baseline fails.
+        """
         ending = self._refresh_reference(should_stop)
         if ending is None or ending.outcome in ENDED_BY_US:
             return ending
@@ -228,20 +273,32 @@ class TrialRunner:
 
     @property
     def _wants_reference_first(self) -> bool:
-        """No baseline was measured in the present mode; or processes of one config take turns."""
+        """Whether the baseline must be measured before a rig is opened for the config.
+
+        That is so if none was measured in the present run mode. In a program that ends within
+        seconds, each window has its own process, so the baseline comes first in each turn unless it
+        was measured last.
+        """
         is_comparable = self._reference is not None and self._reference_mode == self._live.mode
         return not is_comparable or (self._live.mode.brief and not self._reference_is_last)
 
     @property
     def _needs_reference(self) -> bool:
-        """The baseline can be measured on this rig, and was not the last thing measured on it."""
+        """Whether the baseline should be measured on the open rig before the config.
+
+        It is not if the rig cannot run the baseline, or if the baseline was the last thing measured
+        on it.
+        """
         if self._live.needs_restart(self._base_config):
             return False
         return not (self._reference_is_last and self._has_its_reference)
 
     @property
     def _has_its_reference(self) -> bool:
-        """The baseline was measured on this very rig."""
+        """Whether the baseline was last measured on the present rig.
+
+        If not, the comparison contains the difference between two processes.
+        """
         return self._reference_rig == self._rigs.started
 
     @property
@@ -259,7 +316,11 @@ class TrialRunner:
         return None
 
     def _remember_reference(self, measurement: Measurement) -> None:
-        """Keep it; how far it lies from the last one tells how far equal windows drift here."""
+        """Keep a window of the baseline as the reference of the next comparison.
+
+        Its difference from the previous one shows how much equal windows drift on this machine.
+        Drift within one process and drift between processes are learned separately.
+        """
         seen = measurement.throughput
         if self._reference is not None and self._has_its_reference:
             self._drift = self._drift.having_seen(self._reference, seen)
@@ -281,7 +342,11 @@ class TrialRunner:
         return result if isinstance(result, Ending) else self._learn(config, result)
 
     def _learn(self, config: Config, result: Measurement) -> Measurement | Ending:
-        """Keep what another batch was seen to do; one that the program cannot take is refused."""
+        """Remember what the window showed about another batch.
+
+        Returns:
+            The measurement; an Ending if the program ignores the config's batch size.
+        """
         if result.effect is not None and result.effect.sums is not None:
             self._live.base = replace(self._live.base, sums=result.effect.sums)
         if result.effect is not None and result.effect.unmoved:
@@ -289,9 +354,15 @@ class TrialRunner:
         return self._refusal(config) or result
 
     def _ask_of_batch(self, config: Config, should_stop: ShouldStop) -> Ending | None:
-        """Have a live switch show what another batch does, where the config itself makes none.
+        """Find out what another batch does to the loss, before a fresh process tries it.
 
-        A process that begins with another batch cannot tell whether its losses grew with it.
+        The learning rate of a larger batch depends on whether the loss sums over samples. That is
+        visible only when a running program switches its batch: a process that starts with the new
+        batch has no earlier losses to compare with. So the switch is made once in a process of the
+        baseline.
+
+        Returns:
+            None if it is known or does not matter; else why the config is not tried.
         """
         base, own = self._live.base, self._base_config.get("batch_size")
         new = config.get("batch_size")
@@ -319,14 +390,17 @@ class TrialRunner:
         return Ending(Outcome.CONFLICT, f"{UNASKED} ({why})")
 
     def _refusal(self, config: Config) -> Ending | None:
-        """Why another batch would train something else, as far as a trial has seen it."""
+        """Return why a config with another batch would train something else; None if it would not.
+
+        Only what trials have seen counts: a module that still gets the old number of samples.
+        """
         own = self._base_config.get("batch_size")
         if not self._unmoved or config.get("batch_size") == own:
             return None
         return Ending(
             Outcome.CONFLICT,
-            f"the program calls {self._unmoved} with {own} samples whatever the batch: a larger "
-            "batch would be another mixture",
+            f"the program calls {self._unmoved} with {own} samples whatever the batch is: a larger "
+            "batch would change the mixture of samples that it trains on",
         )
 
     def _record(
@@ -351,5 +425,5 @@ class TrialRunner:
 
 
 def _is_out_of_time(measurement: Measurement) -> bool:
-    """Tell whether a window ended with what it had."""
+    """Return whether a window ended early because its caller's time was up."""
     return measurement.stop_reason.startswith(Outcome.OUT_OF_TIME)

@@ -1,4 +1,8 @@
-"""The search as a table of contents: from the program as written to a trustworthy result."""
+"""Workflow: the phases of a search in order, from the untouched program to the result.
+
+Each phase is one function in a module of the same name. They share a ``Session``, which holds the
+budget, the record and the rigs.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +27,28 @@ def search(
     events: Events,
     surroundings: Surroundings = THIS_MACHINE,
 ) -> SearchResult:
-    """Search, or go on searching, what a study is about.
+    """Start a search, or continue an earlier one, and return its result.
+
+    Both run the same phases: the study tells each phase what has already been recorded, and a phase
+    does not repeat it. The caller must have taken the study's lease; it is released at the end,
+    also when an error is raised.
+
+    Args:
+        run: Directory that the search writes to.
+        study: The run's record, new or from an earlier session.
+        budget_s: Wall time of the whole search, earlier sessions included.
+        events: Told about everything that happens.
+        surroundings: Clock, rigs and machine check; tests pass scripted ones.
 
     Raises:
         ProgramError: when the program fails by itself or trains no step.
         BudgetError: when the budget ends before the baseline is measured.
         UsageError: when a knob that the user named cannot act here.
+        FenceError: when nothing keeps the program from changing the user's files.
     """
     with search_session(run, study, budget_s, events, surroundings) as session:
+        # A table of contents: each phase reads what it needs from the study, so the same lines
+        # serve a new search and one that is resumed.
         baseline = measure_baseline(session)
         diagnosis = diagnose(
             baseline.profile,

@@ -56,9 +56,12 @@ def test_a_missing_script_is_refused_with_the_nearest_name(workplace: Path) -> N
             ["--values", "precision=fp32,fp8"],
             "knob 'precision' takes fp32 or tf32 or bf16 or fp16, not 'fp8'",
         ),
-        (["--budget", "soon"], "'soon' is no duration. Write for example 90s, 3m or 1h30m."),
+        (["--budget", "soon"], "'soon' is not a duration. Write for example 90s, 3m or 1h30m."),
         (["--lr-rule", "cubic"], "There is no learning-rate rule 'cubic'"),
-        (["--keep-global-batch", "--tune", "batch_size"], "both asked for and to be left"),
+        (
+            ["--keep-global-batch", "--tune", "batch_size"],
+            "requested, but the global batch is to stay",
+        ),
     ],
 )
 def test_wrong_options_are_refused_with_the_mend(

@@ -101,7 +101,7 @@ def test_folds_and_second_loaders_train_by_the_rate_of_their_own_batch(
         assert train(optimizer, tuned) == pytest.approx([0.4] * 3)
         fine = SGD([weight()], lr=0.01)
         assert train(fine, fold) == pytest.approx([0.01] * 9)
-    assert caplog.text.count("by its own batch") == 1
+    assert caplog.text.count("with its own batch size") == 1
 
 
 def test_what_is_looked_at_without_gradients_feeds_no_optimizer() -> None:
@@ -208,7 +208,7 @@ def test_a_program_that_follows_the_batch_itself_is_left_to_it(
         assert train(optimizer, data) == pytest.approx([0.4] * 3)
         other = SGD([weight()], lr=0.3)
         assert train(other, data) == pytest.approx([1.2] * 3)
-    assert "follows the batch by itself (linear)" in caplog.text
+    assert "with the batch size (linear)" in caplog.text
 
 
 def test_one_that_builds_its_optimizers_again_follows_the_batch_with_each_of_them() -> None:

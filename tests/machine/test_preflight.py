@@ -139,8 +139,8 @@ def test_who_is_on_a_gpu_is_named_but_for_ourselves(
     hardware = make_hardware(cpu_quota=MANY_CORES, gpus=(A100,))
     assert preflight.doubts(hardware, 0.05) == [
         (
-            f"Others are on {A100.name}: at-stranger (process {stranger.pid}). Results will be "
-            "less sure; end them if you can."
+            f"Other processes use {A100.name}: at-stranger (process {stranger.pid}). Results will "
+            "be less certain; end them if you can."
         )
     ]
 

@@ -95,7 +95,8 @@ def test_disturbed_blocks_are_counted_and_each_reason_is_said_once() -> None:
     (sentence,) = measurement.doubts
     assert sentence == (
         "75% of the blocks were disturbed: other processes used the CPU, the container's CPU quota "
-        "was used up. The interval is wider for it; close what else is running and measure again."
+        "was used up. The interval is wider because of that; close other programs and measure "
+        "again."
     )
 
 
@@ -108,7 +109,7 @@ def test_disturbed_blocks_are_counted_and_each_reason_is_said_once() -> None:
         ),
         (
             {"drained_share": 0.4},
-            "Up to 40% of a window's samples came from buffers that were filled before: ",
+            "Up to 40% of a window's samples came from buffers that were filled before it: ",
         ),
         (
             {"memory": Memory(alloc_retries=7)},

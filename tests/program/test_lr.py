@@ -61,5 +61,6 @@ def test_more_ranks_than_were_searched_for_say_what_becomes_of_the_rate() -> Non
         rule: _ranks_note(make_setting({"world_size": 2}, lr_rule=rule), group) for rule in LrRule
     }
     assert all("A step has 2 times the samples" in note for note in said.values())
-    assert said[LrRule.AUTO].endswith("the learning rate of each optimizer follows by its kind.")
+    by_kind = "the learning rate of each optimizer follows the rule for its kind."
+    assert said[LrRule.AUTO].endswith(by_kind)
     assert said[LrRule.NONE].endswith("the learning rate stays.")

@@ -64,7 +64,7 @@ def test_who_can_reach_several_nodes_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "said"), [((2, 0, ""), "--rdzv-endpoint"), ((2, 2, "a:1"), "--node-rank 2 is none")]
+    ("nodes", "said"), [((2, 0, ""), "--rdzv-endpoint"), ((2, 2, "a:1"), "--node-rank 2 is out")]
 )
 def test_nodes_that_cannot_meet_are_refused(nodes: tuple[int, int, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):

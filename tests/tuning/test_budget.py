@@ -71,7 +71,7 @@ def test_a_duration_is_read_as_people_write_it(text: str, seconds: float) -> Non
 def test_what_is_no_duration_above_zero_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(UsageError) as refusal:
         parse_duration(text)
-    assert f"'{text}' is no duration" in str(refusal.value)
+    assert f"'{text}' is not a duration" in str(refusal.value)
     assert "1h30m" in str(refusal.value)
 
 

@@ -62,7 +62,7 @@ def test_a_program_that_prompts_is_told_with_its_question_and_its_own_traceback(
     assert "first_contact.py" in done.stderr
     asked = 'it asks for input ("Where is the data set?"), got none and ended: EOFError'
     assert asked in done.stderr
-    assert "give it the answer by a flag" in done.stderr
+    assert "pass the answer by a flag" in done.stderr
 
 
 def test_doctor_describes_the_machine_and_wants_a_program_for_aa(workplace: Path) -> None:

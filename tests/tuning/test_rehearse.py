@@ -140,7 +140,7 @@ def test_where_nothing_else_is_faster_no_gain_is_said_with_the_reason(
     result = concluded(given)
     assert (result.finding, result.best) == (Finding.NO_GAIN, BASE)
     text = said(result, capsys)
-    assert "What was measured to be faster fails outside of the training loop." in text
+    assert "The configs that were faster fail outside of the training loop." in text
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_program_that_cannot_be_cut_short_blames_nobody_and_it_is_said(tmp_pat
     counts = failed("AssertionError: 3 batches of 64")
     given, _ = rehearsed(tmp_path, {OTHER: counts, BASE: counts})
     text = doubt(given.study.rehearsals, OTHER)
-    assert "fails as it is written, too: AssertionError: 3 batches of 64" in text
+    assert "the program also fails as written: AssertionError: 3 batches of 64" in text
 
 
 def test_of_several_knobs_the_one_is_blamed_without_which_the_config_comes_through(

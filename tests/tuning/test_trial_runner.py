@@ -343,7 +343,7 @@ def test_the_same_exception_at_the_same_line_under_configs_with_nothing_in_commo
     reason = judged([workers, batch], BASE)[0].ending
     assert reason is not None
     assert reason.reason == (
-        "KeyError: 3 (the same under batch_size=128: it is the program's, or autotune's)"
+        "KeyError: 3 (the same under batch_size=128: the program or autotune is the cause)"
     )
 
 

@@ -1,1 +1,1 @@
-"""Code: the program's own objects and source, looked at without running any of it."""
+"""The program's objects, autograd graphs and source, read without running any of its code."""

@@ -1,4 +1,4 @@
-"""Autograd's own calls: what it runs within a backward pass or a transform is PyTorch's."""
+"""Recognise calls that autograd or torch.func makes, which are not the program's own."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ import torch
 
 
 def is_in_backward() -> bool:
-    """Tell whether this thread runs part of a backward pass, as autograd's own threads do."""
+    """Return whether this thread is running part of a backward pass.
+
+    Autograd runs parts of it on threads that it starts itself.
+    """
     return torch._C._current_graph_task_id() != -1  # noqa: SLF001
 
 
 def is_transforming() -> bool:
-    """Tell whether this thread is within a transform of torch.func, such as grad or vmap."""
+    """Return whether this thread is inside a transform of torch.func, such as grad or vmap.
+
+    Checks of what modules do skip such calls.
+    """
     return torch._C._functorch.peek_interpreter_stack() is not None  # noqa: SLF001

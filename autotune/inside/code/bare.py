@@ -1,7 +1,7 @@
-"""Bare looks: what objects hold, read without running a line of what their classes define.
+"""Read what objects hold without running any code that their classes define.
 
-A program's classes may load, count, lock or raise whenever they are asked for an attribute, their
-length, an item, a hash, or even for their class. So types are asked instead, and Python's own
+A class of the program may load data, count, lock or raise when it is asked for an attribute, its
+length, an item, a hash or its class. These functions ask the type instead, and call Python's own
 methods of lists, mappings and objects.
 """
 
@@ -23,7 +23,7 @@ PLAIN = (
     *(int, float, complex, str, bytes, type(None), range, slice, enum.Enum, pathlib.PurePath),
     *(torch.dtype, torch.device, numpy.generic, numpy.dtype),
 )
-EXACT = {int, float, complex, bool, str, bytes, type(None), range}  # hashed by Python itself
+EXACT = {int, float, complex, bool, str, bytes, type(None), range}  # hashed by Python alone
 CONVERTED: tuple[tuple[type, Any], ...] = (
     *((int, int.__int__), (float, float.__float__), (complex, complex.__complex__)),
     *((str, str.__str__), (bytes, bytes.__bytes__)),
@@ -31,12 +31,15 @@ CONVERTED: tuple[tuple[type, Any], ...] = (
 
 
 def is_a(value: Any, kinds: type | tuple[type, ...]) -> bool:
-    """Tell whether something is of a kind, whatever it says of its class."""
+    """Return whether an object is an instance of some types, whatever its ``__class__`` claims."""
     return issubclass(type(value), kinds)
 
 
 def attributes(value: Any) -> dict[str, Any] | None:
-    """Return an object's own ``__dict__``, None where it has none."""
+    """Return an object's ``__dict__`` itself, not a copy; None if it has none.
+
+    A property that a class defines under this name is not called.
+    """
     for owner in type(value).__mro__:
         place = vars(owner).get("__dict__")
         if type(place) is types.GetSetDescriptorType:
@@ -46,7 +49,7 @@ def attributes(value: Any) -> dict[str, Any] | None:
 
 
 def slots(value: Any) -> dict[str, Any] | None:
-    """Return what an object holds in slots, None where its classes have none."""
+    """Return the values in an object's slots by name; None if its classes define no slots."""
     owners = [c for c in type(value).__mro__ if "__slots__" in vars(c)]
     if not owners:
         return None
@@ -55,25 +58,25 @@ def slots(value: Any) -> dict[str, Any] | None:
         if type(place) is types.MemberDescriptorType:
             try:
                 held[name] = place.__get__(value)
-            except AttributeError:  # nothing there yet
+            except AttributeError:  # the slot is not set
                 continue
     return held
 
 
 def container(value: Any) -> type[Any] | None:
-    """Return the kind of container that something is, None for other things."""
+    """Return which of ``CONTAINERS`` something is, subclasses included; None for other things."""
     return next((kind for kind in CONTAINERS if is_a(value, kind)), None)
 
 
 def length(value: Any) -> int:
-    """Return how much a container holds."""
+    """Return the number of items in a container, whatever its class's ``__len__`` says."""
     kind = container(value)
     assert kind is not None, "containers have a length"
     return int(kind.__len__(value))
 
 
 def items(value: Any) -> Iterable[Any]:
-    """Return what a container holds, of mappings the pairs."""
+    """Return the items of a container; for a mapping the pairs of key and value."""
     kind = container(value)
     assert kind is not None, "containers have items"
     pairs: Iterable[Any] = kind.items(value) if kind is dict else kind.__iter__(value)
@@ -81,13 +84,16 @@ def items(value: Any) -> Iterable[Any]:
 
 
 def values(value: Any) -> Iterable[Any]:
-    """Return what a container holds, of mappings the values."""
+    """Return the items of a container; for a mapping its values."""
     held: Iterable[Any] = dict.values(value) if is_a(value, dict) else items(value)
     return held
 
 
 def plain_value(value: Any) -> Any:
-    """Return a plain value of Python's own type, which compares by itself alone."""
+    """Return a plain value as one of Python's own types, so that comparing it runs no other code.
+
+    Members of enumerations become their type and identity.
+    """
     if is_a(value, enum.Enum):
         return type(value), id(value)
     if type(value) in EXACT:
@@ -96,7 +102,10 @@ def plain_value(value: Any) -> Any:
 
 
 def hashes_itself(many: Iterable[Any]) -> bool:
-    """Tell whether items, or those in tuples of them, are of types whose hash is Python's own."""
+    """Return whether hashing these items runs no code of the program.
+
+    That is so for Python's and some libraries' plain types, and for tuples of them.
+    """
     kinds = set(map(type, many))
     if tuple in kinds:
         kinds |= set(map(type, chain.from_iterable(item for item in many if type(item) is tuple)))
@@ -105,11 +114,12 @@ def hashes_itself(many: Iterable[Any]) -> bool:
 
 
 def _is_librarys(kind: type) -> bool:
+    """Return whether a type is one of NumPy's, torch's or pathlib's plain values."""
     return issubclass(kind, PLAIN) and kind.__module__ in {"numpy", "torch", "pathlib"}
 
 
 def reversed_items(value: Collection[Any]) -> Iterator[Any]:
-    """Return what a mapping or a deque holds, from its end."""
+    """Return the items of a mapping, as pairs, or of a deque, from the end."""
     if is_a(value, dict):
         return reversed(dict.items(value))  # type: ignore[arg-type]
     return collections.deque.__reversed__(value)  # type: ignore[arg-type]

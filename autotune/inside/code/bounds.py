@@ -1,12 +1,13 @@
-"""Bounds: whether the loop that makes the steps makes a number of them, whatever a batch holds.
+"""Decide whether the training loop makes a fixed number of steps, whatever a batch holds.
 
-The loop is found on the stack of an untouched step and read in its source: the innermost one that
-asked the training loader for batches, or that holds where it was asked. Its header, the conditions
-under which it is left, and the loops around it tell what ends it.
+Such a program makes the same number of steps with a larger batch, and so trains on more samples.
+The loop is found on the call stack of an observed step and read from its source: it is the
+innermost loop whose header asked the training loader for batches, or that contains the line where
+they were asked for. Its header, its exit conditions and the loops around it tell what ends it.
 
 Covered: ``range``, ``trange`` and ``islice``, ``while step < most``, ``if step >= most: break`` or
-``return`` beside the step. Not covered, and answered by None: loops without source, loops of
-libraries, batches that another thread asks for.
+``return``. Not covered, and answered by None: loops without source, loops of libraries, batches
+that another thread asks for.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from autotune.inside.code.frames import Place, is_programs
 from autotune.program.flags import Flag
 
 TORCHS = str(Path(torch.__file__).parent)
-FOREVER = 1e8  # steps; a larger number is nobody's plan
+FOREVER = 1e8  # steps; a larger number means "until something else ends the loop"
 COUNTS = "max", "num", "n", "total", "train", "max_train", "num_train", "training"
 FLAGS = frozenset(
     f"{before}{word}"
@@ -42,11 +43,11 @@ SIZES = {"len", "size", "shape", "numel", "num_batches"}
 
 @dataclass(frozen=True)
 class Known:
-    """What is known besides the source.
+    """Facts about the program that its source does not show.
 
     Attributes:
-        flags: Of the program, with their values.
-        steps_per_epoch: Of the training loader, None without a length.
+        flags: The program's command-line options with their values.
+        steps_per_epoch: Of the training loader; None if it has no length.
     """
 
     flags: Sequence[Flag] = ()
@@ -54,17 +55,24 @@ class Known:
 
 
 def calls_of(frames: Sequence[FrameType]) -> Calls:
-    """Return the program's own calls among frames, which may be kept."""
+    """Return the program's own calls among frames, as code and line.
+
+    Frames must not be kept, because they keep all local variables alive.
+    """
     return [(f.f_code, f.f_lineno) for f in frames if is_programs(f.f_code)]
 
 
 def bound_of(frames: Sequence[FrameType], asked: Calls, known: Known) -> str | None:
-    """Return where the program says how many steps it makes; empty where its data end the loop.
+    """Return the place and text that fix the number of steps; empty if the data end the loop.
 
     Args:
-        frames: On the stack at a step, the innermost first.
-        asked: The program's calls when it last asked the training loader for a batch.
-        known: What is known besides the source.
+        frames: The stack at a step, the innermost frame first.
+        asked: The program's calls when it last asked the training loader for a batch; may be empty.
+        known: Facts that the source does not show.
+
+    Returns:
+        For example ``train.py:12: for step in range(steps)``; None if the loop cannot be found or
+        read.
     """
     try:
         loops = _loops(frames)
@@ -83,34 +91,40 @@ def bound_of(frames: Sequence[FrameType], asked: Calls, known: Known) -> str | N
 
 
 def bound_by_flag(flags: Sequence[Flag]) -> str:
-    """Return the flag by which the program is told how many steps to make, empty without one."""
+    """Return the program's flag and value for the number of steps; empty without such a flag.
+
+    For example ``--max-steps 1000``. Flags whose value is 0 do not count.
+    """
     meant = (flag for flag in flags if flag.words & FLAGS and flag.number)
     return next((f"{flag.name} {flag.number}" for flag in meant), "")
 
 
 @dataclass(frozen=True)
 class _Around:
-    """A loop that runs at a step: its source, and the frame in which it runs."""
+    """A loop that is running at a step: its source, its frame and its file's syntax tree."""
 
     node: Loop
     frame: FrameType
     tree: ast.Module
 
     def is_over(self, asked: Calls) -> bool:
-        """Its header asks for the batches."""
+        """Return whether the loop's header asks for the batches."""
         if isinstance(self.node, ast.While):
             return False
         last = self.node.iter.end_lineno or self.node.lineno
         return any(c is self.frame.f_code and self.node.lineno <= line <= last for c, line in asked)
 
     def holds(self, asked: Calls) -> bool:
-        """Batches are asked for within it."""
+        """Return whether the batches are asked for inside the loop."""
         last = self.node.end_lineno or self.node.lineno
         return any(c is self.frame.f_code and self.node.lineno <= line <= last for c, line in asked)
 
     @cached_property
     def counters(self) -> frozenset[str]:
-        """Names that count its rounds: none is ever set back within it."""
+        """Names that count the loop's rounds: they go up by one and are not reset within it.
+
+        Attributes that any code of the file increments count too.
+        """
         counted = {*_target_counters(self.node), *_incremented(self.node, attributes=False)}
         counted |= set(_incremented(self.tree, attributes=True))
         assigned = (n for n in ast.walk(self.node) if isinstance(n, ast.Assign))
@@ -125,7 +139,14 @@ class _Around:
 
 @dataclass(frozen=True)
 class _Limit:
-    """An expression that says how many rounds a loop makes at most."""
+    """An expression that may limit the rounds of a loop.
+
+    Attributes:
+        value: The expression.
+        loop: The loop.
+        line: Where the limit stands.
+        text: The source of the limit, for messages.
+    """
 
     value: ast.expr
     loop: _Around
@@ -134,13 +155,18 @@ class _Limit:
 
     @property
     def said(self) -> str:
+        """The place and the source of the limit, as messages show them."""
         return f"{Place(self.loop.frame.f_code.co_filename, self.line)}: {self.text}"
 
     def is_fixed(self, known: Known) -> bool:
-        """It is a number that the program was given, not one that it derives from its data."""
+        """Return whether the limit is a number that the program was given, other than 0.
+
+        A number that the program computes from its data is not given. Zero often means "no limit".
+        """
         return self._is_given(self.value, known) and self._number(self.value) != 0
 
     def _is_given(self, node: ast.expr, known: Known) -> bool:
+        """Return whether an expression is made of constants and given numbers alone."""
         match node:
             case ast.Constant(int() | float()):
                 return True
@@ -154,6 +180,12 @@ class _Limit:
                 return False
 
     def _is_given_name(self, node: ast.Name | ast.Attribute, known: Known) -> bool:
+        """Return whether a name stands for a given number: a flag, a constant or an argument.
+
+        Lengths are not given. A name that the file sets to nothing but constants is given.
+        Otherwise a multiple of the steps per epoch is taken for a number computed from the length
+        of the data.
+        """
         name = _name(node)
         if name in SIZES:
             return False
@@ -168,11 +200,12 @@ class _Limit:
         return not known.steps_per_epoch or number % known.steps_per_epoch != 0
 
     def _number(self, node: ast.expr) -> float | None:
-        """Its value now, as far as that can be told without running the program's code."""
+        """Return the expression's value at this step, read without running code of the program."""
         value = node.value if isinstance(node, ast.Constant) else self._value(node)
         return value if isinstance(value, (int, float)) else None
 
     def _value(self, node: ast.expr) -> object:
+        """Return what a name or attribute stands for in the loop's frame; None if unknown."""
         frame = self.loop.frame
         match node:
             case ast.Name(name):
@@ -184,10 +217,10 @@ class _Limit:
 
 
 def _loops(frames: Sequence[FrameType]) -> list[_Around]:
-    """Return the loops that run, the innermost first.
+    """Return the loops that are running, the innermost first.
 
     Raises:
-        OSError: where there is no source, or a library's loop makes the steps.
+        OSError: when there is no source, or when a library's loop makes the steps.
     """
     found: list[_Around] = []
     for frame in frames:
@@ -205,7 +238,7 @@ def _loops(frames: Sequence[FrameType]) -> list[_Around]:
 
 
 def _loops_at(tree: ast.Module, line: int) -> list[Loop]:
-    """Return the loops around a line, the innermost first, within its function."""
+    """Return the loops around a line, the innermost first, up to the function that contains it."""
     around = [
         node
         for node in ast.walk(tree)
@@ -217,7 +250,7 @@ def _loops_at(tree: ast.Module, line: int) -> list[Loop]:
 
 
 def _header(loop: _Around) -> Iterator[_Limit]:
-    """Yield how many rounds a loop's iterable has."""
+    """Yield the limit in a ``for`` loop's iterable: the end of a ``range`` or an ``islice``."""
     if isinstance(loop.node, ast.While):
         return
     text = f"for {ast.unparse(loop.node.target)} in {ast.unparse(loop.node.iter)}"
@@ -225,12 +258,13 @@ def _header(loop: _Around) -> Iterator[_Limit]:
         is_range = _name(call.func) in {"range", "trange"} and len(call.args) in {1, 2}
         is_slice = _name(call.func) == "islice" and len(call.args) in {2, 3}
         if is_range or is_slice:
+            # the position of the end among the arguments, by their number
             place = {1: 0, 2: 1, 3: 2}[len(call.args)]
             yield _Limit(call.args[place], loop, loop.node.lineno, text)
 
 
 def _ends(loop: _Around, counters: frozenset[str]) -> Iterator[_Limit]:
-    """Yield what a loop compares its counter with before it goes on, or leaves."""
+    """Yield what a loop compares its counters with, in its condition or to leave the loop."""
     if isinstance(loop.node, ast.While):
         text = f"while {ast.unparse(loop.node.test)}"
         for value in _compared(loop.node.test, counters, (ast.Lt, ast.LtE, ast.NotEq)):
@@ -243,12 +277,13 @@ def _ends(loop: _Around, counters: frozenset[str]) -> Iterator[_Limit]:
 
 
 def _leaving(node: ast.If) -> str:
+    """Return how the body of an ``if`` leaves the loop; empty if it does not."""
     kinds = {ast.Break: "break", ast.Return: "return"}
     return next((kinds[type(s)] for s in node.body if type(s) in kinds), "")
 
 
 def _own_nodes(loop: Loop) -> Iterator[ast.AST]:
-    """Yield what a loop does itself, without the loops and functions within it."""
+    """Yield the nodes of a loop's body, but not those in nested loops, functions and classes."""
     todo: list[ast.AST] = list(loop.body)
     while todo:
         node = todo.pop(0)
@@ -260,7 +295,13 @@ def _own_nodes(loop: Loop) -> Iterator[ast.AST]:
 def _compared(
     test: ast.expr, counters: frozenset[str], reaches: tuple[type[ast.cmpop], ...]
 ) -> Iterator[ast.expr]:
-    """Yield what counters are compared with."""
+    """Yield the expressions that counters are compared with.
+
+    Args:
+        test: The condition.
+        counters: Names that count rounds.
+        reaches: The comparisons that count, with the counter on the left side.
+    """
     mirrored = {ast.Gt: ast.Lt, ast.GtE: ast.LtE, ast.Lt: ast.Gt, ast.LtE: ast.GtE}
     for node in ast.walk(test):
         if not isinstance(node, ast.Compare) or len(node.ops) != 1:
@@ -273,12 +314,12 @@ def _compared(
 
 
 def _counted(node: ast.expr) -> str:
-    """The counter in ``step`` and ``step + 1``."""
+    """Return the counter's name in ``step`` or in ``step + 1``."""
     return _name(node.left if isinstance(node, ast.BinOp) else node)
 
 
 def _target_counters(node: Loop) -> Iterator[str]:
-    """Yield what a loop's own header counts."""
+    """Yield the loop variable that counts rounds in the header of a ``for`` loop."""
     if isinstance(node, ast.While):
         return
     called = {_name(n.func) for n in ast.walk(node.iter) if isinstance(n, ast.Call)}
@@ -288,7 +329,13 @@ def _target_counters(node: Loop) -> Iterator[str]:
 
 
 def _incremented(tree: ast.AST, *, attributes: bool) -> Iterator[str]:
-    """Yield what goes up by one; of attributes wherever that is written."""
+    """Yield the names that ``+= 1`` increments.
+
+    Args:
+        tree: Where to look.
+        attributes: Yield only attributes, such as ``self.step``, which another method may
+            increment.
+    """
     for node in ast.walk(tree):
         match node:
             case ast.AugAssign(target, ast.Add(), ast.Constant(1)):
@@ -297,7 +344,10 @@ def _incremented(tree: ast.AST, *, attributes: bool) -> Iterator[str]:
 
 
 def _written(tree: ast.Module, name: str) -> list[ast.expr]:
-    """Return what is written for a name in a file."""
+    """Return the expressions that a file gives to a name.
+
+    They include annotated assignments, keyword arguments of calls and default values of parameters.
+    """
     found: list[ast.expr] = []
     for node in ast.walk(tree):
         match node:
@@ -318,6 +368,7 @@ def _written(tree: ast.Module, name: str) -> list[ast.expr]:
 
 
 def _name(node: ast.AST) -> str:
+    """Return a variable's or attribute's last name; empty for other expressions."""
     match node:
         case ast.Name(name) | ast.Attribute(attr=name):
             return name

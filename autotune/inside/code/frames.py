@@ -1,4 +1,4 @@
-"""Frames: which calls on the stack are the program's own, and where they stand in its files."""
+"""Tell which calls on the stack belong to the program, and where they are in its files."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ INSTALLED = tuple(
     {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
 LIBRARIES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
-PROGRAM_PLACES: list[str] = []  # of a program that is itself installed; filled before it starts
-SITE_FRAMES = 2  # that tell one place from another: who builds, and who asks for that
+PROGRAM_PLACES: list[str] = []  # packages of an installed program; filled before it starts
+SITE_FRAMES = 2  # program frames that identify a site: the one that builds, and its caller
 
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a file, as people name it."""
+    """A line of a file; its text is the file's name and the line, such as ``train.py:12``."""
 
     file: str
     line: int
@@ -34,14 +34,17 @@ class Place:
 
 
 def stack(frame: FrameType | None) -> Iterator[FrameType]:
-    """Yield a frame and those that called it, the innermost first."""
+    """Yield a frame and its callers, the innermost first; nothing for None."""
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
 def is_programs(code: CodeType) -> bool:
-    """Tell whether code is neither ours nor installed with Python."""
+    """Return whether code belongs to the program: neither to autotune nor installed with Python.
+
+    Code without a file, as ``exec`` makes it, does not belong to the program.
+    """
     file = code.co_filename
     if file.startswith(tuple(PROGRAM_PLACES)):
         return True
@@ -49,16 +52,19 @@ def is_programs(code: CodeType) -> bool:
 
 
 def is_library(file: str) -> bool:
-    """Tell whether a file is installed, in this environment, another one or a user's own."""
+    """Return whether a file is installed in any environment, except as part of the program.
+
+    The folders ``site-packages`` and ``dist-packages`` tell, also those of other environments.
+    """
     is_installed = any(folder in file for folder in LIBRARIES)
     return is_installed and not file.startswith(tuple(PROGRAM_PLACES))
 
 
 def note_program(source: str) -> None:
-    """Have the package of a program's file count as the program, wherever it lies.
+    """Make the package of the program's file count as the program, even if it is installed.
 
-    ``launch`` calls it once, before the program starts: console scripts and ``python -m`` run
-    programs that are installed like libraries.
+    Console scripts and ``python -m`` run programs that are installed like libraries.
+    ``run_program`` calls this once, before the program starts.
     """
     folder = next((folder for folder in LIBRARIES if folder in source), None)
     if folder is not None:
@@ -68,21 +74,29 @@ def note_program(source: str) -> None:
 
 
 def callers() -> list[FrameType]:
-    """Return the frames from our caller's caller outwards, up to the program's first."""
+    """Return the frames outside autotune, up to the program's outermost frame.
+
+    They begin with the frame that called the caller of this function. Empty if the program is not
+    on this thread's stack.
+    """
     frames = [f for f in stack(sys._getframe(2)) if not f.f_code.co_filename.startswith(OURS)]  # noqa: SLF001
     own = [number for number, f in enumerate(frames) if is_programs(f.f_code)]
     return frames[: own[-1] + 1] if own else []
 
 
 def own_place() -> Place | None:
-    """Return the line of the program that is being executed, None outside of it."""
+    """Return the innermost line of the program on the stack; None if there is none."""
     own = (f for f in stack(sys._getframe(1)) if is_programs(f.f_code))  # noqa: SLF001
     frame = next(own, None)
     return None if frame is None else Place(frame.f_code.co_filename, frame.f_lineno)
 
 
 def site() -> str:
-    """Return what tells this place from others by its text, wherever the text has moved to."""
+    """Return a hash that identifies the calling place of the program by its source text.
+
+    It stays the same if the text moves to other lines, so it holds from one run to the next. Empty
+    if the program is not on the stack.
+    """
     own = (f for f in stack(sys._getframe(1)) if is_programs(f.f_code))  # noqa: SLF001
     told = [
         f"{frame.f_code.co_name}: {linecache.getline(frame.f_code.co_filename, frame.f_lineno)}"

@@ -1,4 +1,8 @@
-"""Hand work: what a call of the program's own loop does to parameters, gradients and averages."""
+"""Find out what a training loop does by hand to parameters, gradients and running averages.
+
+Knobs that change when the optimizer steps would make such work wrong, for example a clipping
+written by hand that then sees only a part of the gradient.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,8 @@ from torch.optim import Optimizer
 
 from autotune.program.profile import HandKind
 
-# Done again, these leave a parameter as it is: while steps are held back nothing else moves it.
+# Repeating these calls does not change a parameter further. So they are harmless while accumulation
+# holds back the optimizer's steps, because nothing else changes the parameter in between.
 REPEATABLE = {"clamp_", "clamp_min_", "clamp_max_", "clip_", "zero_", "fill_", "masked_fill_"}
 CHANGES_NO_VALUE = {"requires_grad_", "detach_", "share_memory_", "rename_"}
 CHANGES = {
@@ -31,12 +36,12 @@ SETS_GRAD, SETS_DATA = GRAD.__set__, DATA.__set__
 
 @dataclass(frozen=True)
 class _Mark:
-    """A storage that the loop itself has made.
+    """A note on a storage that the loop has made.
 
     Attributes:
-        tensor: Lives as long as the storage is surely the same.
-        step: In which it was made.
-        since: The earliest step whose parameters or gradients went into it, None where none did.
+        tensor: The tensor. While it lives, the storage's id cannot belong to another storage.
+        step: The step in which it was made.
+        since: The earliest step whose parameters or gradients went into it; None if none did.
     """
 
     tensor: ref[torch.Tensor]
@@ -45,7 +50,11 @@ class _Mark:
 
 
 class Ledger:
-    """Tells what the loop's calls act on, from step to step."""
+    """Classifies the tensor calls that a training loop makes, from step to step.
+
+    The loop-watch seam calls it during the first, untouched steps on the thread that trains, after
+    each call that the loop itself makes. It tracks storages, because views share one.
+    """
 
     def __init__(self) -> None:
         self._step = 0
@@ -54,24 +63,37 @@ class Ledger:
         self._gradients: set[int] = set()
 
     def next_step(self) -> None:
-        """A step has ended."""
+        """Count the end of a step, so that what earlier steps made can be recognised."""
         self._step += 1
 
     def know(self, optimizers: Iterable[Optimizer]) -> None:
-        """Look where parameters and gradients lie now."""
+        """Look up in which storages the parameters and gradients are now.
+
+        Gradients get new storages after each ``zero_grad()``.
+        """
         groups = (group for optimizer in optimizers for group in optimizer.param_groups)
         parameters = [p for group in groups for p in group["params"]]
         self._parameters = {_storage(p) for p in parameters}
         self._gradients = {_storage(p.grad) for p in parameters if p.grad is not None}
 
     def is_trained(self, tensor: torch.Tensor) -> bool:
-        """Tell whether an optimizer steps it, be it by another view of the same numbers."""
+        """Return whether an optimizer updates a tensor, or another view of its storage.
+
+        The answer holds as of the last ``know()``.
+        """
         return _storage(tensor) in self._parameters
 
     def judge(
         self, call: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
     ) -> HandKind | None:
-        """Return what a call has done that matters, None for anything else."""
+        """Return what kind of work a call was; None for calls that do not matter.
+
+        Args:
+            call: The function or method of torch.
+            args: Its arguments, after the call: in-place changes are done.
+            kwargs: Its keyword arguments.
+            result: What it returned.
+        """
         if call == SETS_GRAD:
             is_made = args[1] is not None and self.is_trained(args[0])
             return HandKind.GRADIENTS if is_made else None
@@ -87,9 +109,9 @@ class Ledger:
         return self._follow(list(_tensors((result,))), operands)
 
     def _judge_data(self, target: torch.Tensor, value: torch.Tensor) -> HandKind | None:
-        """The target's storage is the value's by now."""
+        """Judge ``target.data = value``, after which the target has the value's storage."""
         if _storage(value) in self._parameters:
-            return None  # a parameter gets what it has
+            return None  # the value is a parameter's present data
         if target.requires_grad and target.is_leaf:
             return HandKind.PARAMETERS
         return None if self._since(value) is None else HandKind.KEPT
@@ -97,6 +119,12 @@ class Ledger:
     def _judge_change(
         self, name: str, changed: Sequence[torch.Tensor], operands: Sequence[torch.Tensor]
     ) -> HandKind | None:
+        """Judge a call that changes tensors in place.
+
+        Changing a gradient matters, and so does changing a parameter, unless the call is
+        repeatable. Adding values derived from parameters or gradients to a tensor of an earlier
+        step is a running average.
+        """
         if name in CHANGES_NO_VALUE:
             return None
         storages = {_storage(tensor) for tensor in changed}
@@ -114,8 +142,13 @@ class Ledger:
     def _follow(
         self, made: Sequence[torch.Tensor], operands: Sequence[torch.Tensor]
     ) -> HandKind | None:
-        """Know results of parameters and gradients; those of an earlier step were kept."""
-        there = {_storage(operand) for operand in operands}  # views are no new tensors
+        """Mark new tensors that are computed from parameters or gradients.
+
+        Returns:
+            ``KEPT`` if a tensor kept from an earlier step goes into the computation together with a
+            value of this step.
+        """
+        there = {_storage(operand) for operand in operands}  # results in these are views
         values = [t for t in made if not t.requires_grad and t.numel() > 1]
         values = [t for t in values if _storage(t) not in there]
         since = self._earliest(operands)
@@ -124,6 +157,7 @@ class Ledger:
         return HandKind.KEPT if values and is_now and since != self._step else None
 
     def _mark(self, tensors: Iterable[torch.Tensor], since: int | None) -> None:
+        """Note storages that this step made, with the earliest step that went into them."""
         for tensor in tensors:
             storage = _storage(tensor)
             mark = self._marks.get(storage)
@@ -133,9 +167,11 @@ class Ledger:
                 self._marks[storage] = _Mark(mark.tensor, mark.step, since)
 
     def _earliest(self, tensors: Iterable[torch.Tensor]) -> int | None:
+        """Return the earliest step whose parameters or gradients went into any of the tensors."""
         return min((s for t in tensors if (s := self._since(t)) is not None), default=None)
 
     def _since(self, tensor: torch.Tensor) -> int | None:
+        """Return the earliest step whose parameters or gradients went into a tensor, if any did."""
         if tensor.numel() <= 1:
             return None
         storage = _storage(tensor)
@@ -145,12 +181,13 @@ class Ledger:
         return None if mark is None or mark.tensor() is None else mark.since
 
     def _is_new(self, tensor: torch.Tensor) -> bool:
-        """The loop has made it in this step."""
+        """Return whether the loop has made a tensor in the present step."""
         mark = self._marks.get(_storage(tensor))
         return mark is not None and mark.tensor() is not None and mark.step == self._step
 
 
 def _changed(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
+    """Yield the tensors that a call changes: ``out``, or an in-place call's first argument."""
     if "out" in kwargs:
         yield from _tensors((kwargs["out"],))
     elif name in CHANGES or (name.endswith("_") and not name.endswith("__")):
@@ -158,7 +195,7 @@ def _changed(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Itera
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """Those among the values, and in lists of them."""
+    """Yield the tensors among some values, and in lists and tuples among them."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
@@ -167,7 +204,10 @@ def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    """What tells storages apart while they live; some tensors have none."""
+    """Return an id of a tensor's storage, valid while the storage lives.
+
+    Tensors without a storage, such as sparse ones, are identified by themselves.
+    """
     try:
         return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - nothing public tells it
     except (RuntimeError, NotImplementedError, AttributeError, TypeError):

@@ -1,11 +1,13 @@
-"""Loss graph: what a loss is the sum of, read where a backward pass begins.
+"""Read from the autograd graph what a loss is the sum of.
 
-A loss that is a mean over samples is the mean of the ranks' means. Others are not: a sum over
-samples, a mean over as many of them as a mask or a class weight leaves, a root of a mean, or what
-compares the samples of one batch. Autograd's graph tells which it is, whatever functions the
-program calls, and a few nodes of it are read without a look at what is computed on the device.
+If each rank computes a loss that is a mean over its samples, the mean of the ranks' losses is the
+loss of the whole batch. That does not hold for other losses: a sum over samples, a mean over the
+samples that a mask or a class weight leaves, a root of a mean, or a comparison of the samples of
+one batch. The graph shows which of these a loss is, whatever functions the program calls. It is
+read at the beginning of a backward pass. Few nodes are read, and no values on the device except
+class targets and a gradient that the program passes.
 
-Not covered: losses of functions that bring a backward of their own, and compiled ones.
+Not covered: losses whose functions define their own backward, and compiled ones.
 """
 
 from __future__ import annotations
@@ -17,16 +19,19 @@ from typing import Any
 
 import torch
 
-MAX_NODES = 2000  # of the head of a graph: penalties are a sum over some hundred parameters
-MAX_COMPARED = 400  # between a loss and what modules have put out
-MAX_OF_PARAMETERS = 16  # between a penalty and its parameter
-MAX_ORDERED = 4096  # targets that are looked at
+MAX_NODES = 2000  # read from the loss on; a penalty may be a sum over some hundred parameters
+MAX_COMPARED = 400  # nodes read between a loss and the modules' outputs
+MAX_OF_PARAMETERS = 16  # nodes between a penalty and its parameter
+MAX_ORDERED = 4096  # targets compared with 0, 1, 2, …; more are not read
 
+# Names of autograd's nodes, without "Backward0". Those of PASSING add, select or rearrange numbers.
 PASSING = {
     *("Add", "Sub", "Rsub", "Neg", "Clone", "Alias", "ToCopy", "View", "UnsafeView", "Reshape"),
     *("Squeeze", "Unsqueeze", "Expand", "Stack", "Cat", "Select", "Unbind", "Permute"),
 }
+# Each number of the result comes from one number of each input.
 ELEMENTWISE = PASSING | {"Mul", "Div", "T", "Transpose"}
+# Applied to a mean or a sum, these give neither a mean nor a sum.
 CURVES = {
     *("Sqrt", "Rsqrt", "Pow", "Exp", "Log", "Log1P", "Logsumexp", "Reciprocal", "Tanh", "Sigmoid"),
     *("Softplus", "Relu", "Abs", "Clamp", "ClampMin", "ClampMax", "Maximum", "Minimum"),
@@ -41,12 +46,13 @@ SPREADS = {"Std", "Var", "StdMean", "VarMean"}
 
 @dataclass(frozen=True)
 class Term:
-    """A sum or a mean over samples, of which the loss takes a constant part.
+    """A sum or a mean over samples that the loss contains, times a constant.
 
     Attributes:
-        node: Computes its gradient.
-        count: What the sum is divided by; None for a sum.
-        is_sum_if_constant: The count is a number of the program's that may be no count at all.
+        node: The node that computes its gradient.
+        count: The number that the sum is divided by; None for a plain sum.
+        is_sum_if_constant: The count is a number that the program divides by and that may not be a
+            count of samples. If it is the same on all ranks, the term is taken for a sum.
     """
 
     node: Any
@@ -56,12 +62,13 @@ class Term:
 
 @dataclass
 class Reading:
-    """What a graph tells.
+    """What the graph of a loss shows.
 
     Attributes:
-        terms: In an order that depends on the program alone.
-        curve: What makes the loss no sum of terms; empty where nothing does.
-        is_known: All that it consists of is known.
+        terms: Its sums and means. Their order depends on the program alone, so it is the same on
+            all ranks.
+        curve: Why the loss is not a sum of terms, e.g. ``sqrt of a mean or a sum``; empty if it is.
+        is_known: Whether every part of the loss was recognised.
     """
 
     terms: list[Term] = field(default_factory=list)
@@ -71,12 +78,18 @@ class Reading:
 
 @dataclass(frozen=True)
 class _Factors:
-    """Numbers by which something was multiplied on its way to the loss; what it was divided by."""
+    """The constants that a scalar was multiplied or divided by on its way to the loss.
+
+    Attributes:
+        numbers: Factors.
+        counts: Divisors, which may be counts of samples.
+    """
 
     numbers: tuple[float, ...] = ()
     counts: tuple[float | torch.Tensor, ...] = ()
 
     def times(self, value: Any) -> _Factors:
+        """Return these factors with one more; a factor such as 1/32 is noted as the divisor 32."""
         number = _number(value)
         if number is None:
             return self
@@ -86,23 +99,28 @@ class _Factors:
         return _Factors((*self.numbers, number), self.counts)
 
     def divided(self, value: Any) -> _Factors:
+        """Return these factors with one more divisor, if its value is known."""
         is_tensor = isinstance(value, torch.Tensor) and not _is_wrapped(value)
         count = value.detach() if is_tensor else _number(value)
         return self if count is None else _Factors(self.numbers, (*self.counts, count))
 
 
 def read(loss: torch.Tensor, samples: int | None = None, grad: Any = None) -> Reading:
-    """Read what a loss is the sum of.
+    """Return the terms that a loss is the sum of.
 
     Args:
-        loss: On which the program computes gradients.
-        samples: In the model's input, None where that is not known.
-        grad: With what the program begins its backward pass, None for a scalar's 1.
+        loss: The tensor on which the program computes gradients.
+        samples: The number of samples in the model's input; None if unknown.
+        grad: The gradient that the program begins its backward pass with; None for a scalar's 1.
+
+    Returns:
+        The reading. A loss with several elements is never fully known; it is one term if *grad* is
+        all ones.
     """
     reading = Reading()
     if loss.grad_fn is None:
         return reading
-    if loss.numel() > 1:  # the losses of all samples, each as it is
+    if loss.numel() > 1:  # one loss per sample
         if grad is not None and bool((grad == 1).all()):
             reading.terms.append(Term(loss.grad_fn, None))
         reading.is_known = False
@@ -120,11 +138,12 @@ def read(loss: torch.Tensor, samples: int | None = None, grad: Any = None) -> Re
 def _visit(
     node: Any, factors: _Factors, reading: Reading, samples: int | None
 ) -> list[tuple[Any, _Factors]]:
-    """Note what a scalar is; return what it is made of, if that is more scalars."""
+    """Note a scalar if it is a term; otherwise return the scalars that it is computed from."""
     kind, inputs = _kind(node), _inputs(node)
     if prod(_shape(node)) != 1:
         reading.is_known = False
         return []
+    # a list of losses that the program stacked before it added or averaged them
     if kind in {"Sum", "Mean"} and _is_a_list_of_scalars(inputs):
         return [(part, factors) for part in _inputs(inputs[0])]
     if kind in {"Sum", "Mean"} or hasattr(node, "_saved_reduction"):
@@ -142,11 +161,15 @@ def _visit(
 
 
 def _is_a_list_of_scalars(inputs: list[Any]) -> bool:
+    """Return whether a sum or mean goes over scalars that the program has stacked."""
     return bool(inputs) and _kind(inputs[0]) == "Stack" and len(_shape(inputs[0])) == 1
 
 
 def _visit_product(node: Any, factors: _Factors, reading: Reading) -> list[tuple[Any, _Factors]]:
-    """Return the scalar that is multiplied or divided by a number, or by a parameter's."""
+    """Return the scalar factor of a product with a constant or with parameters.
+
+    A product or quotient of two values that depend on data is a curve.
+    """
     kind, inputs = _kind(node), _inputs(node)
     if kind == "Mul" and len(inputs) == 1:
         return [(inputs[0], factors.times(_constant_of(node)))]
@@ -162,7 +185,7 @@ def _visit_product(node: Any, factors: _Factors, reading: Reading) -> list[tuple
 def _note_term(
     node: Any, kind: str, factors: _Factors, reading: Reading, samples: int | None
 ) -> None:
-    """Note what a mean or a sum over samples is divided by, all in all."""
+    """Add a term for a sum or a mean over samples, with the number that it is divided by."""
     if kind in {"Sum", "Mean"}:
         if _is_of_parameters(node):
             return
@@ -180,7 +203,7 @@ def _note_term(
     batch = samples or (sizes[0] if sizes else 1)
     natural = {sizes[0] if sizes else 1, whole, batch}
     if is_mean and batch > 1 and batch in factors.numbers and not natural & {*_floats(factors)}:
-        is_mean = False  # a mean times the batch
+        is_mean = False  # the program multiplies the mean by the batch size
         factors = _Factors()
     reading.terms.append(_term(node, own if is_mean else None, natural, factors))
 
@@ -192,13 +215,17 @@ def _floats(factors: _Factors) -> list[float]:
 def _term(
     node: Any, count: float | torch.Tensor | None, natural: set[int], factors: _Factors
 ) -> Term:
-    """Return a term with all that it is multiplied by and divided by.
+    """Return a term with the number that it is divided by.
+
+    A mean divides by its own count. For a sum, a divisor that is a tensor was computed by the
+    program, so it is a count. A plain number is a count if it equals a natural one; any other
+    number above 1 may be a count or a constant.
 
     Args:
-        node: Of the term.
-        count: What a mean is divided by by itself.
-        natural: How many samples, or numbers, it is made of.
-        factors: Of the program.
+        node: The node of the term.
+        count: What a mean divides by; None for a sum.
+        natural: The possible counts of samples or elements that the term is made of.
+        factors: The program's own factors and divisors.
     """
     if count is not None:
         return Term(node, count)
@@ -212,17 +239,18 @@ def _term(
 
 
 def compared(loss: torch.Tensor, outputs: Collection[Any], samples: int | None) -> str:
-    """Return by what a loss compares samples of one batch, empty where it does not.
+    """Return how a loss compares the samples of one batch; empty if it does not.
 
     Args:
-        loss: On which the program computes gradients.
-        outputs: Nodes of what modules with parameters have put out: where the loss begins.
-        samples: In the model's input.
+        loss: The tensor on which the program computes gradients.
+        outputs: Autograd nodes of the outputs of modules with parameters, where the loss begins. If
+            empty, all of the graph may be the model's, and only class targets are checked.
+        samples: The number of samples in the model's input; None if unknown.
     """
     if loss.grad_fn is None or not samples or samples < 2:
         return ""
     for node in _above(loss.grad_fn, outputs):
-        if outputs and (found := _comparison(node, samples)):  # else all lies within the model
+        if outputs and (found := _comparison(node, samples)):  # else these nodes may be the model's
             return found
         if _kind(node) in NLL and _counts_up(node._saved_target) and not _is_of_classes(node):  # noqa: SLF001
             return f"cross entropy whose targets are 0 to {len(node._saved_target) - 1} in order"  # noqa: SLF001
@@ -230,11 +258,12 @@ def compared(loss: torch.Tensor, outputs: Collection[Any], samples: int | None) 
 
 
 def _comparison(node: Any, samples: int) -> str:
+    """Return what a node compares: pairs of outputs, by their products or distances; else empty."""
     kind, inputs, shape = _kind(node), _inputs(node), tuple(_shape(node))
     if kind not in {"Mm", "Bmm", "Cdist"} or len(inputs) < 2:
         return ""
     if prod(shape[:-2]) != 1 or any(_is_made_of_parameters(part) for part in inputs):
-        return ""  # a product for each sample, or with weights
+        return ""  # one product per sample, or a product with weights
     if kind == "Cdist":
         return f"distances of {shape} pairs"
     first, second = node._saved_self, node._saved_mat2  # noqa: SLF001
@@ -245,15 +274,16 @@ def _comparison(node: Any, samples: int) -> str:
 
 
 def _is_of_pairs(shape: tuple[int, ...], over: int | None, samples: int) -> bool:
-    """Tell whether a product is one of each sample by each, or a sum over samples.
+    """Return whether a product pairs the samples of a batch, or sums over them.
 
-    One side alone tells nothing: scores of samples by classes, or of pixels by the parts of one
-    image, are as long as it happens. A sample may have two views, each with a row.
+    One dimension alone is not enough: scores of samples by classes, or of pixels by parts of one
+    image, can happen to have any size. A sample may have two views, each with a row.
 
     Args:
         shape: Of the product.
-        over: What it sums over; None where its second factor was turned, whose rows are kept.
-        samples: In the model's input.
+        over: The size that it sums over; None if its second factor was transposed, which keeps
+            rows.
+        samples: The number of samples in the model's input.
     """
     views = (samples, 2 * samples)
     whole = [size % samples == 0 for size in shape]
@@ -263,7 +293,7 @@ def _is_of_pairs(shape: tuple[int, ...], over: int | None, samples: int) -> bool
 
 
 def _is_of_classes(node: Any) -> bool:
-    """Tell whether scores are a product with weights, so that their columns are classes."""
+    """Return whether scores are computed with weights last, so that their columns are classes."""
     at = node
     for _ in range(MAX_OF_PARAMETERS):
         below = _inputs(at)
@@ -276,14 +306,17 @@ def _is_of_classes(node: Any) -> bool:
 
 
 def _counts_up(target: torch.Tensor) -> bool:
-    """Tell whether each sample is a class of its own, as pairs of one batch are numbered."""
+    """Return whether targets are 0, 1, 2, … in order.
+
+    Contrastive losses number the pairs of a batch in this way.
+    """
     if target.dim() != 1 or not 4 <= len(target) <= MAX_ORDERED:
         return False
     return torch.equal(target, torch.arange(len(target), device=target.device, dtype=target.dtype))
 
 
 def _above(root: Any, outputs: Collection[Any]) -> Iterator[Any]:
-    """Yield the nodes between a loss and what modules have put out."""
+    """Yield the nodes between a loss and the outputs of modules, the loss's own node included."""
     todo, seen = [root], {root}
     while todo and len(seen) < MAX_COMPARED:
         node = todo.pop()
@@ -295,7 +328,10 @@ def _above(root: Any, outputs: Collection[Any]) -> Iterator[Any]:
 
 
 def _over_samples(node: Any) -> Any:
-    """Return the node that goes over samples: the first dimension may be gone before the others."""
+    """Return the node that reduces the first dimension, following a chain of reductions downwards.
+
+    A program may reduce other dimensions after the first one. Without such a node, return *node*.
+    """
     at = node
     for _ in range(8):
         below = _inputs(at)
@@ -312,10 +348,10 @@ def _over_samples(node: Any) -> Any:
 
 
 def _is_of_parameters(node: Any) -> bool:
-    """Tell whether a node computes with nothing but parameters."""
+    """Return whether a node is computed from parameters alone, such as an L2 penalty."""
     before, leaves = _shape_before(node), _leaves(node)
     if leaves and all(leaf.shape == before or leaf.numel() == 1 for leaf in leaves):
-        return True  # number by number
+        return True  # computed number by number
     todo, seen = [node], {node}
     while todo:
         part = todo.pop()
@@ -330,9 +366,9 @@ def _is_of_parameters(node: Any) -> bool:
 
 
 def _takes_no_data(node: Any) -> bool:
-    """Tell whether nothing but what needs gradients goes into a node, and numbers.
+    """Return whether a node has no inputs besides constants and tensors that need gradients.
 
-    What is added leaves no trace in a graph, but more numbers than there were.
+    Data that is added leaves no trace in the graph, but makes the result larger than its inputs.
     """
     kind, inputs = _kind(node), _inputs(node)
     if not inputs or kind not in ELEMENTWISE | CURVES | WITHIN:
@@ -347,16 +383,17 @@ def _takes_no_data(node: Any) -> bool:
 
 
 def _is_made_of_parameters(node: Any) -> bool:
-    """Tell whether a matrix is a parameter, turned or normalized."""
+    """Return whether a matrix is a parameter, possibly transposed or normalized."""
     return bool(_leaves(node, ELEMENTWISE | CURVES))
 
 
 def _leaves(node: Any, kinds: Collection[str] | None = None) -> list[torch.Tensor]:
-    """Return the leaves that a few nodes lead to; none where there are more nodes, or others.
+    """Return the parameters that a node is computed from; empty if the graph below it is too large.
 
     Args:
         node: Where to begin.
-        kinds: Of nodes on the way, None for any.
+        kinds: Kinds of nodes that may lie in between; None for any. With another kind, or with a
+            branch that ends without a parameter, the result is empty.
     """
     todo, seen, leaves = [node], {node}, []
     while todo:
@@ -374,7 +411,7 @@ def _leaves(node: Any, kinds: Collection[str] | None = None) -> list[torch.Tenso
 
 
 def _shape_before(node: Any) -> Any:
-    """Return the shape of what a node takes, as far as it tells."""
+    """Return the shape of a node's input if it saved that; otherwise the shape of its output."""
     if hasattr(node, "_saved_self_sym_sizes"):
         return torch.Size(node._saved_self_sym_sizes)  # noqa: SLF001
     saved = getattr(node, "_saved_self", None)
@@ -382,16 +419,20 @@ def _shape_before(node: Any) -> Any:
 
 
 def _dims(node: Any, count: int) -> list[int]:
+    """Return the dimensions that a reduction goes over, all of them if it names none."""
     dims = getattr(node, "_saved_dim", None)
     if dims is None or dims == ():
         return list(range(count))
     dims = dims if isinstance(dims, (tuple, list)) else (dims,)
-    # torch keeps negative ones as unsigned numbers of 64 bits
+    # torch saves negative dimensions as unsigned 64-bit numbers
     return [d if d < count else (d - (1 << 64)) % max(count, 1) for d in dims]
 
 
 def _kind(node: Any) -> str:
-    """Return what computes forward; functions of the program's own keep their whole name."""
+    """Return the name of the forward operation, such as ``Mul`` for ``MulBackward0``.
+
+    Functions with the program's own backward keep their whole name, which matches none of the sets.
+    """
     name, _, number = str(node.name()).partition("Backward")
     return name if number.isdigit() else str(node.name())
 
@@ -401,25 +442,30 @@ def _inputs(node: Any) -> list[Any]:
 
 
 def _shape(node: Any) -> Any:
+    """Return the shape of a node's output, or of the parameter that it accumulates into."""
     if "AccumulateGrad" in node.name():
         return node.variable.shape
-    return node._input_metadata[0].shape  # noqa: SLF001 - of what it has put out
+    return node._input_metadata[0].shape  # noqa: SLF001 - of its output
 
 
 def _constant_of(node: Any) -> Any:
+    """Return the constant that a product saved; None if there is none."""
     other = getattr(node, "_saved_other", None)
     return other if other is not None else getattr(node, "_saved_self", None)
 
 
 def _number(value: Any) -> float | None:
-    """Return a number that lies in this machine's memory; one on a device would be waited for."""
+    """Return the value of a number in host memory; None for everything else.
+
+    Reading a number on a device would wait for the device.
+    """
     if isinstance(value, torch.Tensor):
         return float(value) if value.numel() == 1 and value.device.type == "cpu" else None
     return float(value) if isinstance(value, int | float) else None
 
 
 def _is_wrapped(value: torch.Tensor) -> bool:
-    """Tell whether a tensor stands for a number of Python's: its type yields to any other."""
+    """Return whether a tensor wraps a Python number, whose type gives way to any tensor's type."""
     if value.dim() or value.device.type != "cpu":
         return False
     small = torch.int8 if not value.is_floating_point() else torch.float16

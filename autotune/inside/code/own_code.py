@@ -1,4 +1,4 @@
-"""Own code: where in the program a call comes from."""
+"""Tell from the call stack whether the program, a library, or torch made a call."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from autotune.inside.code.frames import is_library
 
 TORCH = f"{Path(torch.__file__).parent}/"
 AUTOTUNE = f"{Path(__file__).parents[2]}/"
-# What torch does to parameters and gradients in there, the seams know
+# Other seams handle what torch itself does to parameters and gradients in these places.
 TORCHS_WORK = tuple(
     f"{TORCH}{part}" for part in ("optim/", "amp/", "autograd/", "distributed/", "nn/utils/clip_")
 )
-# These know what a step is, and do at a step what belongs there
+# Trainers know when an optimizer step is due, and work on gradients and averages only then.
 TRAINERS = {"lightning", "pytorch_lightning", "lightning_fabric", "transformers", "accelerate"}
-# These ask how long something is to show how far it is
+# Progress bars read a length only for display.
 PROGRESS_BARS = {"tqdm", "rich", "fastprogress", "progressbar", "alive_progress"}
 
 
 def place_of_hand_work(frame: FrameType | None) -> str:
-    """Return the file and line that has something done to tensors, empty if torch or a trainer."""
+    """Return the file and line outside torch that changes tensors by hand.
+
+    Empty if torch's own training code or a trainer library does it.
+    """
     for file, line in _calls(frame):
         if file.startswith(TORCHS_WORK):
             return ""
@@ -34,7 +37,10 @@ def place_of_hand_work(frame: FrameType | None) -> str:
 
 
 def place_of_program(frame: FrameType | None) -> str:
-    """Return the file and line of a call by the program itself, empty if a library makes it."""
+    """Return the file and line of the program that makes a call; empty if a library makes it.
+
+    Frames of torch and autotune are skipped.
+    """
     for file, line in _calls(frame):
         if not file.startswith((TORCH, AUTOTUNE)):
             return "" if is_library(file) else _place(file, line)
@@ -42,20 +48,23 @@ def place_of_program(frame: FrameType | None) -> str:
 
 
 def is_shown(frame: FrameType | None) -> bool:
-    """Tell whether a call comes from a progress bar."""
+    """Return whether a progress bar makes a call.
+
+    Frames of torch and autotune are skipped; the next one tells.
+    """
     callers = (file for file, _ in _calls(frame) if not file.startswith((TORCH, AUTOTUNE)))
     return bool(PROGRESS_BARS & set(Path(next(callers, "")).parts))
 
 
 def _calls(frame: FrameType | None) -> Iterator[tuple[str, int]]:
-    """Files and lines, the innermost call first."""
+    """Yield file and line of a frame and its callers, the innermost first."""
     while frame is not None:
         yield frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
 
 
 def _place(file: str, line: int) -> str:
-    """A short name: as the file would be imported, or without its folders."""
+    """Return a short name for a line: the file relative to the import path, or its name alone."""
     folders = [Path(folder or ".").resolve() for folder in sys.path]
     path = Path(file).resolve()
     names = [str(path.relative_to(f)) for f in folders if path.is_relative_to(f)]

@@ -1,4 +1,8 @@
-"""Purity: whether a pass through a block changes more than can be put back for a second one."""
+"""Find blocks whose forward pass changes state that could not be restored for a second pass.
+
+Activation checkpointing runs a block's forward twice. State that the first pass changed and nothing
+restores would make the second pass compute something else.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +22,17 @@ from autotune.inside.code.state import state_of
 from autotune.inside.code.structure import structure_of
 
 Call = Callable[..., Any]
-LOOKED_AT = (2, 3)  # passes of a block; the first one may fill caches
+LOOKED_AT = (2, 3)  # passes of a block that are compared; the first one may fill caches
 OF_MODULES = frozenset(vars(nn.Module()))
 
 
 class Purity:
-    """Looks at some passes of each block in the untouched steps.
+    """Compares a block's state before and after some of its forward passes.
 
-    What ``Recomputing`` puts back is left out: buffers, attributes that come to stand for something
-    else, lists and caches among the arguments, and the random states of torch, Python and NumPy.
+    The checkpoint seam replaces the ``forward`` of block classes in the first, untouched steps; the
+    comparison runs there, on the thread that trains. Left out is all that ``Recomputing`` restores:
+    buffers, attributes that are rebound, lists and caches among the arguments, and the random
+    states of torch, Python and NumPy.
     """
 
     def __init__(self) -> None:
@@ -34,7 +40,7 @@ class Purity:
         self._changed: dict[type[nn.Module], str] = {}
 
     def watched(self, forward: Call) -> Call:
-        """Return a block class's ``forward`` that looks at what it changes."""
+        """Return a block class's ``forward`` that also notes what it changes."""
 
         @wraps(forward)
         def watching(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -51,12 +57,13 @@ class Purity:
         return watching
 
     def changed(self, blocks: Iterable[nn.Module]) -> str:
-        """Return what a pass through such blocks changes, as ``Block: name``; empty for nothing."""
+        """Return what a pass through such blocks changes, as ``Block: name``; empty if nothing."""
         classes = {type(block) for block in blocks}
         found = (f"{c.__name__}: {self._changed[c]}" for c in classes if c in self._changed)
         return next(found, "")
 
     def _looks_at(self, block: nn.Module) -> bool:
+        """Return whether to compare this pass: it must train, and be one of ``LOOKED_AT``."""
         if not torch.is_grad_enabled() or is_in_backward() or is_transforming():
             return False
         self._passes[block] = self._passes.get(block, 0) + 1
@@ -66,7 +73,11 @@ class Purity:
 def _given(
     forward: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield a block's arguments by name, as far as a second pass would get the same objects."""
+    """Yield a block's arguments with their names.
+
+    They are copied by ``structure_of``, as recomputation does it, so that a list that the block
+    appends to does not count: the second pass gets its own.
+    """
     names = list(inspect.signature(forward).parameters)[1:]
     named = zip_longest(names[: len(args)], args, fillvalue="*")
     return (
@@ -75,7 +86,11 @@ def _given(
 
 
 def _held(block: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield by name what else a pass may change."""
+    """Yield a block's attributes, parameters and the variables of its functions, with their names.
+
+    Hooks of the block itself are left out, because they run outside of its ``forward``; those of
+    modules inside it run within.
+    """
     buffers = {id(buffer) for buffer in block.buffers()}
     for path, module in block.named_modules():
         own = {k: v for k, v in vars(module).items() if k not in OF_MODULES}
@@ -91,7 +106,10 @@ def _held(block: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _functions_of(cls: type[nn.Module]) -> list[Any]:
-    """Return the functions of a class that may name more than it holds."""
+    """Return the functions that a module's classes define, except torch's own classes.
+
+    A function's global and closure variables may change as well.
+    """
     return [
         function
         for own in cls.__mro__
@@ -102,7 +120,7 @@ def _functions_of(cls: type[nn.Module]) -> list[Any]:
 
 
 def _part_of(holder: Any, before: Any, now: Any) -> str:
-    """Return the name within a function that stands for something else now."""
+    """Return which variable of a function has changed, as text to append to the function's name."""
     if not isinstance(holder, FunctionType):
         return ""
     names = [name for (name, was), (_, is_) in zip(before, now, strict=False) if was != is_]

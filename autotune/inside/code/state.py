@@ -1,4 +1,4 @@
-"""State: values by which it is seen that an object has changed, as deep as a few levels."""
+"""Values that show whether an object has changed, read to a depth of a few levels."""
 
 from __future__ import annotations
 
@@ -20,29 +20,40 @@ from autotune.inside.code import bare
 from autotune.inside.code.bare import CONTAINERS, is_a, plain_value
 from autotune.inside.data.item_code import globals_read, own_code
 
-DEPTH = 3  # an object's attribute that is a list: self.log.rows
-MAX_PARTS = 64  # of one object
-MAX_BYTES = 1 << 26  # hashed in some 20 ms
-MAX_ELEMENTS = 1024  # of a larger array
+DEPTH = 3  # enough for a list in an attribute's object, such as self.log.rows
+MAX_PARTS = 64  # items or attributes that are read of one object
+MAX_BYTES = 1 << 26  # of an array that is hashed whole, in some 20 ms
+MAX_ELEMENTS = 1024  # that are read of a larger array
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor's state: a write shows in the version, or by ``.data`` in the values alone."""
+    """A tensor's state, in which any write shows.
+
+    Most writes raise the version. A write through ``.data`` does not, but changes the values.
+
+    Attributes:
+        version: Autograd's counter of in-place changes.
+        values: A hash of the values; None if torch cannot hash them.
+    """
 
     version: int
     values: int | None
 
 
 def state_of(value: Any, depth: int = DEPTH) -> Any:
-    """Return a value that equals another one as long as an object has not changed.
+    """Return a value that compares equal as long as an object has not changed.
 
-    Modules, classes and what lies deeper than *depth* are not looked at.
+    Modules, classes and whatever lies deeper than *depth* are not read; changes there go unseen.
+
+    Args:
+        value: The object.
+        depth: How many levels of objects in objects to read.
     """
     if is_a(value, PLAIN):
         plain = plain_value(value)
-        return plain if plain == plain else "nan"  # noqa: PLR0124 - so is NaN
+        return plain if plain == plain else "nan"  # noqa: PLR0124 - false for NaN
     if is_a(value, torch.Tensor):
         return _tensor(value)
     for kind, look in KINDS:
@@ -52,9 +63,12 @@ def state_of(value: Any, depth: int = DEPTH) -> Any:
 
 
 def hash_of(tensor: torch.Tensor) -> int | None:
-    """Return a hash of a tensor's values, None where torch has none for them."""
+    """Return a hash of a tensor's values; None if torch cannot hash a tensor of this type.
+
+    Waits for the tensor's device.
+    """
     try:
-        with torch._C.DisableTorchFunction():  # noqa: SLF001 - which subclasses define
+        with torch._C.DisableTorchFunction():  # noqa: SLF001 - else tensor subclasses run code
             values = tensor.detach()
             values = torch.view_as_real(values) if values.is_complex() else values
             return int(torch.hash_tensor(values).item())
@@ -63,14 +77,15 @@ def hash_of(tensor: torch.Tensor) -> int | None:
 
 
 def _tensor(tensor: torch.Tensor) -> Tensor | None:
-    with torch._C.DisableTorchFunction():  # noqa: SLF001 - which subclasses define
+    """Return a tensor's state; None for tensors without values or without a version counter."""
+    with torch._C.DisableTorchFunction():  # noqa: SLF001 - else tensor subclasses run code
         if tensor.is_meta or tensor.is_inference():
             return None
         return Tensor(tensor._version, hash_of(tensor))  # noqa: SLF001
 
 
 def _some(array: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
-    """All elements, or some from all over what is large: it may be a file of any size."""
+    """Return all elements of an array, or a sample of a large one, which may map a whole file."""
     return array if array.nbytes <= MAX_BYTES else array.flat[:: array.size // MAX_ELEMENTS + 1]
 
 
@@ -85,6 +100,7 @@ KINDS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
 
 
 def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the parts of an object by name: variables, arguments, items or attributes."""
     if is_a(value, FunctionType):
         yield from named_by(value)
     elif is_a(value, MethodType):
@@ -103,7 +119,7 @@ def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def named_by(function: Any) -> Iterator[tuple[str, Any]]:
-    """Return what a function's free and global names stand for now; PyTorch's has none of note."""
+    """Yield a function's closure and global variables by name; nothing for PyTorch's functions."""
     function = inspect.unwrap(function)
     if not is_a(function, FunctionType) or not own_code(function, {"torch"}):
         return

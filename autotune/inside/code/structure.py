@@ -1,4 +1,8 @@
-"""Structure: copies of lists, mappings and objects that hold the same tensors as the originals."""
+"""Copy lists, mappings and objects, while the tensors in them stay the same.
+
+Recomputation keeps such a copy of a block's arguments, because the block may append to a list or
+fill a cache in its first pass.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +19,17 @@ SHARED = (torch.Tensor, nn.Module, ModuleType, FunctionType, MethodType, type)
 
 
 def structure_of(value: Any) -> Any:
-    """Return a copy of *value* that whoever appends to it or sets its entries changes alone.
+    """Return a copy of nested lists, mappings and objects that holds the same tensors.
 
-    Tensors, modules and what cannot be copied stay the same; a value without other parts does too.
+    Whoever appends to the copy or sets its entries does not change the original. Tensors, modules,
+    functions and objects that cannot be copied are shared, as is all that lies deeper than
+    ``DEPTH``.
     """
     return _copied(value, {}, DEPTH)
 
 
 def _copied(value: Any, known: dict[int, Any], depth: int) -> Any:
+    """Return the copy of a value; *known* maps ids to copies, for values that occur twice."""
     if not depth or isinstance(value, SHARED):
         return value
     if id(value) in known:
@@ -43,17 +50,18 @@ def _copied(value: Any, known: dict[int, Any], depth: int) -> Any:
 
 
 def _twin(value: Any) -> Any:
-    """Return a shallow copy, the value itself where there is nothing to copy or one of it only."""
+    """Return a shallow copy; the value itself if it has no parts or cannot be copied."""
     is_container = isinstance(value, (list, set, MutableMapping))
     if not is_container and not getattr(value, "__dict__", None):
         return value
     try:
-        return copy.copy(value)  # an enumeration's members return themselves
-    except Exception:  # noqa: BLE001  # a class of the program's says that it is not to be copied
+        return copy.copy(value)  # members of an enumeration return themselves
+    except Exception:  # noqa: BLE001  # a class of the program may forbid copies
         return value
 
 
 def _copied_tuple(value: tuple[Any, ...], known: dict[int, Any], depth: int) -> tuple[Any, ...]:
+    """Return a tuple with copied parts; the tuple itself if no part was copied."""
     parts = [_copied(part, known, depth - 1) for part in value]
     if all(part is own for part, own in zip(parts, value, strict=True)):
         return value

@@ -1,1 +1,1 @@
-"""Data: loaders, datasets and batches of the program, as they are seen while it trains."""
+"""The program's loaders, datasets and batches, observed and replaced while it trains."""

@@ -1,4 +1,8 @@
-"""Carried state: what a model returns for one batch and gets as an argument with the next."""
+"""Detect carried state: tensors that a model returns for one batch and gets as input with the next.
+
+A recurrent model trained by truncated backpropagation does so. Its state has one row per sample of
+the batch, so such a model cannot be trained with another batch size.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +19,19 @@ from autotune.inside.code.state import hash_of
 from autotune.inside.data.feed import tensors_in
 
 Hashes = dict[torch.Size, set[int]]
-RECURRENT = (nn.RNNBase, nn.RNNCellBase)  # looked at within models that keep their state themselves
+RECURRENT = (nn.RNNBase, nn.RNNCellBase)  # checked inside models too, which may keep the state
 
 
 class CarriedState:
-    """Looks, in the untouched steps, for tensors that a module returned for the batch before.
+    """Looks for inputs of a module that the same module returned for the batch before.
 
-    By their values: a program that copies its state carries it as well. No tensor is kept. What a
-    module only hands through, as positions or the batch itself, is no state that it returned.
+    The forward seam calls ``called`` and ``returned`` during the first, untouched steps, and the
+    observer calls ``next_batch``, all on the thread that trains. Tensors are compared by a hash of
+    their values, so that a copied state is found too and no tensor is kept in memory. A tensor that
+    a module returns unchanged from its inputs, such as positions, is not state.
 
     Attributes:
-        found: Class name of a module that gets such a state, empty as long as none does.
+        found: Class name of a module that gets such a state; empty as long as no module does.
     """
 
     def __init__(self) -> None:
@@ -35,12 +41,12 @@ class CarriedState:
         self._given: WeakKeyDictionary[nn.Module, Hashes] = WeakKeyDictionary()
 
     def next_batch(self) -> None:
-        """The program goes on to another batch."""
-        if self._returned:  # not one of several that are handed out together
+        """Begin a new batch: the outputs so far become those of the batch before."""
+        if self._returned:  # else the program takes several batches before it calls the model
             self._before, self._returned = self._returned, WeakKeyDictionary()
 
     def called(self, module: nn.Module, inputs: Any) -> None:
-        """Look at what a module is called with."""
+        """Compare a module's inputs with its outputs for the batch before, ahead of its forward."""
         if not _is_looked_at():
             return
         given: Hashes = defaultdict(set)
@@ -52,7 +58,10 @@ class CarriedState:
                 self.found = type(module).__name__
 
     def returned(self, module: nn.Module, output: Any) -> None:
-        """Note what a module returns."""
+        """Note the hashes of a module's outputs, leaving out those that are its inputs.
+
+        Called after the module's forward.
+        """
         if not _is_looked_at():
             return
         hashes = self._returned.setdefault(module, defaultdict(set))
@@ -63,15 +72,17 @@ class CarriedState:
 
 
 def _hashed(values: Any) -> Iterator[tuple[torch.Tensor, int]]:
+    """Yield the floating-point tensors in nested values that can be hashed, with their hashes."""
     for tensor in tensors_in(values):
         if tensor.is_floating_point() and (value := hash_of(tensor)) is not None:
             yield tensor, value
 
 
 def _is_looked_at() -> bool:
+    """Whether this call is part of training, and not traced by the compiler or by torch.func."""
     return torch.is_grad_enabled() and not torch.compiler.is_compiling() and not is_transforming()
 
 
 def _varies(state: torch.Tensor) -> bool:
-    """Tell whether a state is more than a constant, with which any sequence may begin."""
+    """Return whether a state has different values; a constant may be the start of any sequence."""
     return bool((state != state.flatten()[0]).any())

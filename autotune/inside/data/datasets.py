@@ -1,11 +1,12 @@
-"""Pictures of a dataset: what it, its parts and the code of its items hold, to compare two moments.
+"""Pictures of a dataset: what the dataset and the code of its items hold at one moment.
 
-A picture takes a few milliseconds at most, however many samples there are: attributes are read as
-deep as anything nested in a program goes; long lists and large arrays are compared by samples.
+Two pictures are compared to see what changed between two moments. A picture takes a few
+milliseconds at most, however many samples there are: objects are read to a limited depth, and long
+lists and large arrays are compared by a sample of their elements.
 
-Covered: attributes, class attributes, items of containers, what closures and functions name.
-Not covered: a single changed entry of a long list, files and other things outside of the process.
-What cannot be read at all is said: such a picture is not whole.
+Covered: attributes, class attributes, items of containers, variables of closures and functions. Not
+covered: a single changed entry of a long list, files and other things outside the process. If a
+part could not be read, the picture says so: it is not whole.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from autotune.inside.code.frames import OURS
 from autotune.inside.data.item_code import globals_read, names_counted, names_read, own_code
 from autotune.inside.data.resources import generator_state, open_handle, stays_out
 
-MAX_PARTS = 500  # some 2 us each
-MAX_LEVELS = 4  # of objects in objects; datasets of datasets and transforms do not count
+MAX_PARTS = 500  # of a picture; each takes some 2 us
+MAX_LEVELS = 4  # of nested objects, not counting the attributes in WRAPPERS
 WRAPPERS = {"dataset", "datasets", "transform", "transforms", "whole"}
-FEW = 64  # items of a container that are looked at one by one
-HASHED = 20_000  # items: some 4 ms
-SAMPLED = 256  # items or elements of what is larger
-WHOLE_BYTES = 1 << 20  # of all arrays in a picture
+FEW = 64  # a container with more items is compared by a fingerprint
+HASHED = 20_000  # items of a container that are all hashed, which takes some 4 ms
+SAMPLED = 256  # items or elements that are read of larger containers and arrays
+WHOLE_BYTES = 1 << 20  # of arrays in a picture that are kept whole, all together
 ITEM_METHODS = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward")
 MODULE_NOISE = set(vars(nn.Module())) - {"training", "_parameters", "_buffers", "_modules"}
 LIBRARIES = {"torch", "torchvision", "numpy", "PIL", "transformers", "datasets", "pandas"}
@@ -43,7 +44,13 @@ BARE_HOLDERS = (argparse.Namespace, types.SimpleNamespace)
 
 
 class Kind(StrEnum):
-    """What a part of a dataset is."""
+    """The kinds of parts, which decide how a part is compared.
+
+    A VALUE is compared by its value, a GENERATOR (random generator or iterator) by its state and an
+    ARRAY by its elements. A CONTAINER is compared by its length and, if it is large, by a
+    fingerprint of its items; the items of a small one are parts themselves. A HANDLE is an open
+    file or connection. An OPAQUE part could not be read.
+    """
 
     VALUE = "value"
     GENERATOR = "generator"
@@ -57,8 +64,11 @@ class Step(NamedTuple):
     """One step from an object to a part of it.
 
     Attributes:
-        how: ``root``, ``attr``, ``class``, ``item``, ``key`` (of a mapping, an object of the
-            program's, of which the class is said) or ``name`` (of a global or a closure).
+        how: ``root``, ``attr``, ``class`` (a class attribute), ``item`` (by index or a plain key),
+            ``key`` (by a key that is an object of the program) or ``name`` (of a global or a
+            closure variable).
+        key: The name, index or key; for ``key`` the class name and id of the key, so that no object
+            of the program is kept.
     """
 
     how: str
@@ -69,11 +79,13 @@ Path = tuple[Step, ...]
 
 
 class Part(NamedTuple):
-    """A part at one moment.
+    """A part of a dataset at one moment.
 
     Attributes:
-        value: Equal as long as the part is.
-        names: Attributes that the code of items must read for the part to matter.
+        kind: How it was read.
+        value: Compares equal as long as the part has not changed.
+        names: Attribute names on the way to the part. It matters only if the code of items reads
+            all.
     """
 
     kind: Kind
@@ -86,9 +98,10 @@ class Picture:
     """A dataset at one moment.
 
     Attributes:
+        parts: What was found, by path.
         read: Names that the code of its items reads.
-        counted: Names of attributes that it counts up.
-        is_whole: All that it holds was looked at.
+        counted: Attribute names that this code counts up, such as ``self.hits += 1``.
+        is_whole: Whether everything that the dataset holds was read.
     """
 
     parts: Mapping[Path, Part]
@@ -97,25 +110,35 @@ class Picture:
     is_whole: bool
 
     def of(self, kind: Kind) -> dict[Path, Part]:
-        """Return the parts of a kind."""
+        """Return the parts of one kind, by path."""
         return {path: part for path, part in self.parts.items() if part.kind is kind}
 
     def is_used(self, path: Path) -> bool:
-        """Tell whether the code of items reads a part, as far as code can be looked at."""
+        """Return whether the code of items reads a part, as far as its names tell.
+
+        A part without names counts as used.
+        """
         return all(name in self.read for name in self.parts[path].names)
 
 
 def look(**roots: object) -> Picture:
-    """Return a picture of objects, by their names; what two of them hold is seen at the first."""
+    """Return a picture of some objects, given by their names.
+
+    What two of them share is listed under the first. Attributes are read without running code of
+    the program's classes.
+    """
     walk = _Walk()
-    with torch._C.DisableTorchFunction():  # noqa: SLF001 - which subclasses of tensors define
+    with torch._C.DisableTorchFunction():  # noqa: SLF001 - else tensor subclasses run code
         for name, root in roots.items():
             walk.visit((Step("root", name),), root, 0, ())
     return Picture(walk.parts, frozenset(walk.read), frozenset(walk.counted), walk.is_whole)
 
 
 def in_words(path: Path) -> str:
-    """Return how a program would write a part: ``transform.rng``, ``collate_fn.seen[3]``."""
+    """Return the path of a part as the program would write it, e.g. ``collate_fn.seen[3]``.
+
+    Paths in the dataset begin with the attribute's name; the dataset itself gives an empty text.
+    """
     text = ""
     for how, key in path:
         match how:
@@ -133,18 +156,30 @@ def in_words(path: Path) -> str:
 
 
 class _Walk:
-    """Goes through objects and notes their parts."""
+    """Walks through objects and collects their parts; ``look`` makes one per picture.
+
+    It limits depth, number of parts and bytes, so that a picture takes milliseconds.
+    """
 
     def __init__(self) -> None:
         self.parts: dict[Path, Part] = {}
         self.read: set[str] = set()
         self.counted: set[str] = set()
         self.is_whole = True
+        # ids of visited objects, because objects may refer to each other
         self._seen: set[int] = set()
         self._functions: set[types.FunctionType] = set()
         self._bytes_left = WHOLE_BYTES
 
     def visit(self, path: Path, value: Any, level: int, names: tuple[str, ...]) -> None:
+        """Note an object as a part, and visit what it holds.
+
+        Args:
+            path: From a root to the object.
+            value: The object.
+            level: How many objects contain it.
+            names: Attribute names on the way to it, which the code of items must read.
+        """
         if is_a(value, PLAIN):
             self.parts[path] = Part(Kind.VALUE, _short(value), names)
             return
@@ -156,6 +191,7 @@ class _Walk:
             self._opaque(path, value, names)
 
     def _look_into(self, path: Path, value: Any, level: int, names: tuple[str, ...]) -> None:
+        """Note an object that is not a plain value, unless it is the same in every process."""
         if stays_out(value):
             return
         self._seen.add(id(value))
@@ -175,10 +211,16 @@ class _Walk:
             self._instance(path, value, level, names)
 
     def _opaque(self, path: Path, value: Any, names: tuple[str, ...]) -> None:
+        """Note an object that cannot be read; its value is only its class and identity."""
         self.is_whole = False
         self.parts[path] = Part(Kind.OPAQUE, (type(value), id(value)), names)
 
     def _content(self, array: Any) -> tuple[Any, ...]:
+        """Return the shape, type, version and elements of a tensor or array.
+
+        Large ones are sampled. Tensors on a device or in another layout are compared by version and
+        identity: reading them would wait for the device or copy them.
+        """
         if is_a(array, torch.Tensor):
             version = None if array.is_inference() else array._version  # noqa: SLF001
             facts = (array.shape, array.dtype, version)
@@ -197,12 +239,14 @@ class _Walk:
         return (*facts, array.itemsize, flat.tobytes())
 
     def _stride(self, size: int, item_bytes: int) -> int:
+        """Return the stride to read an array with: 1 while the byte budget lasts, else larger."""
         if size * item_bytes <= self._bytes_left:
             self._bytes_left -= size * item_bytes
             return 1
         return max(1, size // SAMPLED)
 
     def _container(self, path: Path, value: Any, level: int, names: tuple[str, ...]) -> None:
+        """Note a container: a small one by its items, a large one or a set by a fingerprint."""
         size, is_mapping = bare.length(value), is_a(value, dict)
         if size > FEW or is_a(value, (set, frozenset)):
             self.parts[path] = Part(Kind.CONTAINER, (size, _fingerprint(value)), names)
@@ -214,6 +258,7 @@ class _Walk:
             self.visit((*path, _step(key)), item, level, names)
 
     def _callable(self, path: Path, value: Any, level: int, names: tuple[str, ...]) -> None:
+        """Note a function, method or partial: what it is bound to, and what its code reads."""
         match value:
             case types.FunctionType():
                 self.parts[path] = Part(Kind.VALUE, id(value.__code__), names)
@@ -229,6 +274,12 @@ class _Walk:
                 self.visit(path, value.__wrapped__, level, names)
 
     def _instance(self, path: Path, value: Any, level: int, names: tuple[str, ...]) -> None:
+        """Note an object's attributes, its class attributes, and the code of its item methods.
+
+        An attribute of the program's classes, or of a plain holder of values, counts as used only
+        if the code of items names it. Attributes of a library's object count as used whenever the
+        object does, because the library's code is not read.
+        """
         attributes = _attributes(value)
         if attributes is None:
             self._opaque(path, value, names)
@@ -247,8 +298,8 @@ class _Walk:
                 self._code(function, type(value), path, level)
 
     def _code(self, function: Any, owner: type | None, path: Path, level: int) -> None:
-        """Note what a function of the program's reads, and the functions that it calls."""
-        is_ours = function.__code__.co_filename.startswith(OURS)  # a seam in its function's place
+        """Note what a function of the program reads, and follow the functions that it calls."""
+        is_ours = function.__code__.co_filename.startswith(OURS)  # a seam has replaced it
         if is_ours or function in self._functions or not own_code(function, LIBRARIES):
             return
         self._functions.add(function)
@@ -273,7 +324,7 @@ class _Walk:
 
 
 def _defaults(function: types.FunctionType) -> dict[str, Any]:
-    """What a function takes where nothing is passed; ``lambda x, rng=rng: ...``."""
+    """Return the default arguments of a function by name, as in ``lambda x, rng=rng: ...``."""
     values = function.__defaults__ or ()
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     given = dict(zip(names[len(names) - len(values) :], values, strict=True))
@@ -281,19 +332,19 @@ def _defaults(function: types.FunctionType) -> dict[str, Any]:
 
 
 def _members(owner: type) -> dict[str, Any]:
-    """What classes of the program's define, from a class down to its bases."""
+    """Return what a class and its bases define, leaving out Python's and the libraries' classes."""
     bases = [c for c in reversed(owner.__mro__) if own_code(c, LIBRARIES)]
     return {name: member for c in bases for name, member in vars(c).items()}
 
 
 def _step(key: Any) -> Step:
-    """A step to an entry, by what holds no object of the program's."""
+    """Return the step to an entry of a container, without keeping a key that is an object."""
     plain = bare.hashes_itself((key,))
     return Step("item", key) if plain else Step("key", (type(key).__name__, id(key)))
 
 
 def _function_of(member: Any) -> types.FunctionType | None:
-    """The Python function behind a method or a property."""
+    """Return the Python function of a method or property; None if there is no such function."""
     match type(member):
         case kind if issubclass(kind, property):
             member = member.fget
@@ -313,7 +364,10 @@ def _is_callable(value: Any) -> bool:
 
 
 def _attributes(value: Any) -> dict[str, Any] | None:
-    """What an object holds; None where Python cannot see that."""
+    """Return what an object holds in attributes and slots; None if Python cannot see that.
+
+    Attributes that every nn.Module has are left out.
+    """
     own, slots = bare.attributes(value), bare.slots(value)
     if own is None:
         return {} if type(value) is object else slots
@@ -322,7 +376,7 @@ def _attributes(value: Any) -> dict[str, Any] | None:
 
 
 def _class_attributes(value: Any) -> dict[str, Any]:
-    """What classes of the program's hold besides functions."""
+    """Return the class attributes of an object, except functions and what the object overrides."""
     own = bare.attributes(value) or {}
     return {
         name: member
@@ -332,16 +386,22 @@ def _class_attributes(value: Any) -> dict[str, Any]:
 
 
 def _short(value: Any) -> Any:
-    """An immutable value, or enough of it to know it by."""
+    """Return an immutable value, or a short stand-in for long text.
+
+    NaN becomes a text, because it is unequal to itself.
+    """
     plain = bare.plain_value(value)
     if type(plain) in (str, bytes) and len(plain) > SAMPLED:
         return len(plain), plain[:FEW], plain[-FEW:], id(value)
     is_number = is_a(plain, (float, complex))
-    return "nan" if is_number and plain != plain else plain  # noqa: PLR0124 - so is NaN
+    return "nan" if is_number and plain != plain else plain  # noqa: PLR0124 - true for NaN
 
 
 def _fingerprint(many: Any) -> int:
-    """A number that is another one, as good as surely, where a large container changed."""
+    """Return a number that almost surely differs after a large container has changed.
+
+    Short containers of plain values are hashed as a whole, others by a sample of their items.
+    """
     is_short = bare.length(many) <= HASHED and bare.hashes_itself([*islice(bare.items(many), 1)])
     held = tuple(bare.items(many)) if is_short else ()
     if held and bare.hashes_itself(held):
@@ -350,12 +410,12 @@ def _fingerprint(many: Any) -> int:
 
 
 def _is_told(item: Any) -> bool:
-    """Tell whether an atom stands for an item of many."""
+    """Return whether ``_atom`` can show a change in an item of a large container."""
     return is_a(item, (*PLAIN, list, tuple, dict, torch.Tensor, numpy.ndarray))
 
 
 def _samples(many: Any) -> Iterable[Any]:
-    """Some items from all over a list, from both ends of what has no positions."""
+    """Return items spread over a list or tuple, or from both ends of a mapping, set or deque."""
     for kind in (list, tuple):
         if is_a(many, kind):
             return kind.__getitem__(many, slice(None, None, max(1, bare.length(many) // SAMPLED)))
@@ -366,7 +426,7 @@ def _samples(many: Any) -> Iterable[Any]:
 
 
 def _atom(item: Any, level: int = 0) -> Any:
-    """An item of many, by its value where that is at hand."""
+    """Return a value that stands for one item of a large container; by identity if need be."""
     if is_a(item, PLAIN):
         return _short(item)
     if is_a(item, (list, tuple, dict)) and level < 2 and bare.length(item) <= FEW:

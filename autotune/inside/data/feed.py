@@ -1,4 +1,8 @@
-"""Feed: the iterator that the program gets from a DataLoader; for training it need not end."""
+"""Feed: the iterator that the program gets from a DataLoader.
+
+It hands out the loader's batches, times how long the program waits for them, and can start over at
+the end of the data, so that training goes on for as long as it is measured.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from autotune.program.profile import LoaderFacts
 
 
 class _Listener(Protocol):
-    """What a feed asks and tells whoever measures; ``Listener`` describes each call."""
+    """The calls that a feed makes to its listener; class ``Listener`` documents each of them."""
 
     def before_batch(self, feed: Feed) -> None: ...
 
@@ -33,7 +37,7 @@ class _Listener(Protocol):
 
 
 class _Items(Protocol):
-    """Is told when a feed fetches a batch of a loader."""
+    """Watches what happens while a loader fetches a batch; ``ItemWatch`` implements it."""
 
     def before(self, loader: DataLoader[Any]) -> None: ...
 
@@ -41,7 +45,7 @@ class _Items(Protocol):
 
 
 class _Loaders(Protocol):
-    """What a feed needs of the loader seam; ``LoaderSeam`` describes each member."""
+    """The members of the loader seam that a feed needs; ``LoaderSeam`` documents each of them."""
 
     version: int
     replays: bool
@@ -75,22 +79,25 @@ class _Loaders(Protocol):
 
 
 class Feed:
-    """Hands out the batches of a loader and swaps the loader underneath when options change.
+    """Hands out the batches of a loader, and swaps the loader underneath when its options change.
 
-    Until the listener says otherwise it is PyTorch's own iterator with a stopwatch: same batches,
-    same random numbers, same end.
+    The loader seam returns one from ``DataLoader.__iter__``; the program calls it on the thread
+    that iterates the loader, which need not be the thread that trains. Unless the listener asks for
+    more, it behaves as PyTorch's own iterator: the same batches, random numbers and end.
 
     Attributes:
         loader: The loader that the program iterates.
-        starts: How often iteration over the data has begun.
-        start_s: Seconds from the last beginning to its first batch.
-        begin_s: Part of them that the beginning itself took: workers start.
+        starts: How often iteration over the data has begun, the first time included.
+        start_s: Seconds from the latest beginning to its first batch.
+        begin_s: The part of ``start_s`` in which PyTorch's iterator was made and workers started.
         handed: Batches that the program got in this pass.
-        is_mixed: What it got is not one pass over the data as they were when the pass began.
-        is_short: The last batch has fewer samples than the others, for another batch size than the
-            program's: by itself it may never meet such a one.
-        wants_gradients: Gradients were enabled when the program began to iterate.
-        thread: The thread that asked for the last batch.
+        is_mixed: Whether the batches of this pass are not one pass over the program's data: the
+            loader was swapped or has another length, a batch was repeated, or autotune took
+            batches.
+        is_short: Whether the last batch is a smaller one that only occurs because autotune changed
+            the batch size. The program alone might never meet one.
+        wants_gradients: Whether gradients were enabled when the program began to iterate.
+        thread: Id of the thread that asked for the last batch.
     """
 
     def __init__(self, loader: DataLoader[Any], seam: _Loaders, listener: _Listener) -> None:
@@ -141,58 +148,74 @@ class Feed:
         return batch
 
     def take(self) -> int:
-        """Take a batch as the program would, starting over at the end; return its samples."""
+        """Take a batch as the program would, starting over at the end; return its samples.
+
+        The program does not get the batch, so the pass is mixed from here on.
+        """
         self.is_mixed = True
         return self._next(starts_over=True)[1]
 
     @property
     def limit(self) -> int | None:
-        """How many batches the program takes a pass for; None where nothing says it.
+        """The number of batches that the program takes for one pass; None if that is unknown.
 
-        By the length that it last read from this loader, whatever the batch is by now.
+        It is the length that the program last read from this loader, even if the batch size has
+        changed since. If the program has read none, it is the loader's present length.
         """
         return self._seam.length_read(self.loader)
 
     @property
     def is_behind(self) -> bool:
-        """Other options were asked for than it has."""
+        """Whether the loader's options changed since this feed took its loader.
+
+        If the feed trains, it takes the new variant with its next batch.
+        """
         return self._version != self._seam.version
 
     def goes_beyond(self) -> bool:
-        """Tell whether the program got more batches than it takes a pass for."""
+        """Return whether the program got more batches than it takes for one pass.
+
+        Without a known length, return whether the feed has started over at the end of its data.
+        """
         limit = self.limit
         return self._has_started_over if limit is None else self.handed > limit
 
     def __getattr__(self, name: str) -> Any:
-        """Answer as PyTorch's iterator, which a program may ask for its workers."""
+        """Return attributes of PyTorch's iterator, since a program may read its workers there."""
         if name.startswith("__") or "_inner" not in vars(self):
             raise AttributeError(name)
         return getattr(self._inner, name)
 
     @property
     def num_workers(self) -> int:
-        """Workers that load now."""
+        """The number of worker processes that load now."""
         return self._active.num_workers
 
     @property
     def buffered_batches(self) -> int:
-        """Batches that workers hold ready at most."""
+        """The most batches that the workers prefetch together; 0 without workers."""
         return self._active.num_workers * (self._active.prefetch_factor or 0)
 
     @property
     def ready_batches(self) -> int | None:
-        """Batches that workers have finished and the program has not taken; None if unseen."""
+        """Batches that workers have finished and the program has not taken; None if unknown.
+
+        It is unknown if another thread uses the iterator or its queues cannot be counted.
+        """
         if not self._active.num_workers:
             return 0
         tasks = getattr(self._inner, "_task_info", None)
         queued = self._queued_batches
-        if tasks is None or queued is None or self.thread != get_ident():  # another is at them
+        if tasks is None or queued is None or self.thread != get_ident():  # not this thread's
             return None
-        return queued + sum(len(task) == 2 for task in tasks.values())  # waiting for their turn
+        return queued + sum(len(task) == 2 for task in tasks.values())  # received out of order
 
     @property
     def has_idle_workers(self) -> bool | None:
-        """Some worker has nothing to do, because the buffers are full; None if unseen."""
+        """Whether some worker waits because all its buffers are full; None if that is unknown.
+
+        A waiting worker shows that the workers keep up with the program.
+        """
         unfinished = getattr(self._inner, "_tasks_outstanding", None)
         queued = self._queued_batches
         if unfinished is None or queued is None:
@@ -201,7 +224,7 @@ class Feed:
 
     @property
     def _queued_batches(self) -> int | None:
-        """Batches on their way from the workers, in queues that torch keeps for itself."""
+        """Finished batches in the queues of torch's iterator; None if they cannot be counted."""
         queues = {
             id(q): q
             for name in ("_data_queue", "_worker_result_queue")
@@ -214,12 +237,15 @@ class Feed:
 
     @property
     def batches_per_epoch(self) -> int | None:
-        """Batches between two beginnings, None for data without a length."""
+        """Batches from one beginning to the next, under the present options.
+
+        None for data without a length.
+        """
         return self._seam.length(self._active)
 
     @property
     def samples_per_epoch(self) -> int | None:
-        """Samples between two beginnings, None where data or batches have no known size."""
+        """Samples from one beginning to the next; None if data or batches have no known size."""
         batches, size = self.batches_per_epoch, self._seam.batch_size(self._active)
         if batches is None or size is None:
             return None
@@ -229,6 +255,7 @@ class Feed:
         return min(whole, self._seam.dataset_len(self.loader) or whole)
 
     def _next(self, *, starts_over: bool) -> tuple[Any, int]:
+        """Return the next batch and its sample count; start over at the data's end if wanted."""
         try:
             batch = self._fetch()
         except StopIteration:
@@ -243,13 +270,18 @@ class Feed:
         return batch, self._count(batch)
 
     def _fetch(self) -> Any:
+        """Take the next batch from PyTorch's iterator, between the two calls of the item watch."""
         self._seam.items.before(self.loader)
         batch = next(self._inner)
         self._seam.items.after(self.loader)
         return batch
 
     def _count(self, batch: Any) -> int:
-        """Samples in a batch: by the loader's own size where it has one, else by the tensors."""
+        """Return the samples in a batch: the loader's batch size, or counted in the tensors.
+
+        A loader without a batch size leaves only the tensors. The last batch of an epoch may be
+        smaller, which follows from the length of the dataset.
+        """
         self._batch_number += 1
         self.is_short = False
         if self._batch_size is None:
@@ -264,6 +296,7 @@ class Feed:
         return samples
 
     def _begin(self) -> None:
+        """Begin to iterate the loader, and note how long that took: workers start here."""
         self._begun = perf_counter()
         self._fresh = True
         self._batch_number = 0
@@ -277,7 +310,7 @@ class Feed:
         self.starts += 1
 
     def _end(self) -> None:
-        """End the pass before the data do; workers go as they would then, or stay."""
+        """End the pass before the data end; workers end or persist, as they would then."""
         self._inner = iter(())
         self._listener.pass_ended(self)
 
@@ -287,24 +320,29 @@ class Feed:
             self.start_s = perf_counter() - self._begun
 
     def _swap(self) -> None:
-        """End the old workers before new ones start: both at once would disturb the new ones."""
+        """Replace the loader by its variant under the present options and begin to iterate it.
+
+        The old workers end before new ones start, because both at once would slow the new ones
+        down.
+        """
         self._version = self._seam.version
         variant = self._seam.variant(self.loader)
         if self.handed:
             self.is_mixed = True
         else:
             self.is_mixed = self._seam.length(variant) != self._seam.length(self.loader)
-        self._inner = iter(())  # other threads may look at it
+        self._inner = iter(())  # never unset, because other threads may read its queues
         self._seam.end_workers(self._active)
         self._active = variant
         self._begin()
 
 
 class _Cached:
-    """One batch for many steps.
+    """One batch that is handed out for many steps, to measure training without loading.
 
-    Each step gets containers of its own, whose entries a program may replace or take out. Tensors
-    are the same until the program changes one in place; from then on it gets copies.
+    ``Feed`` holds it and calls it on the thread that takes batches. Each step gets new containers,
+    whose entries the program may replace or remove. Tensors are shared until the program changes
+    one in place; from then on each step gets copies of the original batch.
     """
 
     def __init__(self, batch: Any, samples: int) -> None:
@@ -313,6 +351,7 @@ class _Cached:
         self._hand_out(batch)
 
     def batch(self) -> Any:
+        """Return the batch in new containers; a deep copy if the last one was changed in place."""
         if self._versions != _versions(self._batch):
             self._hand_out(copy.deepcopy(self._master))
         return _new_containers(self._batch)
@@ -323,12 +362,15 @@ class _Cached:
 
 
 def _versions(batch: Any) -> list[int]:
-    """How often each tensor was changed in place."""
+    """Return how often each tensor of a batch was changed in place."""
     return [t._version for t in tensors_in(batch)]  # noqa: SLF001 - autograd's own counter
 
 
 def _new_containers(batch: Any) -> Any:
-    """Copy nested lists and mappings, not the tensors in them."""
+    """Return a copy of nested lists, tuples and mappings that holds the same tensors.
+
+    A mapping without item assignment is returned itself.
+    """
     if isinstance(batch, Mapping) and hasattr(batch, "__setitem__"):
         new = copy.copy(batch)
         for key, part in batch.items():
@@ -342,14 +384,20 @@ def _new_containers(batch: Any) -> Any:
 
 
 def first_tensor(batch: Any) -> torch.Tensor | None:
-    """Return the first tensor with a batch dimension in nested lists, tuples and mappings."""
+    """Return the first tensor in a batch that has a batch dimension; None if there is none.
+
+    Nested lists, tuples and mappings are searched in order.
+    """
     if type(batch) is tuple and batch and isinstance(batch[0], torch.Tensor) and batch[0].dim():
-        return batch[0]  # the ordinary case, once in every step
+        return batch[0]  # the common case, in every step
     return next((t for t in tensors_in(batch) if t.dim()), None)
 
 
 def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in nested lists, tuples and mappings."""
+    """Yield the tensors in nested lists, tuples and mappings, in order.
+
+    Attributes of other objects are not searched.
+    """
     if isinstance(batch, torch.Tensor):
         yield batch
     elif isinstance(batch, Mapping):
@@ -361,6 +409,11 @@ def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
 
 
 def steps_per_epoch(feed: Feed, batches_per_step: int) -> int | None:
-    """Return the optimizer steps between two beginnings, None where that is unknown."""
+    """Return the optimizer steps between two beginnings of the data; None if that is unknown.
+
+    Args:
+        feed: Of the training loader.
+        batches_per_step: How many batches each optimizer step uses.
+    """
     batches = feed.batches_per_epoch
     return None if batches is None else max(1, batches // batches_per_step)

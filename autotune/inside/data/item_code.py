@@ -1,4 +1,7 @@
-"""What the code of a dataset's items reads: by the names in it, without running it."""
+"""Read from bytecode which names the code of a dataset's items uses, without running it.
+
+Only state that this code reads can make items depend on it.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +17,36 @@ READS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", *READS_GLOBALS}
 
 @lru_cache(maxsize=1024)
 def names_read(code: CodeType) -> frozenset[str]:
-    """Return the names that code reads, other than to count them up (``self.hits += 1``).
+    """Return the names of globals and attributes that code reads, including its inner functions.
 
-    Texts that are names are among them: ``getattr(self, "level")``.
+    Strings that are identifiers are included, for ``getattr(self, "level")``. An attribute that is
+    only counted up (``self.hits += 1``) is not, because items do not depend on it.
     """
     return frozenset(_names(code, counted=False))
 
 
 @lru_cache(maxsize=1024)
 def names_counted(code: CodeType) -> frozenset[str]:
-    """Return the attributes that code counts up."""
+    """Return the attributes that code counts up, such as ``hits`` in ``self.hits += 1``."""
     return frozenset(_names(code, counted=True))
 
 
 @lru_cache(maxsize=1024)
 def globals_read(code: CodeType) -> frozenset[str]:
-    """Return the names that code reads as globals: the x of ``self.x`` is none of them."""
+    """Return the names that code and its inner functions read as globals.
+
+    Attribute names are not among them: the ``x`` of ``self.x`` is not.
+    """
     own = {i.argval for i in dis.get_instructions(code) if i.opname in READS_GLOBALS}
     inner = (globals_read(c) for c in code.co_consts if isinstance(c, CodeType))
     return frozenset(own).union(*inner)
 
 
 def _names(code: CodeType, *, counted: bool) -> Iterator[str]:
+    """Yield the names that code reads, or those that it counts up.
+
+    An augmented assignment copies the object (``COPY 1``) right before it reads the attribute.
+    """
     before = None
     for instruction in dis.get_instructions(code):
         counts_up = before is not None and before.opname == "COPY" and before.arg == 1
@@ -50,6 +61,6 @@ def _names(code: CodeType, *, counted: bool) -> Iterator[str]:
 
 
 def own_code(thing: type | FunctionType, libraries: Collection[str]) -> bool:
-    """Tell whether a class or function is neither Python's nor one of these libraries'."""
+    """Return whether a class or function belongs to neither Python nor one of *libraries*."""
     root = str(getattr(thing, "__module__", None)).partition(".")[0]
     return root not in libraries and root not in sys.stdlib_module_names

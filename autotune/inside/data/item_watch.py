@@ -1,4 +1,9 @@
-"""What the first batches show of a dataset that worker processes would get copies of."""
+"""Watch the first batches of each loader to see how its dataset behaves.
+
+Worker processes get copies of the dataset. What items draw, open or change in this process, they
+would draw, open or change in each copy separately, so a different number of workers may give other
+data.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +19,16 @@ from autotune.inside.data.copies import lasting_handles
 from autotune.inside.data.datasets import Kind, Part, Path, Picture, in_words, look
 from autotune.program.profile import DatasetFacts
 
-MAX_BATCHES = 12  # more than the untouched steps have, unless a step has many
-ORDER = {"sampler", "batch_sampler"}  # stay in the main process
+MAX_BATCHES = 12  # more than the first, untouched steps take, unless a step takes many
+ORDER = {"sampler", "batch_sampler"}  # roots that stay in the main process
 
 
 class ItemWatch:
-    """Takes pictures before and after the batches of loaders, for the first few of each.
+    """Takes pictures of a loader's dataset before and after each of its first batches.
 
-    What changes while a batch is fetched, its items did; what changes from one batch to the next,
-    the program did.
+    ``Feed`` calls ``before`` and ``after`` on the thread that takes batches; the loader seam calls
+    the rest. A change while a batch is fetched was made by the items, a change between two batches
+    by the program.
     """
 
     def __init__(self) -> None:
@@ -30,11 +36,18 @@ class ItemWatch:
         self._last: tuple[_Seen, Picture] | None = None  # after the latest batch of any loader
 
     def began(self) -> None:
-        """The program begins to iterate: what it does between epochs is its own affair."""
+        """Forget the last picture when the program begins to iterate.
+
+        What the program changes between epochs is allowed, for example by ``set_epoch()``.
+        """
         self._last = None
 
     def before(self, loader: DataLoader[Any]) -> None:
-        """A batch is about to be fetched."""
+        """Take a picture before a batch is fetched.
+
+        What changed since the picture after this loader's last batch was changed by the program.
+        Watching ends after ``MAX_BATCHES`` batches.
+        """
         seen = self._seen.setdefault(loader, _Seen())
         last, self._last = self._last, None
         if seen.batches >= MAX_BATCHES:
@@ -44,7 +57,7 @@ class ItemWatch:
             seen.between(last[1], now)
 
     def after(self, loader: DataLoader[Any]) -> None:
-        """A batch was fetched."""
+        """Take a picture after a batch was fetched, and note what its items changed."""
         seen = self._seen[loader]
         before, seen.before = seen.before, None
         if before is None:
@@ -54,11 +67,11 @@ class ItemWatch:
         self._last = (seen, now)
 
     def facts(self, loader: DataLoader[Any], built: Picture | None) -> DatasetFacts:
-        """Return what was seen.
+        """Return what the batches of a loader have shown.
 
         Args:
             loader: As the program built it.
-            built: The dataset as it was then.
+            built: A picture of the dataset from when it was built; None if there is none.
         """
         seen = self._seen.get(loader, _Seen())
         handles = lasting_handles(loader.dataset, built)
@@ -73,18 +86,24 @@ class ItemWatch:
 
 
 def look_at(loader: DataLoader[Any]) -> Picture:
-    """Return a picture of what makes a loader's items, and of what orders them."""
+    """Return a picture of all that a loader's items and their order depend on.
+
+    That is its dataset, ``collate_fn``, sampler and batch sampler.
+    """
     order = {"sampler": loader.sampler, "batch_sampler": loader.batch_sampler}
     return look(dataset=loader.dataset, collate_fn=loader.collate_fn, **order)
 
 
 class _Seen:
-    """What was seen of one loader.
+    """What was seen of one loader; ``ItemWatch`` keeps one for each.
 
     Attributes:
-        before: Taken before the batch that is being fetched: batches of other loaders may be
-            fetched meanwhile, by a thread or by the items themselves.
-        changed: In how many batches items changed a part that they also read.
+        before: The picture taken before the batch that is being fetched. It is kept per loader
+            because a thread, or the items themselves, may meanwhile fetch batches of other loaders.
+        batches: How many batches were watched.
+        drawn_from: Generators that items drew from.
+        set_by_program: Parts that the program changed between two batches.
+        changed: In how many batches the items changed a part that they also read.
     """
 
     def __init__(self) -> None:
@@ -95,14 +114,14 @@ class _Seen:
         self.changed: Counter[Path] = Counter()
 
     def between(self, before: Picture, now: Picture) -> None:
-        """Note what the program did between two batches."""
+        """Note the parts that the program changed between two batches."""
         for path, part in now.parts.items():
             was = before.parts.get(path)
             if part != was and part.kind is not Kind.OPAQUE and now.is_used(path):
                 self.set_by_program[path] = None
 
     def fetched(self, before: Picture, now: Picture) -> None:
-        """Note what the items of a batch did."""
+        """Note what the items of a batch drew from and changed."""
         self.batches += 1
         for path, was, part in _differences(before, now):
             if _orders(path):
@@ -114,12 +133,12 @@ class _Seen:
 
 
 def _orders(path: Path) -> bool:
-    """Tell whether a part is one of the sampler's."""
+    """Return whether a part belongs to the sampler or batch sampler."""
     return path[0].how == "root" and path[0].key in ORDER
 
 
 def _differences(before: Picture, now: Picture) -> Iterator[tuple[Path, Part, Part]]:
-    """Parts that both pictures have and that differ."""
+    """Yield the parts that are in both pictures with the same kind and different values."""
     for path, part in now.parts.items():
         was = before.parts.get(path)
         if was is not None and was.kind is part.kind and was != part:
@@ -127,14 +146,17 @@ def _differences(before: Picture, now: Picture) -> Iterator[tuple[Path, Part, Pa
 
 
 def _is_state(was: Part, now: Part) -> bool:
-    """Tell what later items may depend on from a cache that is filled."""
+    """Return whether later items may depend on a change; filling a cache does not count."""
     if now.kind is Kind.VALUE:
         return was.value is not None
     return now.kind is Kind.ARRAY and _overwrites(was.value, now.value)
 
 
 def _overwrites(was: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
-    """Tell whether elements of an array changed that were not all alike before, as in a cache."""
+    """Return whether an array's changed elements had different values before.
+
+    Elements that were all alike, such as zeros, are those of a cache that is being filled.
+    """
     (*_, item, old), (*_, _item, new) = was, now
     if not isinstance(old, bytes) or len(old) != len(new) or old == new:
         return False
@@ -144,4 +166,5 @@ def _overwrites(was: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
 
 
 def _texts(paths: Iterator[Path] | dict[Path, None] | Any) -> tuple[str, ...]:
+    """Return paths as the program would write them, without duplicates."""
     return tuple(dict.fromkeys(in_words(path) or "itself" for path in paths))

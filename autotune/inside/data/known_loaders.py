@@ -1,4 +1,9 @@
-"""Loaders told apart: which of the program's loaders is the one that was known to train."""
+"""Recognise, among the program's loaders, the one that an earlier run saw train.
+
+A rig that measures a config must know the training loader when the program builds it, before the
+first step. Loaders are compared by their facts, by the place in the code that builds them, and by a
+count among equal ones.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +18,39 @@ from autotune.program.profile import LoaderFacts
 class KnownLoaders:
     """Counts loaders with equal facts as they are built, and recognises the target among them.
 
+    The loader seam calls it on the thread that builds or iterates a loader.
+
     Args:
-        target: The training loader, when it is known from an earlier run.
-        program_knobs: Knobs that the program sets itself: the target may differ in these.
+        target: The training loader of an earlier run; None if it is not known yet.
+        program_knobs: Knobs that the program sets itself; the target may differ in these.
 
     Attributes:
-        found_target: One was built that is the target.
+        target: The target, without what may differ from run to run.
+        found_target: Whether a loader was built that is the target.
     """
 
     def __init__(self, target: LoaderFacts | None, program_knobs: Sequence[str] = ()) -> None:
         self._own_knobs = program_knobs
         self._built: Counter[LoaderFacts] = Counter()
-        self._twins: Counter[LoaderFacts] | None = None  # when training began
+        self._twins: Counter[LoaderFacts] | None = None  # counts when training began
         self.target = None if target is None else self._identity(target)
         self.found_target = False
 
     def training_begins(self) -> None:
-        """The program has built what it trains with, and may build it again for each epoch."""
+        """Remember the counts as they are when training begins.
+
+        The program may build its loaders again for each epoch, which must not count as more
+        loaders.
+        """
         if self._twins is None:
             self._twins = self._built.copy()
 
     def built(self, facts: LoaderFacts) -> LoaderFacts:
-        """Note a loader; return its facts with what tells it from others built before."""
+        """Count a new loader, and return its facts with its number among equal ones, from 0.
+
+        If the target has no site, the site is left out of all facts.
+        """
+        # a target without a site is known by its facts alone
         has_site = self.target is None or bool(self.target.site)
         facts = facts if has_site else replace(facts, site="")
         kind = self._kind(facts)
@@ -43,17 +59,21 @@ class KnownLoaders:
         return facts
 
     def in_training(self, facts: LoaderFacts) -> LoaderFacts:
-        """Return facts with what they tell it by, once training has begun."""
+        """Return facts with what identifies the loader in another run.
+
+        Before training begins they are returned unchanged.
+        """
         if self._twins is None:
             return facts
-        is_alone = len(self._sites(facts)) == 1  # then it is known by its facts, wherever it is
+        is_alone = len(self._sites(facts)) == 1  # its facts suffice, even if the code moves
         twins = self._twins[self._kind(facts)]
         return replace(facts, site="" if is_alone else facts.site, twins=twins)
 
     def is_target(self, facts: LoaderFacts) -> bool:
-        """Tell whether a loader with these facts is the target.
+        """Return whether a loader with these facts is the target; False without a target.
 
-        A program may build its loaders again for each epoch: then the count alone differs.
+        A program may build its loaders again for each epoch. Only their number among equal ones
+        differs then.
         """
         if self.target is None:
             return False
@@ -61,22 +81,25 @@ class KnownLoaders:
         site = identity.site or self.target.site
         if self._kind(replace(identity, site=self.target.site)) != self._kind(self.target):
             return False
-        if site != self.target.site:  # one from elsewhere may train later, those known do not
+        if site != self.target.site:  # only a site that is new since training began
             return self._twins is not None and site not in self._sites(self.target)
         is_later = self.found_target and identity.ordinal >= self.target.twins
         return is_later or identity.ordinal == self.target.ordinal
 
     def _kind(self, facts: LoaderFacts) -> LoaderFacts:
-        """What twins have in common."""
+        """Return the facts that loaders which look alike have in common, without the counts."""
         return replace(self._identity(facts), ordinal=0, twins=0)
 
     def _sites(self, facts: LoaderFacts) -> set[str]:
-        """Where those with otherwise equal facts were built before training began."""
+        """Return where loaders with otherwise equal facts were built before training began."""
         kind = replace(self._kind(facts), site="")
         return {k.site for k in self._twins or () if replace(k, site="") == kind}
 
     def _identity(self, facts: LoaderFacts) -> LoaderFacts:
-        """What a loader is known by from run to run."""
+        """Return the facts without those that may differ from run to run.
+
+        Besides such facts, the options of knobs that the program sets itself are left out.
+        """
         blank: dict[str, Any] = {"batch_size": None, "num_workers": 0, "pin_memory": False}
         unnamed: dict[str, Any] = {"in_order": True, "start_method": "", "batch_sampler": ""}
         own: dict[str, Any] = {n: v for n, v in blank.items() if n in self._own_knobs}

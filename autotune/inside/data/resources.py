@@ -1,4 +1,8 @@
-"""What means something else in a copied process: random generators, open files, connections."""
+"""Recognise what has another meaning in a copied process: generators, open files, connections.
+
+A worker process gets a copy of the dataset. Copied random generators repeat the same numbers in
+each worker, and copied handles share one file position or connection.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ import torch
 from autotune.inside.code.bare import is_a
 from autotune.inside.data.item_code import own_code
 
-# By module and name, so that nothing is imported for it. h5py's guide and LMDB's README both say
+# By module and name, so that no library is imported here. h5py's guide and LMDB's README both say
 # that what was opened before a fork must not be used after it; so does SQLite's FAQ.
 CONNECTIONS = {
     "sqlite3.Connection": "SQLite connection",
@@ -39,10 +43,10 @@ CONNECTIONS = {
     "requests.sessions.Session": "HTTP session",
     "subprocess.Popen": "process",
 }
-# Shared by processes, of one process alone, or never changing
+# Modules whose objects are shared by processes, belong to one process, or never change
 OUTSIDE = {"multiprocessing", "threading", "_thread", "logging", "pyarrow", "re", "datetime"}
-NUMPY_GLOBAL = numpy.random.mtrand._rand  # noqa: SLF001 - what numpy.random.seed seeds
-PYTHON_GLOBAL = random._inst  # noqa: SLF001 - random.seed's
+NUMPY_GLOBAL = numpy.random.mtrand._rand  # noqa: SLF001 - seeded by numpy.random.seed
+PYTHON_GLOBAL = random._inst  # noqa: SLF001 - seeded by random.seed
 
 STATELESS = (
     *(types.ModuleType, type, types.BuiltinFunctionType, random.SystemRandom),
@@ -51,6 +55,7 @@ STATELESS = (
 
 
 def _frozen(state: Any) -> Any:
+    """Return a generator's state as a hashable value."""
     if isinstance(state, dict):
         return tuple((key, _frozen(part)) for key, part in state.items())
     return state.tobytes() if isinstance(state, numpy.ndarray) else state
@@ -68,16 +73,20 @@ GENERATORS: tuple[tuple[type, Callable[[Any], Any]], ...] = (
 
 
 def generator_state(value: Any) -> int | None:
-    """Return a number for the state of a random generator or an iterator; None for other things."""
+    """Return a hash of the state of a random generator or an iterator; None for anything else."""
     look = next((look for kind, look in GENERATORS if is_a(value, kind)), None)
     if look is None and type(value).__module__ in {"builtins", "itertools"}:
+        # built-in iterators over sequences tell by their length hint how far they are
         is_iterator = hasattr(type(value), "__next__") and hasattr(type(value), "__length_hint__")
         look = (lambda own: own.__length_hint__()) if is_iterator else None
     return None if look is None else hash(look(value))
 
 
 def open_handle(value: Any) -> str | None:
-    """Return what kind of open file or connection something is, None for anything else."""
+    """Return the kind of an open file, socket or connection; None for anything else.
+
+    A closed one is harmless in a copy, so it gives None too.
+    """
     if is_a(value, io.IOBase):
         return None if is_a(value, (io.BytesIO, io.StringIO)) or _is_closed(value) else "file"
     if is_a(value, socket.socket):
@@ -92,16 +101,19 @@ def open_handle(value: Any) -> str | None:
 
 
 def _is_closed(file: Any) -> bool:
-    """Tell whether a file is closed, as Python's own classes say."""
+    """Return whether a file is closed, read from the ``closed`` of Python's own classes.
+
+    A property ``closed`` of the program's class might run any code.
+    """
     owners = [c for c in type(file).__mro__ if "closed" in vars(c) and own_code(c, ()) is False]
     return bool(vars(owners[0])["closed"].__get__(file)) if owners else False
 
 
 def stays_out(value: Any) -> bool:
-    """Tell whether something is no state of a dataset, or is the same in every process.
+    """Return whether something is not part of a dataset's state, or is the same in every process.
 
-    The generators of Python, numpy and torch that programs seed are seeded in each worker by torch
-    (``torch.utils.data._utils.worker._worker_loop``).
+    The global generators of Python, NumPy and torch are left out because torch seeds them in each
+    worker (``torch.utils.data._utils.worker._worker_loop``).
     """
     if is_a(value, STATELESS) or any(value is thing for thing in _of_the_process()):
         return True
@@ -113,12 +125,13 @@ def stays_out(value: Any) -> bool:
 
 
 def _of_the_process() -> tuple[Any, ...]:
+    """Return the global generators and the standard streams, which every process has."""
     streams = (sys.stdin, sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
     return NUMPY_GLOBAL, PYTHON_GLOBAL, torch.default_generator, *streams
 
 
 def _is_shared_array(array: numpy.ndarray[Any, Any]) -> bool:
-    """Tell whether an array lies in memory that forked processes have in common."""
+    """Return whether an array lies in memory that forked processes share."""
     base: Any = array
     while isinstance(base, numpy.ndarray):
         base = base.base
@@ -129,7 +142,7 @@ def _is_shared_array(array: numpy.ndarray[Any, Any]) -> bool:
 
 
 def _is_open(value: Any) -> bool:
-    """Tell whether something of the kinds above is open, as far as it says so."""
+    """Return whether a connection of ``CONNECTIONS`` is open; True if it does not say."""
     if hasattr(value, "fp"):
         return value.fp is not None
     if isinstance(closed := getattr(value, "closed", None), bool):

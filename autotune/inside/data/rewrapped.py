@@ -1,7 +1,7 @@
-"""Batch samplers that a program puts around the loader's own, as loaders that never end have them.
+"""Batch samplers that a program wraps around the loader's own, as loaders that never end do.
 
-Such a wrapper holds PyTorch's ``BatchSampler`` in an attribute and goes through it again and again.
-Called by the seam at the DataLoader, on the thread that builds or iterates the loader.
+Such a wrapper holds PyTorch's ``BatchSampler`` in an attribute and iterates it again and again. The
+loader seam calls this on the thread that builds or iterates the loader.
 """
 
 from __future__ import annotations
@@ -14,13 +14,18 @@ from autotune.inside.code import bare
 
 
 def inner_batches(sampler: object) -> BatchSampler | None:
-    """Return the one BatchSampler that another sampler holds, None where that is not clear."""
+    """Return the only BatchSampler that a sampler holds; None unless there is exactly one."""
     held = _held(sampler)
     return held[0][1] if len(held) == 1 else None
 
 
 def rewrapped(sampler: Any, inner: Any) -> Any:
-    """Return *inner* as the loader's sampler; in a copy of the wrapper, where there is one."""
+    """Return *inner* as the loader's batch sampler, in a copy of its wrapper if it has one.
+
+    Args:
+        sampler: The loader's present batch sampler, or the wrapper around it.
+        inner: The batch sampler to use.
+    """
     held = _held(sampler)
     if len(held) != 1:
         return inner
@@ -34,6 +39,7 @@ def rewrapped(sampler: Any, inner: Any) -> Any:
 
 
 def _held(sampler: object) -> list[tuple[str, BatchSampler]]:
+    """Return a wrapper's attributes that are BatchSamplers; empty for a BatchSampler itself."""
     if type(sampler) is BatchSampler:
         return []
     parts = (bare.attributes(sampler) or {}).items()

@@ -1,1 +1,1 @@
-"""Files: the program's files as a trial has changed them, kept apart from the real ones."""
+"""The program's files as a trial sees them: it changes shadow copies, never the real files."""

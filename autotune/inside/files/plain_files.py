@@ -1,7 +1,7 @@
-"""Plain files: what is done to real and shadow files themselves, past what the guard replaces.
+"""File operations that bypass the guard, for its own work on real and shadow files.
 
-The functions of ``os`` that are used here are kept at import, because the guard replaces them for
-the program.
+The guard replaces functions of ``os`` for the program. This module is imported before that and
+keeps the original functions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ status_of, symlink, unlink, utime = os.stat, os.symlink, os.unlink, os.utime
 
 
 def mode_of(path: str) -> int:
-    """Return the mode of what is there, be it a link to nothing; 0 where nothing is."""
+    """Return the mode of a file, folder or link, which is not followed; 0 if there is nothing."""
     try:
         return lstat(path).st_mode
     except OSError:
@@ -25,7 +25,13 @@ def mode_of(path: str) -> int:
 
 
 def is_same(path: str, other: str, *, follow: bool = True) -> bool:
-    """Tell whether two paths lead to the same file or folder; or link, where none is followed."""
+    """Return whether two paths lead to the same file or folder; False if either does not exist.
+
+    Args:
+        path: One path.
+        other: The other path.
+        follow: Follow a link at the end of either path; otherwise compare the links themselves.
+    """
     try:
         return os.path.samestat(
             status_of(path, follow_symlinks=follow), status_of(other, follow_symlinks=follow)
@@ -35,12 +41,13 @@ def is_same(path: str, other: str, *, follow: bool = True) -> bool:
 
 
 def copy_file(source: str, target: str, *, keeps: bool = True) -> None:
-    """Copy a file with mode and times, a link or a pipe.
+    """Copy a file with its mode and times; a link is copied as a link, a pipe as a new pipe.
 
     Args:
-        source: The file, or the link.
+        source: The file, the link or the pipe.
         target: Where the copy goes.
-        keeps: What the file holds is wanted: else the copy is empty, and its times are new.
+        keeps: Copy the contents. Otherwise the copy is empty and its times are new, for a file that
+            is about to be overwritten.
     """
     status = lstat(source)
     if stat.S_ISLNK(status.st_mode):
@@ -51,6 +58,7 @@ def copy_file(source: str, target: str, *, keeps: bool = True) -> None:
     if stat.S_ISFIFO(status.st_mode):
         mkfifo(target, stat.S_IMODE(status.st_mode))
         return
+    # private until it is complete, then with the source's mode
     writing = open_number(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         if keeps:
@@ -63,6 +71,7 @@ def copy_file(source: str, target: str, *, keeps: bool = True) -> None:
 
 
 def _send(source: str, writing: int) -> None:
+    """Copy a file's contents to an open file, inside the kernel."""
     reading = open_number(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
         while sendfile(writing, reading, None, 1 << 24):
@@ -72,22 +81,29 @@ def _send(source: str, writing: int) -> None:
 
 
 def make_like(shadow: str, root: str, real: str) -> None:
-    """Make a shadow folder, and those above it, with the modes of the real ones."""
+    """Create a shadow folder and its parents, with the modes of the real folders.
+
+    Args:
+        shadow: The folder to create; nothing is done if it exists.
+        root: The folder of all shadows, which is created if need be.
+        real: The real folder that it stands for.
+    """
     if mode_of(shadow):
         return
     if real == "/" or not real:
         mkdir(root)
         return
     make_like(shadow.rpartition("/")[0], root, real.rpartition("/")[0])
-    with suppress(FileExistsError):  # another process was faster
+    with suppress(FileExistsError):  # another process has created it meanwhile
         mkdir(shadow)
     mode = mode_of(real)
     if mode:
+        # the owner must be able to enter and change the shadow, whatever mode the real folder has
         chmod(shadow, stat.S_IMODE(mode) | 0o700)
 
 
 def remove_tree(folder: str) -> None:
-    """Remove a folder with all that is in it, whatever their modes are."""
+    """Remove a folder with all that it contains, even folders that their owner may not enter."""
     chmod(folder, 0o700)
     for name in listdir(folder):
         inner = f"{folder}/{name}"

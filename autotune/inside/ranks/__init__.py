@@ -1,1 +1,1 @@
-"""Ranks: the processes that train together, and how each takes its part."""
+"""The ranks: processes that train together, and how autotune joins and steers each of them."""

@@ -1,7 +1,9 @@
-"""What runs in a process that the program starts itself: it takes its part in the rig, and trains.
+"""Run inside a process that the program itself starts: join the rig, then train.
 
-The first of the processes that start together leads: it talks to the rig's first process, which
-hands its messages on to the parent. The others follow it by a store on the loopback interface.
+A program may start its training processes itself, for example by ``torch.multiprocessing.spawn``.
+Of the processes that start together, rank 0 leads: it exchanges messages with the rig's first
+process, which relays them to and from the parent. The other ranks follow rank 0 through a key-value
+store on the loopback interface.
 """
 
 from __future__ import annotations
@@ -31,15 +33,16 @@ Act = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Place:
-    """Where ranks that the program starts meet.
+    """The identity of a rank that the program starts, and where it meets the other ranks.
 
     Attributes:
-        rank: Number of one of them.
-        ranks: How many they are.
-        started_by: What of the program starts them.
-        port: Of their store on the loopback interface, 0 for one that is alone.
-        key: Signs what they tell each other there.
-        name: Of the part of the store that is theirs.
+        rank: Its number.
+        ranks: How many ranks start together.
+        started_by: What in the program starts them, such as ``torch.multiprocessing.spawn``.
+        port: Of the ranks' store on the loopback interface; 0 for a single rank, which needs no
+            store.
+        key: Signs what the ranks tell each other in the store.
+        name: Prefix of their entries in the store, which several groups may share.
         helpers: Ids of the parent and of the rig's first process.
     """
 
@@ -52,7 +55,7 @@ class Place:
     helpers: tuple[int, ...] = ()
 
     def group(self) -> Group:
-        """Meet the others."""
+        """Return the group of these ranks, connected to its store if there are several ranks."""
         plain = Group(
             self.rank,
             self.rank,
@@ -73,15 +76,18 @@ class Place:
 
 @dataclass(frozen=True)
 class Part:
-    """What a process needs to take part in a rig.
+    """All that a process needs to take part in a rig.
+
+    It is sent to the new process by pickle, or as JSON in the environment of a script.
 
     Attributes:
-        place: Where it meets the others.
-        start: What the parent said first, as it goes over the wire.
+        place: Where the process meets the other ranks.
+        start: The parent's first message, encoded as on the wire.
         shared: The rig's folder.
-        started: When the rig's first process began, by ``perf_counter``, a clock of the machine.
-        flags: What the program's command line takes, as the rig's first process saw it.
-        config_reads: What the program has read from its ``config`` there.
+        started: When the rig's first process began, by ``perf_counter``, which on Linux all
+            processes of a machine share.
+        flags: The program's command-line options, as the rig's first process saw them.
+        config_reads: The entries of its ``config`` that the program has read in that process.
     """
 
     place: Place
@@ -93,15 +99,18 @@ class Part:
 
 
 class Training:
-    """What a process runs in place of the program's own function; one per process.
+    """What a process runs in place of the program's own function: join the rig, then train.
 
-    It is pickled where the process does not begin as a copy of the one that starts it.
+    ``Children`` makes one for each process that may train, on the thread that starts the process.
+    The new process calls it on its main thread. It is pickled to processes that do not begin as a
+    fork.
 
     Args:
         act: The program's function.
-        part: In the rig.
-        wire: To the rig's first process, for the rank that leads; None for the others.
-        leave: In a copy of the rig's first process, takes away what watches over that one.
+        part: What the process needs to take part in the rig.
+        wire: To the rig's first process for rank 0; None for the other ranks.
+        leave: Called first in a forked process, where it removes the seams that were copied from
+            the rig's first process. It is dropped when this object is pickled.
     """
 
     def __init__(
@@ -116,7 +125,7 @@ class Training:
         return {**vars(self), "_leave": None}
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        """Take part, and train."""
+        """Join the rig and run the program's function with the program's arguments."""
         if self._leave is not None:
             self._leave()
         listener, group = begin(self._part, self._wire, is_late=True)
@@ -125,7 +134,11 @@ class Training:
 
 
 class Bystander:
-    """What a process runs that is started beside one that may train: it tells if it trains too.
+    """What a process runs that starts while another may train: report if it trains as well.
+
+    ``Children`` makes one for workers of pools and for further single processes, on the thread that
+    starts them. The new process calls it on its main thread. A report tells the rig's first process
+    that the program trains in several separate processes, which cannot be measured.
 
     Args:
         act: The program's function.
@@ -137,7 +150,7 @@ class Bystander:
         self._wire = wire
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Do what the program wants."""
+        """Run the program's function and return its result; watch torch once it is imported."""
         from autotune.inside.seams.after_import import AfterImport
 
         link = Link(self._wire)
@@ -146,14 +159,17 @@ class Bystander:
 
 
 def tell_of_steps(link: Link) -> None:
-    """Tell the rig's first process of the first step that an optimizer makes here."""
+    """Send one message to the rig's first process when an optimizer makes its first step here.
+
+    Later steps send nothing.
+    """
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     is_told = False
 
     def tell(*_: Any) -> None:
         nonlocal is_told
-        if not is_told:  # the hook stays: torch goes through its hooks while they are called
+        if not is_told:  # the hook is not removed, as torch iterates over the hooks it calls
             is_told = True
             link.send(Progress("start-up", 0.0, 1))
 
@@ -163,20 +179,24 @@ def tell_of_steps(link: Link) -> None:
 def begin(
     part: Part, wire: socket.socket | None, *, is_late: bool
 ) -> tuple[StepTracker | ShortEpochs, Group]:
-    """Begin to take part; imports torch.
+    """Join the rig: meet the other ranks, install the seams, apply the config; imports torch.
 
     Args:
-        part: In the rig.
-        wire: To the rig's first process, for the rank that leads; None for the others.
-        is_late: The program's modules may have been imported by now.
+        part: What the process needs to take part in the rig.
+        wire: To the rig's first process for rank 0; None for the other ranks.
+        is_late: The program's modules may be imported already, so the seams must also patch those.
+
+    Returns:
+        The listener that the seams report to, and the group of ranks.
     """
     rank_process.end_with_starter()
     start = decode(part.start.encode())
-    assert isinstance(start, Start), "the rig hands on what the parent said"
+    assert isinstance(start, Start), "the rig hands on the parent's first message"
     group = part.place.group()
     listener = _leader(part, start, group, wire) if wire else rank_process.follower(start, group)
     listener.config_reads = part.config_reads
     seams = listener.seams
+    # the leader's files are guarded in _leader(), with a link by which the guard can report
     if wire is None:
         seams.guard_files(start)
     if start.setting is not None:
@@ -194,16 +214,18 @@ def begin(
 def _leader(
     part: Part, start: Start, group: Group, wire: socket.socket
 ) -> StepTracker | ShortEpochs:
+    """Return the listener of rank 0; a thread of its process reads the commands from the wire."""
     link = Link(wire)
     commands: queue.SimpleQueue[ToRig] = queue.SimpleQueue()
     threading.Thread(target=rank_process.listen, args=(link, commands), daemon=True).start()
 
     def go_on() -> None:
-        """Train unmeasured: the rig's first process trains itself."""
+        """Train on without being measured, because the rig's first process trains as well."""
         listener.stand_aside()
 
     listener = rank_process.leader(link, commands, start, part.started, group, go_on)
     listener.seams.guard_files(start, tell=lambda sentence: link.send(Doubted(sentence)))
+    # the rig's first process waits for a step before it lets a child lead
     if start.rehearsal is not None:
         tell_of_steps(link)
     return listener

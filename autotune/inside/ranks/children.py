@@ -1,8 +1,9 @@
-"""Children: the processes that the program starts itself, where they train in place of this one.
+"""The processes that the program itself starts, if they train instead of the rig's first process.
 
-The rig's first process keeps the wire. The first child that makes a step, and those that start
-together with it, train in its place: their leader's messages are handed on to the parent, and the
-parent's to it. A second training that begins after the first one ended is left to 'autotune run'.
+The rig's first process keeps the connection to the parent. The first child process that makes an
+optimizer step, together with those that started with it, trains in its place: messages are relayed
+between their rank 0 and the parent. If a second training begins after the first one has ended, only
+the first is measured; ``autotune run`` applies the config to both.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ if TYPE_CHECKING:
     from autotune.inside.short_epochs import ShortEpochs
     from autotune.inside.step_tracker import StepTracker
 
-PART = f"{OURS}PART"  # in the environment of a script that the program starts again
+PART = f"{OURS}PART"  # environment variable for a script that the program starts again as a rank
 POLL_S = 0.1
-ENDING_S = 1.0  # for a rank whose end was seen at its connections
+ENDING_S = 1.0  # wait for a rank that has closed its connections but may still be ending
 TUNED_ALONE = (
     "The program trains in a process that it starts itself (multiprocessing.Process). Of several "
     "that train one after another, this first one is tuned; 'autotune run' applies the config to "
@@ -63,15 +64,17 @@ TUNED_ALONE = (
 class Children:
     """Takes the processes that the program starts into the rig.
 
-    The seam calls it where a process is about to start, in the program's own thread; a thread per
-    child that may lead hands on what that one says, and one hands on what the parent wants.
+    The rig's first process creates it before the program runs. ``StartedSeam`` calls it when a
+    process is about to start or has started, on the program's own thread. It starts one thread per
+    child that may lead, which relays that child's messages to the parent, and one that relays the
+    parent's commands.
 
     Args:
         link: To the parent.
-        commands: What the parent sends, read from the link by another thread.
-        start: What it said first.
+        commands: The parent's commands, which another thread reads from the link.
+        start: The parent's first message.
         started: When this process began, by ``perf_counter``.
-        listener: Who looks after the program in this process.
+        listener: The listener of the seams in this process.
         shared: The rig's folder.
     """
 
@@ -91,10 +94,11 @@ class Children:
         self._listener = listener
         self._shared = shared
         self._helpers = (os.getppid(), os.getpid())
-        self._place: Place | None = None  # where those meet that start now
+        self._place: Place | None = None  # of the ranks that are being started now
         self._store: Any = None
-        self._ours: socket.socket | None = None  # the ends of the wire to the child that starts
+        self._ours: socket.socket | None = None  # ends of a starting child's wire
         self._theirs: socket.socket | None = None
+        # ranks with their processes, for the exit codes
         self._processes: list[tuple[int, BaseProcess]] = []
         self._scripts: list[tuple[int, subprocess.Popen[Any]]] = []
         self._relays: list[threading.Thread] = []
@@ -103,35 +107,50 @@ class Children:
         self._seam = StartedSeam(self)
 
     def install(self) -> None:
-        """Begin to look at what the program starts."""
+        """Begin to watch the processes and scripts that the program starts."""
         self._seam.install()
 
     def process_starts(self, starting: Starting, act: Act) -> Act | None:
-        """Return what runs in a process: a part in the rig, a look at its steps, or its own act."""
+        """Return what a process runs in place of its target.
+
+        Returns:
+            A ``Training`` for a process that may train, a ``Bystander`` for one that is only
+            watched, or None if the process is to run its target unchanged. Forked processes need no
+            ``Bystander``, because ``ForkGuard`` hears from those that train.
+        """
         is_alone = starting.by == PROCESS
         if starting.rank == 0 and self._has_led:
             return self._begins_after(starting)
+        # A pool's workers run whatever they are handed later, and a further single process need not
+        # belong to the training of the one that is alive. Both are only watched.
         if starting.pools or (is_alone and self._has_living):
             return None if starting.forks else Bystander(act, self._channel())
         wire = self._channel() if starting.rank == 0 else None
         return Training(act, self._part(starting), wire, self._leave)
 
     def process_started(self, starting: Starting, process: BaseProcess, act: Act) -> None:
-        """Listen to a process that has started."""
+        """Begin to listen to a process that has started, if it has a connection to this one.
+
+        Rank 0 and bystanders have one; the other ranks have not.
+        """
         is_rank = isinstance(act, Training)
         if is_rank:
             self._processes.append((starting.rank, process))
         if self._ours is None:
             return
         assert self._theirs is not None, "both ends are made together"
-        self._theirs.close()  # the process has it: where that one ends, nobody holds it
+        self._theirs.close()  # then the connection closes when the child ends
         link, self._ours = Link(self._ours), None
         hear = self._relay if is_rank else self._hear_bystander
         self._relays.append(threading.Thread(target=hear, args=(link, starting), daemon=True))
         self._relays[-1].start()
 
     def script_starts(self, starting: Starting, args: Sequence[str]) -> Script | None:
-        """Return the command of a script that is a rank beside this process."""
+        """Return the command that runs the program's script again as a further rank.
+
+        None leaves the script as it is, because this process has already made steps or a child
+        leads. This process becomes rank 0 of the group.
+        """
         if self._listener.steps or self._has_led:
             return None
         part = self._part(starting)
@@ -143,14 +162,15 @@ class Children:
         return Script((sys.executable, "-P", "-m", "autotune.inside.ranks.script_rank", *args), env)
 
     def script_started(self, starting: Starting, process: subprocess.Popen[Any]) -> None:
-        """Remember a script, to tell how it ended."""
+        """Remember a script, so that its exit code can be reported."""
         self._scripts.append((starting.rank, process))
 
     def finish(self, *, has_failed: bool = False) -> None:
-        """Hand on what children said last, and leave word of the exit codes of those that failed.
+        """Relay the children's last messages, and note the exit codes of those that failed.
 
         Args:
-            has_failed: So has this process, maybe because one of them does: it may yet be ending.
+            has_failed: This process has failed. The cause may be a child that is just ending, so
+                scripts get a moment to end and show their exit code.
         """
         for _, script in self._scripts if has_failed else ():
             with suppress(subprocess.TimeoutExpired):
@@ -161,39 +181,49 @@ class Children:
         self._note_codes()
 
     def _note_codes(self) -> None:
+        """Write failed children's exit codes, by rank, to the file ``codes`` in the rig's folder.
+
+        The parent reads it after the rig has ended.
+        """
         codes = [(rank, process.exitcode) for rank, process in self._processes]
         codes += [(rank, process.poll()) for rank, process in self._scripts]
         failed = {str(rank): code for rank, code in codes if code}
         if failed:
             part = self._shared / "codes.part"
-            with suppress(OSError):  # the rig's folder has gone, and with it who wanted to know
+            with suppress(OSError):  # the rig and its folder may be gone already
                 part.write_text(json.dumps(failed), encoding="utf-8")
                 part.replace(self._shared / "codes")
 
     @property
     def _has_led(self) -> bool:
-        """A child leads, or did."""
+        """Whether a child leads, or has led before it ended."""
         return self._leads is not None
 
     @property
     def _has_living(self) -> bool:
-        """A child that was taken in runs."""
+        """Whether a child that takes part in the rig is still running."""
         return any(process.is_alive() for _, process in self._processes)
 
     def _begins_after(self, starting: Starting) -> Act | None:
-        """Another training begins beside or after the one that is measured."""
+        """Handle a training that begins during or after the one that is measured.
+
+        While the first one runs, the new process is left alone, and so is a pool. Otherwise the
+        measurement ends here, and with it this process.
+        """
         if self._has_living or starting.pools:
             return None
-        self.finish()  # the first one has ended, and with it what can be measured
+        self.finish()  # only the first training is measured, and it has ended
         with suppress(LinkClosed):
             self._link.send(Ended(0, "", "", 0, at_s=time()))
         quit_process()
 
     def _channel(self) -> socket.socket:
+        """Make a connection to the child that is about to start, and return the child's end."""
         self._ours, self._theirs = socket.socketpair()
         return self._theirs
 
     def _part(self, starting: Starting) -> Part:
+        """Return what a new rank needs; the first rank of each group gets a new place to meet."""
         if self._place is None or starting.rank == 0 or starting.ranks != self._place.ranks:
             self._place = self._new_place(starting)
         return Part(
@@ -206,8 +236,10 @@ class Children:
         )
 
     def _new_place(self, starting: Starting) -> Place:
+        """Return a meeting place with a fresh name and key; several ranks also get a store."""
         if starting.ranks == 1:
             return Place(0, 1, starting.by, helpers=self._helpers)
+        # one store serves all groups; their names keep their entries apart
         if self._store is None:
             listener = socket.create_server((LOOPBACK, 0), backlog=1024)
             port = listener.getsockname()[1]
@@ -216,26 +248,33 @@ class Children:
         return Place(0, starting.ranks, starting.by, self._store.port, key, name, self._helpers)
 
     def _leave(self) -> None:
-        """In a copy of this process: what watches over this one is gone."""
+        """Remove the seams in a forked copy of this process, which installs seams for itself."""
         self._seam.remove()
         self._listener.seams.remove()
 
     def _relay(self, child: Link, starting: Starting) -> None:
-        """Hand on what a child says, from its first step on; a thread of its own."""
+        """Relay a child's messages to the parent from its first step on; one thread per child.
+
+        Messages from before the first step are dropped, except warnings: until then another process
+        may turn out to be the one that trains.
+        """
         with suppress(LinkClosed):
             for message in child.messages():
                 if child is not self._leads and not isinstance(message, Doubted):
                     if _is_before_first_step(message):
                         continue
                     if not self._hand_over(child, starting):
-                        child.send(Close())  # it goes on unmeasured
+                        child.send(Close())  # the child then trains on without being measured
                         break
                 self._link.send(self._with_downloads(message))
             for _ in child.messages():
-                pass  # a child whose wire is closed ends
+                pass  # keep reading: a child ends itself when its connection closes
 
     def _hand_over(self, child: Link, starting: Starting) -> bool:
-        """Let a child lead that has made a step; not where this process trains itself."""
+        """Let a child that has made a step lead, and return whether it does.
+
+        Only one child may lead, and none if this process makes steps itself.
+        """
         with self._turn:
             if self._listener.steps or self._has_led:
                 return False
@@ -247,21 +286,25 @@ class Children:
         return True
 
     def _hand_down(self, child: Link) -> None:
-        """Hand on what the parent wants; a thread of its own."""
+        """Relay the parent's commands to the leading child until the parent closes; on a thread."""
         while not isinstance(command := self._commands.get(), Close):
-            with suppress(LinkClosed):  # the child has gone; how is said where the program ends
+            with suppress(LinkClosed):  # it has ended; finish() reports how
                 child.send(command)
         quit_process()
 
     def _with_downloads(self, message: Message) -> Message:
-        """Add to what a child says of downloads those that were made in this process."""
+        """Add this process's download folders to those in a child's ``Ready`` message."""
         if not isinstance(message, Ready):
             return message
         places = {*message.downloaded_to, *self._listener.seams.downloads.places}
         return replace(message, downloaded_to=tuple(sorted(places)))
 
     def _hear_bystander(self, child: Link, _: Starting) -> None:
-        """End a program that trains in several processes at once, each by itself."""
+        """End a program that trains in several separate processes; one thread per child.
+
+        A bystander reports its first step. If this process makes a step too within ``PATIENCE_S``,
+        it is the one that is measured, and the bystander does not matter.
+        """
         with suppress(LinkClosed):
             if child.receive() is None:
                 return
@@ -273,14 +316,18 @@ class Children:
                 sleep(POLL_S)
 
     def _watch_scripts(self) -> None:
-        """Tell at once how a rank ended: its launcher may end this process for it."""
+        """Write the exit codes as soon as a script fails; runs on a thread.
+
+        The launcher in this process may end the process because of that failure, before ``finish``
+        runs.
+        """
         while not any(process.poll() for _, process in self._scripts):
             sleep(POLL_S)
         self._note_codes()
 
 
 def _is_before_first_step(message: Message) -> bool:
-    """Tell whether a child says no more than that it runs."""
+    """Return whether a message only says that the child runs and has made no step."""
     match message:
         case Progress("start-up", steps=0):
             return True

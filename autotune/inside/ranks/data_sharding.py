@@ -1,9 +1,9 @@
-"""Shards: each rank's share of the data, in the order that the first rank draws.
+"""Give each rank its share of the data, in the order that the first rank draws.
 
-The first rank iterates the program's own sampler; its order is what one process alone would have
-had. The others read it from the store of the group, so nothing depends on how a sampler draws its
-random numbers. Of each ``world_size`` neighbours every rank takes its own, as torch's
-DistributedSampler does: a global batch holds the samples that it would hold on one rank.
+The first rank iterates the program's own sampler, so the order is the one that a single process
+would have. The other ranks read that order from the group's store and need not draw the same random
+numbers. Of each ``world_size`` consecutive items every rank takes one, as torch's
+DistributedSampler does. A global batch therefore holds the samples that it would hold on one rank.
 """
 
 from __future__ import annotations
@@ -19,16 +19,20 @@ from torch.utils.data import IterableDataset, Sampler, get_worker_info
 
 from autotune.inside.ranks.group import Group
 
-CHUNK = 8192  # indices in one entry of the store: some 20 KB
-ROUNDS = 4  # of a stream that are read together: exchanging random states takes some 0.1 ms
+CHUNK = 8192  # items in one entry of the store; as indices some 20 KB
+ROUNDS = 4  # of a stream that are read together, because swapping random states takes some 0.1 ms
 
 
 class SampleOrder:
-    """The items of an iterable on the first rank, on all ranks.
+    """Sends the items of an iterable from the first rank to all ranks.
+
+    ``ShardedSampler`` creates one on every rank and iterates it on the thread that iterates the
+    loader.
 
     Args:
         group: The processes that train together.
-        name: Of this order, alike on all ranks and nothing else's.
+        name: Identifies this order in the store: the same on all ranks, and different for each
+            order.
     """
 
     def __init__(self, group: Group, name: str) -> None:
@@ -37,11 +41,15 @@ class SampleOrder:
         self._epoch = 0
 
     def of(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Yield the first rank's items; other ranks do not touch theirs."""
+        """Yield the first rank's items on every rank; other ranks do not iterate theirs.
+
+        Each call is a new epoch, so all ranks must call it the same number of times.
+        """
         self._epoch += 1
         return self._send(items, self._epoch) if self._group.is_first else self._read(self._epoch)
 
     def _send(self, items: Iterable[Any], epoch: int) -> Iterator[Any]:
+        """Yield the items and store them in chunks for the others; an empty chunk marks the end."""
         source, number = iter(items), 0
         while chunk := list(islice(source, CHUNK)):
             self._group.store.set(self._key(epoch, number), chunk)
@@ -50,14 +58,16 @@ class SampleOrder:
         self._group.store.set(self._key(epoch, number), [])
 
     def _read(self, epoch: int) -> Iterator[Any]:
+        """Yield the items that the first rank has put into the store for an epoch."""
         number = 0
         while chunk := self._take(self._key(epoch, number)):
             number += 1
             yield from chunk
 
     def _take(self, key: str) -> list[Any]:
-        """Wait for an entry; the last rank to read it takes it away."""
+        """Wait for an entry and return it; the last rank to read it deletes it from the store."""
         chunk: list[Any] = self._group.store.get(key)
+        # the first rank writes the entry and does not read it
         if self._group.store.add(f"{key}/read", 1) == self._group.world_size - 1:
             self._group.store.delete_key(key)
             self._group.store.delete_key(f"{key}/read")
@@ -68,13 +78,17 @@ class SampleOrder:
 
 
 class ShardedSampler(Sampler[Any]):
-    """A rank's share of what a sampler, or a batch sampler, yields.
+    """One rank's share of what a sampler or a batch sampler yields.
+
+    The loader seam puts it in the place of the training loader's sampler. The DataLoader iterates
+    it on the thread that iterates the loader.
 
     Args:
-        whole: The program's own.
+        whole: The program's own sampler.
         group: The processes that train together.
-        name: Of the order.
-        drop_last: Leave out what does not go round; else it is filled up from the beginning.
+        name: Identifies the order in the store.
+        drop_last: Leave out the last items if there is not one for every rank. Otherwise items from
+            the beginning are repeated, so that all ranks have the same number.
     """
 
     def __init__(
@@ -104,19 +118,22 @@ class ShardedSampler(Sampler[Any]):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "whole" not in vars(self):
             raise AttributeError(name)
-        return getattr(self.whole, name)  # set_epoch(), and what else a program asks its own
+        return getattr(self.whole, name)  # set_epoch() and other calls by the program
 
 
 class ShardedIterable(IterableDataset[Any]):
-    """A rank's share of a stream; each rank reads the whole stream and keeps its own samples.
+    """One rank's share of a stream: each rank reads the whole stream and keeps its own samples.
 
-    The stream's random numbers are the same on all ranks, so that one that shuffles is one stream.
-    Rounds that are not whole are left out, so that all ranks have as many.
+    The loader seam puts it in the place of the training loader's dataset. It is iterated on the
+    thread that iterates the loader, or in the loader's worker processes. Random numbers that the
+    stream draws are the same on all ranks, so a stream that shuffles yields the same order
+    everywhere. A last round that does not serve every rank is left out, so that all ranks have the
+    same number of samples.
 
     Args:
-        whole: The program's own.
+        whole: The program's own dataset.
         group: The processes that train together.
-        name: Of the stream.
+        name: Identifies the stream in the store.
     """
 
     whole: IterableDataset[Any]
@@ -130,19 +147,23 @@ class ShardedIterable(IterableDataset[Any]):
             group.store.set(f"stream/{name}", torch.initial_seed())
         seed: int = group.store.get(f"stream/{name}")
         size = group.world_size
+        # past __setattr__, which writes to the program's dataset
         vars(self).update(whole=whole, _rank=group.rank, _size=size, _seed=seed, _epoch=0)
 
     def begin(self) -> None:
-        """The program begins an epoch; workers that it starts for that learn so from here."""
+        """Count an epoch that the program begins; the loader seam calls it in the main process.
+
+        Workers that start for the epoch are copies of this object, and so know its number.
+        """
         vars(self)["_epoch"] += 1
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         seed = self._seed + 1_000 * self._epoch + (worker.id if worker else 0)
-        self.begin()  # for workers that stay
+        self.begin()  # persistent workers keep this copy and must count epochs themselves
         if worker is not None:
-            object.__setattr__(worker, "seed", seed)  # many streams seed generators by it
-        draws = _Draws(seed)  # of the stream alone: what is done with samples draws otherwise
+            object.__setattr__(worker, "seed", seed)  # many streams seed generators with it
+        draws = _Draws(seed)  # used only while the stream is read
         with draws:
             stream = iter(self.whole)
         while True:
@@ -160,15 +181,23 @@ class ShardedIterable(IterableDataset[Any]):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "whole" not in vars(self):
             raise AttributeError(name)
-        return getattr(self.whole, name)  # what a program asks its own dataset
+        return getattr(self.whole, name)  # whatever the program asks its dataset
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Give it to the program's own: many share a stream out among workers by attributes."""
+        """Set an attribute of the program's dataset.
+
+        Many programs divide a stream among workers by setting attributes of the dataset in
+        ``worker_init_fn``.
+        """
         vars(self.whole)[name] = value
 
 
 class _Draws:
-    """Random numbers of a stream's own, while it is read."""
+    """A context in which torch, Python and NumPy draw random numbers of the stream's own sequence.
+
+    The sequence continues from one use to the next. On leaving, the program's random states are as
+    they were.
+    """
 
     def __init__(self, seed: int) -> None:
         self._states = _seeded(seed)
@@ -183,16 +212,18 @@ class _Draws:
 
 
 def _random_states() -> tuple[Any, Any, Any]:
+    """Return the states of the global generators of torch, Python and NumPy."""
     return torch.get_rng_state(), random.getstate(), numpy.random.get_state()  # noqa: NPY002
 
 
 def _set_random_states(states: tuple[Any, Any, Any]) -> None:
     torch.set_rng_state(states[0])
     random.setstate(states[1])
-    numpy.random.set_state(states[2])  # noqa: NPY002 - what programs draw from
+    numpy.random.set_state(states[2])  # noqa: NPY002 - programs draw from it
 
 
 def _seeded(seed: int) -> tuple[Any, Any, Any]:
+    """Return such states for a seed, without touching the global generators."""
     bits = numpy.random.RandomState(seed % (1 << 32))
     return (
         torch.Generator().manual_seed(seed % (1 << 63)).get_state(),
@@ -202,5 +233,11 @@ def _seeded(seed: int) -> tuple[Any, Any, Any]:
 
 
 def share_of(samples: int, group: Group, *, drop_last: bool) -> int:
-    """Return how many of so many samples a rank gets: equally many on all."""
+    """Return how many of *samples* each rank gets: the same number on all ranks.
+
+    Args:
+        samples: The number in all.
+        group: The processes that train together.
+        drop_last: Round down; otherwise round up, because samples are repeated.
+    """
     return samples // group.world_size if drop_last else -(-samples // group.world_size)

@@ -1,12 +1,12 @@
-"""Exchange: what the ranks of a run tell each other, as JSON that is signed with the run's key.
+"""The signed exchange between the ranks of a run: JSON values, authenticated by the run's key.
 
-The store of a group takes what anybody writes who can connect to it. So each value goes with a
-message authentication code (HMAC-SHA256, RFC 2104) over its name and its text, and what is not
-signed so, or was signed for another name or by another key, is never read.
+A group's store accepts writes from any process that can connect to it. Each value is therefore
+stored with a message authentication code (HMAC-SHA256, RFC 2104) over its name and its text. A
+value without a valid code, or with the code of another name or another key, is never parsed.
 
 Covered: code and values from outside, entries that are swapped, entries of another run. Not
-covered: what somebody takes away or counts wrong, which can hold up the ranks but tells them
-nothing; what torch's own collectives send.
+covered: an attacker who deletes entries or changes counters, which can stall the ranks but cannot
+feed them values; what torch's own collectives send.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
-PATIENCE_S = 60.0  # for the right value, once something that is not signed lies in its place
+PATIENCE_S = 60.0  # wait for the signed value after an unsigned one was found
 POLL_S = 0.02
 DIGEST = "sha256"
 CODE_LENGTH = 64  # of the code in hexadecimal digits
@@ -31,15 +31,15 @@ TUPLE = "tuple"
 
 
 class SignedStore:
-    """A store of which only what this run's ranks have signed is read.
+    """A store that returns only values signed by ranks of this run.
 
-    Values are None, bool, int, float, str, lists and tuples of them, and single numbers of torch
-    and numpy, which become Python's.
+    Values may be None, bool, int, float, str, and lists and tuples of these. Single numbers of
+    torch and NumPy are accepted too and come back as Python numbers.
 
     Args:
-        plain: The store beneath; torch's own process groups meet there.
-        key: Of the run; without one, codes only tell damage.
-        place: Name of the part of the store that *plain* is.
+        plain: The underlying store, which torch's process groups use as well.
+        key: Of the run. With an empty key the codes detect damage, but not forgery.
+        place: Prefix of all names, which becomes part of what is signed.
     """
 
     def __init__(self, plain: Store, key: str, place: str = "") -> None:
@@ -48,32 +48,33 @@ class SignedStore:
         self._place = place
 
     def within(self, name: str) -> SignedStore:
-        """Return a part of this store with names of its own."""
+        """Return a store for the names below a prefix, with the same key."""
         from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
         return SignedStore(PrefixStore(name, self.plain), self._key, f"{self._place}{name}/")
 
     def set(self, name: str, value: Any) -> None:
-        """Tell all ranks a value.
+        """Store a value for all ranks under a name.
 
         Raises:
-            TypeError: when it is of a type that cannot be told.
+            TypeError: when the value is of a type that cannot be sent.
         """
         text = json.dumps(_as_json(value))
         self.plain.set(name, self._code(name, text.encode()) + text)
 
     def get(self, name: str) -> Any:
-        """Return a value as soon as one is there that a rank of this run has signed.
+        """Wait for a value that a rank of this run has signed, and return it.
 
         Raises:
-            RuntimeError: when what is there goes on being none, or the first rank has gone.
+            RuntimeError: when the entry is still not validly signed after ``PATIENCE_S``, or when
+                the first rank, which serves the store, has ended.
         """
         until: float | None = None
         while (opened := self._opened(name, self._asked(lambda: self.plain.get(name)))) is None:
             until = until or monotonic() + PATIENCE_S
             if monotonic() > until:
                 raise RuntimeError(
-                    f"what lies under '{self._place}{name}' in the store of the ranks is signed "
+                    f"the entry under '{self._place}{name}' in the store of the ranks is signed "
                     "by none of them: another process writes there, or the ranks were started "
                     "with different keys. Start the training again, on a machine that you trust."
                 )
@@ -81,31 +82,48 @@ class SignedStore:
         return opened[0]
 
     def look(self, name: str) -> Any:
-        """Return a value if it is there by now and signed by a rank of this run, else None."""
+        """Return a value without waiting.
+
+        None if it is not there yet or not validly signed; a stored None looks the same.
+        """
         if not self._asked(lambda: self.plain.check([name])):
             return None
         opened = self._opened(name, self._asked(lambda: self.plain.get(name)))
         return None if opened is None else opened[0]
 
     def gather(self, name: str, own: Any, rank: int, world_size: int) -> list[Any]:
-        """Return what all ranks tell under a name, by rank; waits until all have done so."""
+        """Return the values of all ranks under a name, by rank; waits until all are set.
+
+        Args:
+            name: The same on all ranks, and used once.
+            own: This rank's value.
+            rank: This rank's number.
+            world_size: How many ranks there are.
+        """
         self.set(f"{name}/{rank}", own)
         return [self.get(f"{name}/{number}") for number in range(world_size)]
 
     def add(self, name: str, amount: int) -> int:
-        """Count, and return the count; it is the store's own, and signed by nobody."""
+        """Add to a counter and return its new value.
+
+        The store itself adds, so ranks may call this at the same time. Counters are not signed.
+        """
         return int(self._asked(lambda: self.plain.add(name, amount)))
 
     def delete_key(self, name: str) -> None:
-        """Take away what is under a name."""
+        """Delete the value under a name."""
         self._asked(lambda: self.plain.delete_key(name))
 
     def _code(self, name: str, text: bytes) -> str:
+        """Return the authentication code of a value, for the full name under which it is stored."""
         signed = f"{self._place}{name}\0".encode() + text
         return hmac.new(self._key.encode(), signed, DIGEST).hexdigest()
 
     def _opened(self, name: str, entry: bytes) -> tuple[Any] | None:
-        """Return the value of an entry, None for one that is not signed."""
+        """Return an entry's value in a tuple of one, or None if the entry is not validly signed.
+
+        The tuple tells a value that is None from an invalid entry.
+        """
         code, text = entry[:CODE_LENGTH], entry[CODE_LENGTH:]
         if not hmac.compare_digest(code, self._code(name, text).encode()):
             return None
@@ -113,15 +131,17 @@ class SignedStore:
 
     @staticmethod
     def _asked(ask: Callable[[], Any]) -> Any:
+        """Call the plain store; a network error means that the first rank has ended."""
         try:
             return ask()
         except torch.distributed.DistNetworkError as error:
-            raise RuntimeError("the first rank has ended, and with it what the ranks share") from (
+            raise RuntimeError("the first rank, which serves the ranks' store, has ended") from (
                 error
             )
 
 
 def _as_json(value: Any) -> Any:
+    """Return a value as JSON can hold it; tuples become mappings, so that they stay tuples."""
     if isinstance(value, numpy.generic) or (isinstance(value, torch.Tensor) and value.ndim == 0):
         value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
@@ -132,7 +152,7 @@ def _as_json(value: Any) -> Any:
         return {TUPLE: [_as_json(item) for item in value]}
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     raise TypeError(
-        f"the ranks cannot tell each other a value of type '{kind}': {value!r:.80}. They can tell "
+        f"the ranks cannot send each other a value of type '{kind}': {value!r:.80}. They can send "
         "numbers, text, and lists and tuples of them. Leave strategy and world_size out of the "
         "search."
     )

@@ -1,4 +1,4 @@
-"""FollowerRank: a rank that does what the first one says, at the borders where they meet."""
+"""FollowerRank: a rank that carries out what the first rank announces, at agreed steps."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ from autotune.program.applied_config import AppliedConfig
 
 
 class FollowerRank(StepTracker):
-    """Counts borders, and attends the meetings.
+    """Counts steps and synchronizes with the first rank.
+
+    Every rank but the first has one, created before the program runs. The seams call it on the
+    thread that trains. It applies a config only when the first rank commands it, so all ranks
+    switch before the same step.
 
     Args:
-        setting: What the program starts under; None leaves it as it is.
+        setting: The config that the program starts under; None starts it as written.
         group: The processes that train together.
         quit_process: Ends the process at once.
         epochs: How the program's epochs end.
@@ -41,30 +45,42 @@ class FollowerRank(StepTracker):
         self._steps_left = 0
 
     def observed(self) -> None:
-        """Meet for the first time."""
+        """Synchronize for the first time, when the first steps have shown what the program is.
+
+        At every synchronization the first rank announces the step of the next one.
+        """
         self._meet()
 
     def paused(self) -> None:
-        """Stop the clock at the end of an epoch."""
+        """Stop the clock at the end of an epoch.
+
+        Evaluation and checkpoints between epochs do not count as training time.
+        """
         self._tally.pause()
 
     def resumed(self, begin_s: float) -> None:  # noqa: ARG002
-        """Let it go on with the next epoch."""
+        """Start the clock again when the next epoch begins.
+
+        Args:
+            begin_s: Seconds that the beginning of the epoch took; only the first rank needs them.
+        """
         self._tally.go_on()
 
     def on_step_end(self, step: Step) -> None:
-        """Meet, if this is where."""
+        """Count a step, and synchronize if this is the agreed one."""
         self._tally.add(step)
         self._steps_left -= 1
         if self._steps_left <= 0:
             self._meet()
 
     def _meet(self) -> None:
+        """Report to the first rank, carry out its command and begin a new tally."""
         communication_s = self._communication.stop(self._tally.steps)
         self._obey(self._meetings.attend(self._tally.report(communication_s)))
         self._tally = Tally()
 
     def _obey(self, order: RankCommand) -> None:
+        """Carry out a command: end the process, switch the config, or record communication."""
         self._steps_left = order.steps
         if order.ends:
             self._quit()
@@ -80,7 +96,11 @@ class FollowerRank(StepTracker):
 
 
 class Tally:
-    """Adds up the steps between two meetings."""
+    """Adds up samples, steps and waiting between two synchronizations.
+
+    ``LeadRank`` and ``FollowerRank`` hold one each and call it on the thread that trains. Its clock
+    starts when it is created.
+    """
 
     def __init__(self) -> None:
         self._began = perf_counter()
@@ -89,23 +109,27 @@ class Tally:
         self._wait_s = 0.0
 
     def pause(self) -> None:
-        """Leave out what comes now."""
+        """Stop the clock: time from here to ``go_on()`` does not count."""
         self._paused_at = perf_counter()
 
     def go_on(self) -> None:
-        """Count time again."""
+        """Start the clock again; does nothing if it was not stopped."""
         if self._paused_at is not None:
             self._began += perf_counter() - self._paused_at
             self._paused_at = None
 
     def add(self, step: Step) -> None:
-        """Count a step."""
+        """Add a step's samples and the time that it waited for its batches."""
         self._samples += step.samples
         self.steps += 1
         self._wait_s += step.wait_s
 
     def report(self, communication_s: float | None = None) -> Report:
-        """Return what was counted."""
+        """Return what was counted since this tally began, with the process ids of the rank.
+
+        Args:
+            communication_s: Seconds of a step spent in collectives; None if not recorded.
+        """
         seconds = perf_counter() - self._began
         workers = (child.pid for child in multiprocessing.active_children() if child.pid)
         pids = (os.getpid(), *workers)

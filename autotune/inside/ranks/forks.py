@@ -1,12 +1,12 @@
-"""Processes that the program forks: the seams rest in them, and one that trains is noticed.
+"""Processes that the program forks: autotune stays silent in them, and notices one that trains.
 
-A forked process has a copy of everything: of the seams, of the wire, of where the program stands.
-It must neither speak on the wire nor wait at a border for commands that nobody sends it. Loader
-workers are such processes, and so are the trainers of Hogwild and A3C, whose first process only
-waits for them: such a program cannot be measured at its borders.
+A forked process has copies of the seams, of the connection to the parent and of the listener's
+state. It must neither write to the connection nor wait at a step for commands, which nobody sends
+it. Loader workers are such processes. So are the trainers of Hogwild and A3C, whose first process
+only waits for them: such a program cannot be measured by the steps of its first process.
 
-Covered: ``os.fork`` and all that builds on it, ``multiprocessing`` with its start method ``fork``
-among them. Not covered: the methods ``spawn`` and ``forkserver``, whose processes import the
+Covered: ``os.fork`` and all that builds on it, such as ``multiprocessing`` with the start method
+``fork``. Not covered: the start methods ``spawn`` and ``forkserver``, whose processes import the
 program afresh, without seams.
 """
 
@@ -22,31 +22,39 @@ from weakref import WeakMethod
 import psutil
 
 PID = struct.Struct("=q")
-PATIENCE_S = 3.0  # the process that forks may be about to train as well
+PATIENCE_S = 3.0  # for the process that starts others, which may be about to make a step as well
 POLL_S = 0.1
 
 
 class ForkTrainingError(RuntimeError):
-    """The program trains in processes that it forks itself."""
+    """The program trains in several processes that it starts itself, which cannot be measured.
+
+    It is never raised: its name goes to the parent in ``Ended``, where ``rig.failures`` recognises
+    it.
+    """
 
 
 class ForkGuard:
-    """Tells a forked process from the one that the rig is, and hears from those that train.
+    """Tells forked processes from the rig's own process, and hears from those that train.
+
+    Each ``StepTracker`` creates one when it starts. ``tell_step`` is called on the thread that
+    trains, in the forked process; ``wait_for_trainer`` runs on a thread of the rig's process. A
+    pipe that forked processes inherit connects the two.
 
     Args:
-        forked: Called first of all in each process that is forked off.
+        forked: Called first in every forked process, right after the fork.
 
     Attributes:
-        is_child: This process was forked off.
-        trainer: The last forked process that said it trains.
+        is_child: Whether this process was forked, or trains while another one is measured.
+        trainer: Id of the last forked process that reported a step; None if none has.
     """
 
     def __init__(self, forked: Callable[[], None]) -> None:
         self.is_child = False
         self.trainer: int | None = None
-        self._forked = WeakMethod(forked)  # what is registered below stays for good
+        self._forked = WeakMethod(forked)  # register_at_fork() cannot be undone
         self._has_told = False
-        self._reading, self._writing = os.pipe()  # handed on by fork, closed by exec (PEP 446)
+        self._reading, self._writing = os.pipe()  # inherited by fork, closed by exec (PEP 446)
         enter = WeakMethod(self._enter_child)
         os.register_at_fork(after_in_child=lambda: (act := enter()) and act())
 
@@ -56,11 +64,11 @@ class ForkGuard:
                 os.close(end)
 
     def stand_aside(self) -> None:
-        """Take this process for one that nobody listens to: another one trains in its place."""
+        """Treat this process like a fork: another process is measured in its place."""
         self.is_child = self._has_told = True
 
     def tell_step(self) -> None:
-        """Say, once in each forked process, that an optimizer has stepped in it."""
+        """Report, once per forked process, that an optimizer has made a step in it."""
         if not self._has_told:
             self._has_told = True
             with suppress(OSError):
@@ -69,15 +77,18 @@ class ForkGuard:
     def wait_for_trainer(
         self, has_stepped: Callable[[], bool], is_waiting: Callable[[], bool] = lambda: False
     ) -> int | None:
-        """Wait until a forked process trains in place of this one, and return its id.
+        """Wait until a forked process trains instead of this one, and return its id.
+
+        A report counts only if the forked process is still alive after ``PATIENCE_S`` and this
+        process has made no step by then.
 
         Args:
-            has_stepped: Tells whether this process has made a step itself.
-            is_waiting: Tells whether it does nothing but wait for others: then it is not given
-                time to step as well.
+            has_stepped: Returns whether this process has made a step.
+            is_waiting: Returns whether this process does nothing but wait for others; it then gets
+                no further time to make a step.
 
         Returns:
-            None as soon as this process is known to train itself.
+            The id of the forked process; None as soon as this process makes a step.
         """
         while not has_stepped():
             pid: int = PID.unpack(os.read(self._reading, PID.size))[0]
@@ -97,7 +108,7 @@ class ForkGuard:
 
 
 def _is_alive(pid: int) -> bool:
-    """Tell whether a process runs; one that has ended and was not joined does not."""
+    """Return whether a process is running; a zombie, which has ended but was not joined, is not."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,10 +1,11 @@
 """Group: the processes that train together, as one of them sees it.
 
-torchrun's environment says who this process is; on one machine autotune's own launcher sets it, and
-on several torchrun does. The ranks share a key-value store before and beside any process group:
-there they agree on what comes next. On one machine the first rank serves it, at a socket of the
-loopback interface that it inherits. A program that is written for one process must not see that
-environment.
+torchrun's environment variables tell a process its rank. On one machine autotune's own launcher
+sets them, on several machines torchrun does. The ranks share a key-value store, which exists before
+any process group and independently of it; through it they agree on what happens next. On one
+machine the first rank serves the store, at a loopback socket that it inherits from the launcher. A
+program written for one process must not see these variables, because many scripts distribute
+themselves when they find them.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 
     from autotune.inside.ranks.exchange import SignedStore
 
-PATIENCE = timedelta(days=7)  # a search may let its ranks wait; the parent's watchdog ends them
-LAST_S = 60.0  # for the others to end, where they may wait for a GPU collective of this rank
-# torch.distributed.elastic.agent.server.local_elastic_agent, worker_env
+PATIENCE = timedelta(days=7)  # ranks may wait for a whole search; the parent's watchdog ends them
+LAST_S = 60.0  # wait for the other ranks to end, if they may be in a GPU collective with this one
+# as set by worker_env in torch.distributed.elastic.agent.server.local_elastic_agent
 SCOPES = ("", "LOCAL_", "GROUP_", "ROLE_")
 SET_BY_TORCHRUN = frozenset(
     {"ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"}
@@ -38,17 +39,18 @@ SET_BY_TORCHRUN = frozenset(
 
 @dataclass(frozen=True)
 class Group:
-    """Who this process is among those that train together.
+    """Identifies this process among those that train together.
 
     Attributes:
         rank: Its number.
         local_rank: Its number on this machine.
-        world_size: How many there are.
-        local_world_size: How many on this machine.
-        shared: The store of all, None for a process alone.
-        started_by: By what the program has started these processes itself, as in
-            ``torch.multiprocessing.spawn``; empty where autotune or torchrun did.
-        helpers: Ids of processes whose work counts as theirs: those that started them.
+        world_size: How many ranks there are.
+        local_world_size: How many ranks are on this machine.
+        shared: The store that all ranks share; None if the process trains alone.
+        started_by: What in the program started these processes, such as
+            ``torch.multiprocessing.spawn``; empty if autotune or torchrun started them.
+        helpers: Ids of the processes that started the ranks; their CPU load counts as the ranks'
+            own.
     """
 
     rank: int = 0
@@ -61,22 +63,28 @@ class Group:
 
     @property
     def is_launched(self) -> bool:
-        """A launcher started it, if only as the one rank."""
+        """Whether autotune's launcher or torchrun started this process, even as the only rank."""
         return self.shared is not None and not self.started_by
 
     @property
     def is_first(self) -> bool:
-        """It is the one that saves, prints and talks to the parent."""
+        """Whether this is rank 0, which saves, prints and talks to the parent."""
         return self.rank == 0
 
     @property
     def store(self) -> SignedStore:
-        """The store of all, of which only what they have signed is read."""
+        """The store that all ranks share; it returns only values that the ranks have signed.
+
+        A process alone has none, so check ``shared`` first where that is possible.
+        """
         assert self.shared is not None, "a process alone shares nothing"
         return self.shared
 
     def initialize(self) -> None:
-        """Open the default process group: gloo between CPUs, nccl between GPUs."""
+        """Initialize torch's default process group unless the program has done so.
+
+        Torch picks the backends: gloo for CPU tensors, nccl for GPU tensors.
+        """
         from torch import distributed
         from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
@@ -88,7 +96,7 @@ class Group:
             )
 
     def leave(self) -> None:
-        """Close the default process group."""
+        """Destroy torch's default process group, if it is initialized."""
         from torch import distributed
 
         if distributed.is_initialized():
@@ -99,19 +107,23 @@ ALONE = Group()
 
 
 def is_rank(environment: Mapping[str, str]) -> bool:
-    """Tell whether torchrun, or our launcher in its place, started this process."""
+    """Return whether torchrun, or autotune's launcher in its place, started this process.
+
+    torchrun's variable ``TORCHELASTIC_RUN_ID`` tells.
+    """
     return "TORCHELASTIC_RUN_ID" in environment
 
 
 def rank_of(environment: Mapping[str, str]) -> int:
-    """Return the number of this process, 0 where no launcher started it."""
+    """Return the rank of this process; 0 if no launcher started it."""
     return int(environment["RANK"]) if is_rank(environment) else 0
 
 
 def join(environment: MutableMapping[str, str]) -> Group:
-    """Return the group that torchrun's environment speaks of, ALONE without it.
+    """Return the group that torchrun's variables describe; ``ALONE`` without them.
 
-    Our launcher's own variables are taken out: they serve once, and are nothing for the program.
+    Connects to the ranks' store; the first rank serves it. The variables of autotune's own launcher
+    are removed from *environment*: a key and file descriptors that the program must not see.
     """
     if not is_rank(environment):
         return ALONE
@@ -121,6 +133,7 @@ def join(environment: MutableMapping[str, str]) -> Group:
 
     address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
     key = environment.pop(KEY, "")
+    # only the first rank of a machine that autotune's launcher started has these
     if LISTENER in environment:
         listener, others = int(environment.pop(LISTENER)), int(environment.pop(OTHERS))
         store = _serve(port, listener, others)
@@ -136,16 +149,17 @@ def join(environment: MutableMapping[str, str]) -> Group:
 
 
 def _serve(port: int, listener: int, others: int) -> Store:
-    """Serve the store of all ranks from this process, to its end."""
+    """Serve the store of all ranks from this process, and keep serving it until they have ended."""
+    # processes that the program starts must not keep the socket and the pipe open
     for inherited in (listener, others):
-        os.set_inheritable(inherited, False)  # noqa: FBT003 - the library's own
+        os.set_inheritable(inherited, False)  # noqa: FBT003 - positional in os
     store = served_store(port, listener)
     atexit.register(_stay, store, others, os.getpid())
     return store
 
 
 def served_store(port: int, listener: int) -> Store:
-    """Serve a store from this process, at a socket that listens; it takes the socket over."""
+    """Serve a store from this process at a listening socket, which the store takes over."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     return TCPStore(
@@ -159,10 +173,15 @@ def served_store(port: int, listener: int) -> Store:
 
 
 def _stay(store: Store, others: int, owner: int) -> None:
-    """Keep the store until the other ranks have ended: they may still read what was told there.
+    """Keep serving the store until the other ranks have ended, because they may still read from it.
 
-    A program that failed goes at once: the launcher then ends the others. So that none of them
-    waits for this rank in a collective, it leaves the process group first.
+    A program that failed does not wait: the launcher then ends the other ranks. Otherwise this rank
+    leaves the process group first, so that no rank waits for it in a collective.
+
+    Args:
+        store: Held by the caller, and so served until this returns.
+        others: A pipe that closes when the other ranks have ended.
+        owner: Id of the process that serves the store; a forked copy returns at once.
     """
     del store  # the caller holds it
     has_failed = getattr(sys, "last_value", None) is not None
@@ -180,17 +199,27 @@ def _stay(store: Store, others: int, owner: int) -> None:
 
 
 def hide_launcher(environment: MutableMapping[str, str]) -> None:
-    """Take out what a launcher has set: many scripts distribute themselves when they find it."""
+    """Remove all variables that a launcher has set.
+
+    Many scripts distribute themselves when they find these variables.
+    """
     for name in list(environment):
         if name in SET_BY_TORCHRUN or name.startswith(("TORCHELASTIC_", OURS)):
             del environment[name]
 
 
 def take_device(local_rank: int, environment: MutableMapping[str, str]) -> None:
-    """Leave one GPU visible, so that ``cuda`` and ``cuda:0`` mean this rank's own.
+    """Leave one GPU visible, so that ``cuda`` and ``cuda:0`` mean this rank's GPU.
 
-    What was visible before, indices, UUIDs or MIG instances, is shared out in its order. Comes
-    before CUDA starts.
+    The entries of ``CUDA_VISIBLE_DEVICES`` (indices, UUIDs or MIG instances) are given to the ranks
+    in their order. Call it before CUDA is initialized.
+
+    Args:
+        local_rank: The rank's number on this machine.
+        environment: Changed in place.
+
+    Raises:
+        UsageError: when fewer GPUs are visible than there are ranks.
     """
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     devices = [part.strip() for part in visible.split(",")] if visible else []
@@ -206,7 +235,11 @@ def take_device(local_rank: int, environment: MutableMapping[str, str]) -> None:
 
 
 def join_in_place(*, has_device_each: bool) -> Group:
-    """Join, and leave the program an environment as if it were alone."""
+    """Join the group, and leave the program an environment as if it ran alone.
+
+    Args:
+        has_device_each: Each rank trains on a GPU, which becomes the only visible one.
+    """
     group = join(os.environ)
     if has_device_each:
         take_device(group.local_rank, os.environ)

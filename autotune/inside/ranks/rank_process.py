@@ -1,7 +1,7 @@
-"""What every process of a rig does, whoever started it: listen, run what trains, tell how it ended.
+"""What every process of a rig does: read commands, run the program, report how it ended.
 
-A rig's first process talks to the parent. Other ranks, and processes that the program starts
-itself, leave their last word in a file of the rig's folder.
+A rig's first process talks to the parent. The other ranks, and processes that the program starts
+itself, write how they ended to a file in the rig's folder.
 """
 
 from __future__ import annotations
@@ -41,28 +41,31 @@ def leader(
     group: Group,
     close: Callable[[], None] | None = None,
 ) -> StepTracker | ShortEpochs:
-    """Return who looks after the program and talks to the parent; imports torch.
+    """Return the listener of the rank that talks to the parent; imports torch.
 
     Args:
-        link: To the parent, or to the rig's process that hands its messages on.
-        commands: What comes over the link, read by another thread.
-        start: What the parent said first.
+        link: To the parent, or to the rig's process that relays its messages.
+        commands: The parent's commands, which another thread reads from the link.
+        start: The parent's first message.
         started: When the rig's first process began, by ``perf_counter``.
         group: The processes that train together.
-        close: Called when the parent has no more to ask; by default the process ends at once.
+        close: Called when the parent needs nothing more; by default the process ends at once.
+
+    Returns:
+        A ``LeadRank`` that measures, or ``ShortEpochs`` if the parent wants a rehearsal.
     """
     close = close or quit_process
     if start.rehearsal is None:
         from autotune.inside.lead_rank import LeadRank
 
         return LeadRank(link, commands, start, started, close, group)
-    assert start.setting is not None, "what is rehearsed is a setting"
+    assert start.setting is not None, "a rehearsal runs a config"
     from autotune.inside.short_epochs import ShortEpochs
 
     def over(seen: Seen) -> None:
         link.send(Rehearsed(seen))
         if seen.ended != "by itself":
-            commands.get()  # Close
+            commands.get()  # the parent answers with Close once it has read the result
             close()
 
     epochs = start.program.mode.epochs
@@ -70,12 +73,12 @@ def leader(
 
 
 def follower(start: Start, group: Group) -> StepTracker | ShortEpochs:
-    """Return who looks after a rank that does what the first one does."""
+    """Return the listener of a rank that follows rank 0: a ``FollowerRank``, or ``ShortEpochs``."""
     if start.rehearsal is None:
         from autotune.inside.ranks.follower_rank import FollowerRank
 
         return FollowerRank(start.setting, group, quit_process, start.program.mode.epochs)
-    assert start.setting is not None, "what is rehearsed is a setting"
+    assert start.setting is not None, "a rehearsal runs a config"
     from autotune.inside.short_epochs import ShortEpochs
 
     epochs = start.program.mode.epochs
@@ -83,40 +86,50 @@ def follower(start: Start, group: Group) -> StepTracker | ShortEpochs:
 
 
 def own_files(start: Start, rank: int) -> Start:
-    """Return what the guard of a rank's files is told: its shadow files are its own."""
+    """Return the start message with a separate shadow folder for this rank's files.
+
+    Ranks that write to the same path then do not disturb each other.
+    """
     return replace(start, shadow_dir=str(Path(start.shadow_dir) / f"rank{rank}"))
 
 
 def run(
     listener: StepTracker | ShortEpochs | None, act: Callable[[], object], group: Group
 ) -> Ended:
-    """Run what trains to its end; return how it ended. Nobody listens without seams."""
+    """Run the program to its end and return how it ended.
+
+    Args:
+        listener: The listener of the seams; None when the program runs without seams.
+        act: Runs the program.
+        group: The processes that train together.
+    """
     return _ended(listener, act, group)[0]
 
 
 def run_and_tell(
     listener: StepTracker | ShortEpochs, act: Callable[[], object], group: Group, shared: Path
 ) -> None:
-    """Run what trains to its end and leave a last word; what it raises passes through.
+    """Run the program to its end and write how it ended to a file; its exception is raised again.
 
     Args:
-        listener: Who looks after it.
-        act: What trains.
+        listener: The listener of the seams.
+        act: Runs the program.
         group: The processes that train together.
-        shared: The folder of the rig.
+        shared: The rig's folder.
     """
     ended, error = _ended(listener, act, group)
     with suppress(LinkClosed):
         listener.program_ended(has_failed=error is not None)
+    # before the exception is raised again, because the process ends with it
     tell(ended, shared)
     if error is not None:
         raise error
 
 
 def tell(ended: Ended, shared: Path) -> None:
-    """Leave the last word of a rank that does not talk to the parent."""
+    """Write how a rank ended to the rig's folder, for a rank that does not talk to the parent."""
     part = shared / f"ended-{ended.rank}.part"
-    with suppress(OSError):  # the rig's folder has gone, and with it who wanted to know
+    with suppress(OSError):  # the rig and its folder may be gone already
         part.write_bytes(encode(ended))
         part.rename(shared / f"ended-{ended.rank}")
 
@@ -124,6 +137,7 @@ def tell(ended: Ended, shared: Path) -> None:
 def _ended(
     listener: StepTracker | ShortEpochs | None, act: Callable[[], object], group: Group
 ) -> tuple[Ended, BaseException | None]:
+    """Run the program; return how it ended, and the exception that ended it, if any."""
     exception, trace, exit_code = "", "", 0
     raised: BaseException | None = None
     try:
@@ -135,7 +149,7 @@ def _ended(
         exception = f"SystemExit: {end.code}" if exit_code else ""
     except LinkClosed:
         raise
-    except BaseException as error:  # noqa: BLE001 - whatever ends the program is its answer
+    except BaseException as error:  # noqa: BLE001 - all that ends a program is reported
         raised = error
         exit_code = 1
         exception = "".join(traceback.format_exception_only(error)).strip()
@@ -157,9 +171,9 @@ def _ended(
 
 
 def _wait_as_python_does() -> None:
-    """Wait for the threads and processes that a program leaves to the end of the interpreter.
+    """Wait for non-daemon threads and processes, as the interpreter does when a program ends.
 
-    Many start their training as their last line. Daemons are not waited for, there as here.
+    Many programs start their training thread as their last line.
     """
     own = {threading.main_thread(), threading.current_thread()}
     for thread in set(threading.enumerate()) - own:
@@ -171,31 +185,37 @@ def _wait_as_python_does() -> None:
 
 
 def end_with(starter: int) -> None:
-    """End this process when the one that started it has gone, whatever way."""
+    """Wait until the process that started this one has ended, then end this one too."""
     while os.getppid() == starter:
         sleep(STARTER_POLL_S)
     quit_process(1)
 
 
 def end_with_starter() -> None:
-    """Watch, from a thread, over the process that started this one."""
+    """Start a thread that ends this process when the process that started it has ended."""
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
 
 
 def listen(link: Link, commands: queue.SimpleQueue[ToRig]) -> None:
-    """Read the parent's commands; when the parent has gone, whatever way, the rig goes too."""
+    """Read the parent's commands on a thread; end the process when the connection closes.
+
+    A parent that was killed closes the connection too, so no rig outlives its parent.
+    """
     for message in link.messages():
         commands.put(message)  # type: ignore[arg-type]
     quit_process(1)
 
 
 def quit_process(exit_code: int = 0) -> NoReturn:
-    """End this process and all it started, at once: no code of the program runs any more."""
+    """End this process and all processes below it, at once.
+
+    No more code of the program runs: neither exit handlers nor ``finally`` blocks.
+    """
     try:
         for child in psutil.Process().children(recursive=True):
             with suppress(psutil.NoSuchProcess):
                 child.kill()
         sys.stdout.flush()
         sys.stderr.flush()
-    finally:  # the program may have put anything in the place of sys.stdout
+    finally:  # the program may have replaced sys.stdout by an object that raises
         os._exit(exit_code)

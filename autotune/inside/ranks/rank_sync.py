@@ -1,8 +1,9 @@
-"""RankSync: the ranks of a rig do the same thing before the same step.
+"""RankSync: all ranks of a rig do the same thing before the same step.
 
-All ranks count the borders between their steps. At a border on which they agreed before, each tells
-the first what it did, and the first, which alone talks to the parent, tells all what comes next and
-when they meet again. In between nobody waits for anybody but in the program's own communication.
+All ranks count the ends of their steps. At a step that they agreed on before, each rank reports to
+the first, which alone talks to the parent. The first rank then announces what comes next and after
+how many steps they synchronize again. In between, ranks wait for each other only in the program's
+own communication.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from autotune.program.applied_config import AppliedConfig
 
 @dataclass(frozen=True)
 class Report:
-    """What one rank did since the last meeting.
+    """What one rank did since the last synchronization.
 
     Attributes:
-        samples: It trained on.
-        steps: It made.
-        seconds: It took for them, without the waiting at meetings.
-        wait_s: It waited for its batches in that time.
-        communication_s: Of a step in which collectives were under way; None if not recorded.
-        pids: Of it and its workers.
+        samples: Samples that it trained on.
+        steps: Steps that it made.
+        seconds: Time for these steps, without waiting for the synchronization.
+        wait_s: Time in which it waited for batches.
+        communication_s: Seconds of a step in which a collective ran; None if not recorded.
+        pids: Ids of the process and its workers.
     """
 
     samples: int
@@ -42,10 +43,10 @@ class RankCommand:
     """What all ranks do next.
 
     Attributes:
-        steps: Until they meet again.
-        setting: To switch to, None to leave things as they are.
-        records: Communication is recorded until then.
-        ends: The program ends here.
+        steps: After how many steps they synchronize again.
+        setting: The config to switch to; None leaves the present one.
+        records: Whether to record communication until then.
+        ends: Whether to end the process now.
     """
 
     steps: int = 1
@@ -65,25 +66,30 @@ def _reports() -> TypeAdapter[Report]:
 
 
 class RankSync:
-    """One rank's side of the meetings of its group; a process alone meets nobody."""
+    """One rank's side of the synchronization; in a group of one it does nothing.
+
+    ``LeadRank`` calls ``gather`` and then ``announce``, every ``FollowerRank`` calls ``attend``,
+    all at the end of the same step on the thread that trains. Each exchange has a number, which all
+    ranks count alike and which is part of its names in the store.
+    """
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._number = 0
 
     def gather(self, own: Report) -> list[Report]:
-        """Return the reports of all ranks, as the first of them; waits until all are here."""
+        """Wait for the reports of all ranks and return them, by rank; for the first rank."""
         others = range(1, self._group.world_size)
         return [own, *(self._report_of(rank) for rank in others)]
 
     def announce(self, order: RankCommand) -> None:
-        """Tell all ranks what comes next, as the first of them, and end the meeting."""
+        """Tell all ranks what comes next and so end the synchronization; for the first rank."""
         if self._group.world_size > 1:
             self._group.store.set(self._key("order"), _orders().dump_json(order).decode())
             self._number += 1
 
     def attend(self, report: Report) -> RankCommand:
-        """Tell the first rank what was done, and return what it says."""
+        """Report to the first rank, wait for its command and return it; for the other ranks."""
         self._group.store.set(
             self._key("report", self._group.rank), _reports().dump_json(report).decode()
         )

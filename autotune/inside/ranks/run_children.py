@@ -1,4 +1,8 @@
-"""Processes that a program starts itself under ``autotune run``: the config acts in them too."""
+"""Processes that a program starts under ``autotune run``: the config is applied in them too.
+
+Forked processes begin as copies of one that has the config. Spawned processes and scripts begin
+without it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,10 @@ from autotune.program.applied_config import AppliedConfig
 
 
 class Configured:
-    """What such a process runs in place of the program's own function.
+    """The function that a spawned process runs in place of its own: apply the config, then train.
+
+    ``RunChildren`` makes it on the thread that starts the process. It is pickled to the new
+    process, which calls it on its main thread.
 
     Args:
         act: The program's function.
@@ -27,7 +34,7 @@ class Configured:
         self._setting = setting
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Apply the config, and do what the program wants."""
+        """Apply the config, run the program's function and return what it returns."""
         seams = install(self._setting, is_late=True)
         try:
             return self._act(*args, **kwargs)
@@ -39,14 +46,14 @@ class Configured:
 
 
 class RunChildren:
-    """Applies a config to processes that do not begin as copies of one that has it.
+    """Applies a config to processes that do not begin as copies of a process that has it.
 
-    The seam calls it in the program's own thread, where a process is about to start. Workers of
-    pools are left as they are.
+    ``autotune run`` creates it before the program runs. ``StartedSeam`` calls it on the program's
+    own thread when a process is about to start. Pool workers are left as they are.
 
     Args:
         setting: The config, with what it takes to apply it.
-        command: What runs the program's script again, without its arguments.
+        command: What runs the program's script again, without the script's arguments.
     """
 
     def __init__(self, setting: AppliedConfig, command: Sequence[str]) -> None:
@@ -55,15 +62,22 @@ class RunChildren:
         StartedSeam(self).install()
 
     def process_starts(self, starting: Starting, act: Act) -> Act | None:
-        """Return what runs in a process in place of its target; None leaves it alone."""
+        """Return what a process runs in place of its target.
+
+        None leaves it as it is: a forked process has the config already, and a pool's workers do
+        not train.
+        """
         return None if starting.forks or starting.pools else Configured(act, self._setting)
 
     def process_started(self, starting: Starting, process: BaseProcess, act: Act) -> None:
-        """There is nobody to tell."""
+        """Do nothing: ``autotune run`` measures nothing, so it does not listen to processes."""
 
     def script_starts(self, starting: Starting, args: Sequence[str]) -> Script:  # noqa: ARG002
-        """Return the command of a script that the program starts again as a rank."""
+        """Return the command that starts the script again as a rank, under the config.
+
+        The program's own environment variables for the script stay as they are.
+        """
         return Script((sys.executable, *self._command, *args), {})
 
     def script_started(self, starting: Starting, process: subprocess.Popen[Any]) -> None:
-        """There is nobody to tell."""
+        """Do nothing: ``autotune run`` measures nothing, so it does not listen to scripts."""

@@ -1,6 +1,7 @@
-"""``python -m autotune.inside.ranks.script_rank ARGS``: a script that starts itself, as a rank.
+"""``python -m autotune.inside.ranks.script_rank ARGS`` runs the program's script as a further rank.
 
-What the rank is stands in the environment.
+``Children`` starts it in the place of a script that starts itself again, as Lightning's launcher
+does. The environment variable named by ``PART`` says which rank it is.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ from autotune.rig.wire import Start, decode
 
 
 def main(*args: str) -> None:
-    """Run the program with these arguments, as a rank beside the one that has started it."""
+    """Run the program with these arguments, as a rank next to the process that has started it.
+
+    How the program ended is written to the rig's folder.
+    """
     part = TypeAdapter(Part).validate_json(os.environ.pop(PART))
     start = decode(part.start.encode())
-    assert isinstance(start, Start), "the rig hands on what the parent said"
+    assert isinstance(start, Start), "the rig hands on the parent's first message"
     listener, group = begin(part, None, is_late=False)
     config = run_program.RecordedConfig(start.setting.config if start.setting else {})
     program = replace(start.program, args=args)

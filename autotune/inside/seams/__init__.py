@@ -1,4 +1,9 @@
-"""The seams: the only places where autotune changes PyTorch; each a file, installed and removed."""
+"""The seams: the only places where autotune changes PyTorch in the program's process.
+
+Each seam is one file. It replaces a few attributes of PyTorch, or of Python's own modules, when it
+is installed, and puts them back when it is removed. ``SeamSet`` holds all seams of a process,
+decides which of them are installed, and passes on what one seam sees to the others.
+"""
 
 from __future__ import annotations
 
@@ -45,27 +50,35 @@ from autotune.program.profile import LoaderFacts
 from autotune.rig.wire import Start
 
 logger = logging.getLogger("autotune")
+# After this many steps the seams that only watch the first steps are removed, and module calls are
+# intercepted only for the classes of the roots (the outermost modules) that were called by then.
 STEPS_UNTIL_ROOTS_ARE_KNOWN = 3
 
 
 def _has_device() -> bool:
-    """Tell whether there is anything to copy to."""
+    """Tell whether there is an accelerator to which batches may be copied."""
     return torch.accelerator.is_available()
 
 
 def _unguarded() -> list[Path]:
-    """Where a program may do as it likes."""
+    """Return the folders in which every rank may write: caches and temporary files."""
     return [Path.home() / ".cache", Path(tempfile.gettempdir())]
 
 
 class SeamSet:
     """All seams of one process; ``Steering`` acts through its members.
 
+    The listener that measures the program, or ``steering.install()``, makes one before the program
+    starts and calls ``install()`` on the main thread. Afterwards the program's own calls of PyTorch
+    run the seams, so their callbacks run on the threads on which the program makes these calls.
+
     Args:
-        listener: Who measures; None for a plain run under a config, where iteration and the loss
-            are left alone and counting stops as soon as the model is known.
-        target: The training loader, when it is known.
-        program_knobs: Knobs that the program sets itself.
+        listener: Is told of batches, calls and steps while it measures. None for a plain run under
+            a config: there iteration and the loss are left alone, and counting of steps stops as
+            soon as the model is known.
+        target: The training loader as the search saw it; None while it is not known.
+        program_knobs: Knobs of the loader that the program sets itself, so that its loader may
+            differ from ``target`` in them.
         group: The processes that train together.
     """
 
@@ -133,7 +146,11 @@ class SeamSet:
         self._watches_loop = False
 
     def install(self) -> None:
-        """Install the seams; without a listener, only those that the applied setting needs."""
+        """Install the seams that watch or change the program.
+
+        With a listener nearly all of them are installed, because a later config may need any of
+        them. Without one, the config is final and only the seams that it needs are installed.
+        """
         self._steps = 0
         self.loader.install()
         self.optimizer.install(watches=self._listener is not None)
@@ -146,6 +163,8 @@ class SeamSet:
             or self.distribution.is_needed
         ):
             self.forward.install()
+        # Without a listener too, some seams act only at the first step. A program without a torch
+        # optimizer reaches that moment through this seam alone.
         if self._listener is not None or self._acts_on_first_steps:
             self.by_hand.install()
         if self._backward is not None:
@@ -163,7 +182,7 @@ class SeamSet:
 
     @property
     def _acts_on_first_steps(self) -> bool:
-        """Something waits until the models are known, or until the program trains."""
+        """Whether a seam waits until the models are known, or until the program begins to train."""
         seams = (self.forward, self.checkpoint, self.process)
         return self.loader.misses_target or any(seam.is_needed for seam in seams)
 
@@ -173,12 +192,16 @@ class SeamSet:
         return self._group
 
     def _say(self, sentence: str) -> None:
-        """Tell a user who trains; a search says it with its result."""
+        """Warn a user who trains, once for all ranks; a search reports it with its result."""
         if self._listener is None and self._group.is_first:
             logger.warning("autotune: %s.", sentence)
 
     def watch(self) -> None:
-        """Watch, while the first steps run, what the program uses and takes by itself."""
+        """Watch what the program uses and does in its first, untouched steps.
+
+        Call it before the program starts, in a process that observes the program for its profile.
+        Most of these seams are removed again after ``STEPS_UNTIL_ROOTS_ARE_KNOWN`` steps.
+        """
         self.uses.install()
         self.flags.install()
         self.forward.watch(self.checkpoint.watch, self.carried)
@@ -193,13 +216,13 @@ class SeamSet:
         """Keep a trial from changing the user's files, and from reporting to experiment trackers.
 
         Args:
-            start: Says which fence is around this process.
-            tell: Told what the user should know of the program's files.
+            start: Says which fence surrounds this process, and where shadow files go.
+            tell: Called with each sentence that the user should read about the program's files.
         """
         shadow_dir = Path(start.shadow_dir)
         self._trackers = TrackersSeam(shadow_dir)
         self._trackers.install()
-        if not start.bare:
+        if not start.bare:  # a bare run is not to be changed more than the fence requires
             self.downloads.install()
         if start.fence is FenceKind.OVERLAY:
             self._files = OverlaySeam(start.devices, start.max_scratch_bytes, tell)
@@ -209,11 +232,14 @@ class SeamSet:
         self._files.install()
 
     def silence(self, shadow_dir: Path, open_places: Sequence[Path] = ()) -> None:
-        """Let the first of several ranks alone print and write files.
+        """Let only the first of several ranks print and write the program's files.
+
+        Call it after ``guard_files()``, because the first rank announces its checkpoints by the
+        places to which the guard redirects them.
 
         Args:
-            shadow_dir: Where another rank's files go.
-            open_places: Folders in which every rank writes, besides those for temporary files.
+            shadow_dir: The folder that takes the files of this rank, if it is not the first.
+            open_places: Folders in which every rank may write, besides caches and temporary files.
         """
         if self._group.is_first:
             place_of = self._files.place_of if isinstance(self._files, GuardSeam) else str
@@ -221,14 +247,17 @@ class SeamSet:
             self._telling.install()
         else:
             mute_output()
-            if self._trackers is None:
+            if self._trackers is None:  # a guarded rank has them already
                 self._trackers = TrackersSeam(shadow_dir)
                 self._trackers.install()
             self._files = RankOutputSeam(shadow_dir, [*_unguarded(), *open_places], self._group)
             self._files.install()
 
     def remove(self) -> None:
-        """Put PyTorch back as it was."""
+        """Put PyTorch back as it was, whichever seams are installed.
+
+        Seams that replaced the same attribute are removed in the reverse order of installation.
+        """
         seams = (self.transfer, self.autocast, self.uses, self.flags, self.checkpoint, self.forward)
         files = (self._telling, self._files, self._trackers, self.downloads)
         self._end_loop_watch()
@@ -249,7 +278,14 @@ class SeamSet:
         self.loader.remove()
 
     def _about_to_train(self) -> None:
-        """The program's own set-up is over, its first step comes now."""
+        """Do what has waited for the end of the program's set-up, just before its first step.
+
+        A missing training loader is only warned of in one process, which can train without the
+        options of that loader. Several ranks cannot: they would not share out its data.
+
+        Raises:
+            LookupError: if several ranks train and no loader is the one that was tuned.
+        """
         self.process.settle()
         self.loader.training_begins()
         if self.loader.misses_target and self._group.world_size > 1:
@@ -259,13 +295,19 @@ class SeamSet:
             logger.warning("autotune: %s", self.loader.describe_missing_target())
 
     def install_late(self) -> None:
-        """Install the seams in a program that has imported by name what they replace."""
+        """Install the seams in a program that may have imported torch's functions by name already.
+
+        ``autotune.apply()`` needs it, and so do processes that the program has started for ranks.
+        """
         self._imported.note()
         self.install()
         self._imported.spread()
 
     def _watch_loop(self) -> None:
-        """Watch what the program does by its own hand from the first step to the third."""
+        """Watch the program's own loop between its first step and its third.
+
+        These are the two windows that ``LoopWatchSeam`` compares (``loop_watch.WINDOWS``).
+        """
         if self._steps == 1:
             self.loop_watch.begin()
             self.optimizer.watch(self.loop_watch.before_step, self.loop_watch.after_step)
@@ -292,6 +334,7 @@ class SeamSet:
         self._count_step()
         if self._listener is not None:
             self._listener.optimizer_stepped(optimizer)
+        # Without a listener nobody needs the steps any more, and each hook costs time in each step.
         elif self._steps >= STEPS_UNTIL_ROOTS_ARE_KNOWN and not self.distribution.is_settling:
             self.optimizer.stop_listening()
 

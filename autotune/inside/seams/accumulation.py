@@ -1,18 +1,19 @@
 """The seam of gradient accumulation: k micro-batches of the program's loop become one step.
 
-In the program's loop every micro-batch runs as a whole step would. Until the group's last one,
-``step`` of optimizers, schedulers and gradient scalers, clipping, and averages of weights
-(``AveragedModel``) are held back, and ``zero_grad`` does nothing while gradients are being
-gathered. Each backward pass is weighed by its share of the group's samples, so that the sum is the
-gradient of the mean over the whole group, also in an epoch's last, smaller one.
+A group is the k micro-batches of one step. The program's loop runs as written for each of them, but
+until the last one of a group ``step`` of optimizers, schedulers and gradient scalers, gradient
+clipping and weight averages (``AveragedModel``) do nothing, and ``zero_grad`` does nothing while
+gradients accumulate. Each backward pass is weighted by the micro-batch's share of the group's
+samples. So the accumulated gradient is that of the mean loss over the group, also in the last,
+smaller group of an epoch. If the loss is known to sum over samples, nothing is weighted.
 
-Covered besides: ``zero_grad`` between backward and step, or no step at all, by which a program
-leaves out a batch whose loss is not finite, leaves out its group; a loop that is left within a
-group drops what was gathered; data without a length is grouped across epochs.
+Covered: a program that leaves out a batch whose loss is not finite, either by ``zero_grad`` between
+backward and step or by making no step (the whole group is left out); a loop that is left in the
+middle of a group (the gradients of that group are dropped); data without a length (groups then
+continue across epochs).
 
-Where the loss is known to sum over samples, nothing is weighed. Not covered: gradients that the
-program clears or clips by its own code, and statistics over a batch, as BatchNorm has: they are
-those of micro-batches.
+Not covered: gradients that the program clears or clips with its own code; batch statistics such as
+BatchNorm's, which remain those of micro-batches.
 """
 
 from __future__ import annotations
@@ -34,10 +35,14 @@ from autotune.inside.seams.base import Patches, Seam, outermost
 
 
 class AccumulationSeam(Seam):
-    """Groups micro-batches of the training loader.
+    """Groups micro-batches of the training loader, and holds back steps within a group.
+
+    The loader seam reports each micro-batch with ``begin()`` and the end of an iteration with
+    ``end()``; the optimizer seam passes each new optimizer to ``hook()``. The replaced functions
+    run where the program calls them, on its training thread.
 
     Attributes:
-        sums: The loss sums over samples: so do gradients, without shares.
+        sums: The loss sums over samples. Gradients then add up without being weighted.
     """
 
     def __init__(self) -> None:
@@ -50,7 +55,7 @@ class AccumulationSeam(Seam):
 
     @property
     def steps(self) -> int:
-        """Micro-batches in a group; 1 leaves everything as it is."""
+        """Number of micro-batches in a group; 1 turns accumulation off."""
         return self._groups.steps
 
     @steps.setter
@@ -59,25 +64,46 @@ class AccumulationSeam(Seam):
 
     @property
     def holds(self) -> bool:
-        """The present micro-batch makes no step: it is not the last of its group."""
+        """Whether steps of the present micro-batch are held back.
+
+        They are unless it is the last one of a group that was not left out. Reading this while
+        gradients are enabled counts as the beginning of training on that micro-batch.
+        """
         if self.steps == 1:
             return False
+        # A program may also read the training data to evaluate; such batches belong to no group.
         if torch.is_grad_enabled():
             self._groups.take()
         return not self._groups.is_last or self._groups.is_left_out
 
     def begin(self, number: int, epoch: EpochShape, iteration: object = None) -> None:
-        """A training loader hands out a micro-batch, the *number*-th of its epoch, from 1."""
+        """Note that a training loader hands out a micro-batch.
+
+        Args:
+            number: Its position in the epoch, from 1.
+            epoch: How many batches of which sizes the epoch has.
+            iteration: Identifies the pass over the loader that hands it out.
+        """
         self._groups.hand_out(number, epoch, iteration)
 
     def end(self, iteration: object) -> None:
-        """The program asks an iteration of a training loader for nothing more."""
+        """Note that the program has finished or left a pass over a training loader.
+
+        If that happens within a group, and the group does not continue in the next epoch, the
+        gradients that it has accumulated are dropped.
+        """
         self._groups.end(iteration)
 
     def clears(self, target: Optimizer | nn.Module, *, to_none: bool) -> bool:
         """Tell whether the program's ``zero_grad()`` is to be carried out.
 
-        Between a backward pass and a step it throws gradients away, which may hold NaN.
+        Between a backward pass and its step, ``zero_grad()`` discards gradients that may hold NaN.
+        It is then carried out, and the group is left out. Otherwise it is carried out only while
+        no gradients accumulate.
+
+        Args:
+            target: The optimizer or the module whose method was called.
+            to_none: What the program passes as ``set_to_none``; dropped groups are cleared alike.
         """
         self._clears_to_none = to_none
         if self.steps == 1:
@@ -90,9 +116,13 @@ class AccumulationSeam(Seam):
         return self._groups.is_left_out or not self._groups.gathers
 
     def install(self) -> None:
-        """Begin to act; optimizers are hooked when ``hook()`` learns of them."""
+        """Replace backward, clipping, scaler and averaging functions.
+
+        The steps of optimizers are replaced one class at a time, when ``hook()`` is told of the
+        first optimizer of that class.
+        """
         self._weigh_backward()
-        for owner in (utils, clip_grad):  # programs take them from either
+        for owner in (utils, clip_grad):  # programs import them from either module
             self._hold(owner, "clip_grad_value_")
             self._hold_clipping_by_norm(owner)
         self._hold(utils, "clip_grads_with_norm_")
@@ -102,7 +132,11 @@ class AccumulationSeam(Seam):
         self._hold_scaled_steps()
 
     def hook(self, optimizer: Optimizer) -> None:
-        """Hold back the steps of an optimizer's class; a scheduler wraps them only later."""
+        """Hold back the steps of an optimizer's class within groups.
+
+        The optimizer seam calls it when an optimizer is built, which is before a scheduler can wrap
+        the optimizer's ``step``.
+        """
         self._optimizers.add(optimizer)
         cls = type(optimizer)
         if cls in self._hooked:
@@ -121,12 +155,16 @@ class AccumulationSeam(Seam):
             closure = kwargs.get("closure", args[0] if args else None)
             result = None
             if closure is not None:
-                with torch.enable_grad():  # the program computes loss and gradients in there
+                # The program computes its loss and gradients in the closure, so it must run even
+                # if the step is held back.
+                with torch.enable_grad():
                     result = closure()
             seam._groups.stepped(target, is_real=False)
             return result
 
-        vars(step)["hooked"] = True  # torch's own hooks run inside ours
+        # torch wraps the ``step`` of each class that lacks this mark with its own step hooks. They
+        # are in the original already; around ours they would also run for steps that are held back.
+        vars(step)["hooked"] = True
         self._patches.replace(cls, "step", step)
 
     def remove(self) -> None:
@@ -135,7 +173,11 @@ class AccumulationSeam(Seam):
         self._hooked.clear()
 
     def _holds_step(self, optimizer: Optimizer) -> bool:
-        """Tell whether this step waits; a second one for a micro-batch is made of other data."""
+        """Tell whether this step of an optimizer is held back.
+
+        A second step for the same micro-batch shows that the program now trains on other data,
+        which does not come from the loader: steps are made at once until the next micro-batch.
+        """
         is_held = self.holds
         if is_held and self._groups.steps_again(optimizer):
             self._groups.release()
@@ -143,7 +185,10 @@ class AccumulationSeam(Seam):
         return is_held
 
     def _trains(self, target: Optimizer | nn.Module) -> bool:
-        """Tell whether a step is to be made of the gradients that *target* clears."""
+        """Tell whether *target* clears gradients that some optimizer will step with.
+
+        A module may hold none of the trained parameters.
+        """
         if isinstance(target, Optimizer):
             return True
         cleared = {id(p) for p in target.parameters()}
@@ -153,7 +198,7 @@ class AccumulationSeam(Seam):
         return [p for o in self._optimizers for group in o.param_groups for p in group["params"]]
 
     def _drop(self) -> None:
-        """Clear gradients as the program does."""
+        """Clear the gradients of a group, to None or to zeros as the program clears its own."""
         for parameter in self._trained():
             if parameter.grad is None:
                 continue
@@ -186,7 +231,11 @@ class AccumulationSeam(Seam):
         self._patches.replace(owner, name, call)
 
     def _hold_scaled_steps(self) -> None:
-        """One that a scaler leaves out, for gradients that are not finite, ends its group too."""
+        """Hold back ``GradScaler.step`` within groups.
+
+        A scaler skips the optimizer's step if gradients are not finite. The group still ends then,
+        so it is the scaler's call that is counted here.
+        """
         original = GradScaler.step
         seam = self
 
@@ -201,7 +250,11 @@ class AccumulationSeam(Seam):
         self._patches.replace(GradScaler, "step", step)
 
     def _hold_clipping_by_norm(self, owner: Any) -> None:
-        """While steps are held back nothing is clipped, and the norm is still told."""
+        """Clip nothing while steps are held back, but still return the norm.
+
+        Programs use the returned norm, for example to log it. An infinite limit gives it to them
+        without changing gradients.
+        """
         original = owner.clip_grad_norm_
         seam = self
 
@@ -213,7 +266,11 @@ class AccumulationSeam(Seam):
 
 
 def _weighed(tensors: Any, grads: Any, share: float) -> Any:
-    """The gradients with which a backward pass begins, times its share."""
+    """Return the ``grad_tensors`` of a backward pass, multiplied by its share.
+
+    ``tensors`` and ``grads`` are the first arguments of ``torch.autograd.backward``. A missing
+    gradient stands for ones, so it becomes a tensor filled with the share.
+    """
     if isinstance(tensors, torch.Tensor):
         tensors = (tensors,)
     if grads is None or isinstance(grads, torch.Tensor):

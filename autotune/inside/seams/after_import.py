@@ -1,4 +1,8 @@
-"""Acting on a module once the program has imported it: importing it ourselves takes seconds."""
+"""A finder that acts on a module as soon as the program has imported it.
+
+Some seams patch libraries such as torchvision or MLflow, which the program may or may not import.
+Importing them just in case would add seconds to the start of each trial.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +16,23 @@ from typing import Any
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Calls back once a module has been imported, before whoever imports it goes on."""
+    """Calls back as soon as a module has been imported, before the importing code continues.
+
+    The seams that patch optional libraries make one, and so does a process that only watches
+    whether it trains. It stands first in ``sys.meta_path`` while it waits. Python calls it, and it
+    calls back, on the thread that imports the module.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[Callable[[ModuleType], None]]] = {}
         self._busy: set[str] = set()
 
     def wait_for(self, name: str, then: Callable[[ModuleType], None]) -> None:
-        """Call *then* with a module when it is imported; at once, where it has been.
+        """Call a function with a module once it is imported; at once if it already is.
 
         Args:
-            name: The module.
-            then: Gets it.
+            name: Full name of the module.
+            then: Called with the module, after its code has run.
         """
         module = sys.modules.get(name)
         if module is not None:
@@ -34,7 +43,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
             sys.meta_path.insert(0, self)
 
     def remove(self) -> None:
-        """Wait no longer."""
+        """Stop waiting: modules that are imported later are left alone."""
         self._waiting.clear()
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
 
@@ -44,11 +53,14 @@ class AfterImport(importlib.abc.MetaPathFinder):
         path: Any = None,  # noqa: ARG002
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """Wrap the loader of a module that is waited for; leave all others to the next finder."""
+        """Return the spec of a module that is waited for, with a loader that calls back.
+
+        For all other modules it returns None, which leaves them to the next finder.
+        """
         callbacks = self._waiting.get(fullname)
         if callbacks is None or fullname in self._busy:
             return None
-        self._busy.add(fullname)
+        self._busy.add(fullname)  # importlib's find_spec below asks this finder again
         try:
             spec = find_spec(fullname)
         finally:

@@ -1,4 +1,8 @@
-"""The seam at ``torch.autocast``: the program's own mixed precision is seen, and steered."""
+"""The seam at ``torch.autocast``: it sees the program's own mixed precision, and can change it.
+
+It exists because a program that enters autocast itself has already chosen where it computes in a
+lower precision. autotune then changes the dtype of these regions instead of adding its own.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +17,22 @@ OWN, OURS = "_autotune_own", "_autotune_ours"
 
 
 def autocast(device: str, dtype: torch.dtype) -> torch.autocast:
-    """Return an autocast region of ours, which is not taken for the program's."""
+    """Return an autocast region marked as autotune's, so that the seam does not act on it."""
     context = torch.autocast(device, dtype=dtype)
     vars(context)[OURS] = True
     return context
 
 
 class AutocastSeam(Seam):
-    """Watches the program enter autocast, and lets it compute in another precision there.
+    """Watches the program enter autocast, and can change the precision of these regions.
+
+    ``Steering`` calls ``steer()`` on the main thread between two steps. The replaced methods run on
+    whichever thread enters a region. The observer reads the attributes for the profile.
 
     Attributes:
-        own_dtype: What the program itself asks for, None as long as it enters no autocast.
-        has_own_scaler: It scales its losses by a GradScaler that is enabled.
+        own_dtype: The dtype of the program's autocast, such as ``bfloat16``; None as long as the
+            program has entered no enabled region.
+        has_own_scaler: The program scales its losses with an enabled ``GradScaler``.
     """
 
     def __init__(self) -> None:
@@ -35,16 +43,16 @@ class AutocastSeam(Seam):
         self._patches = Patches()
 
     def steer(self, dtype: torch.dtype | None) -> None:
-        """Have the program's own autocast regions compute in *dtype*; None leaves them in fp32."""
+        """Have the program's own autocast regions compute in *dtype*; None disables autocast."""
         self._steered, self._dtype = True, dtype
 
     @property
     def is_needed(self) -> bool:
-        """The program's own regions are steered."""
+        """Whether the precision of the program's own regions is changed."""
         return self._steered
 
     def install(self) -> None:
-        """Begin to watch, and to steer."""
+        """Begin to watch autocast and ``GradScaler``, and to apply the chosen precision."""
         self._follow_autocast()
         original_scale = GradScaler.scale
         seam = self
@@ -60,6 +68,8 @@ class AutocastSeam(Seam):
         seam = self
 
         def enter(context: torch.autocast) -> Any:
+            # A program may enter one context object many times, so the object keeps what it was
+            # built with; leaving a region restores that.
             own = vars(context).setdefault(OWN, (context._enabled, context.fast_dtype))  # noqa: SLF001
             if own[0] and OURS not in vars(context):
                 seam.own_dtype = str(own[1]).removeprefix("torch.")

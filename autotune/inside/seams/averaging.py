@@ -1,11 +1,17 @@
 """The seam that averages gradients of single parameters over the ranks, after each backward pass.
 
-It serves the first step, in which it is not known yet which parameters get gradients, and whatever
-no called model owns: parameters outside of modules, models and parameter groups that come later,
-frozen parts that are trained at last, models that several backward passes reach after one call:
-DDP averages the first of these alone. All ranks go through the same list in the same order; a
-gradient that only some of them have counts as zero on the others. What is averaged twice stays as
-it is.
+It is used where the strategy (such as DDP) does not average:
+
+- in the first step, when it is not yet known which parameters get gradients;
+- for parameters that no called model owns: those outside of modules, and those of models and
+  parameter groups that are added later;
+- for models with parts that are frozen at first and trained later;
+- for models that several backward passes reach after one call, because DDP averages only in the
+  first of these passes.
+
+All ranks go through the same list in the same order, because each collective call must meet its
+counterparts. A gradient that only some ranks have counts as zero on the others. Averaging a
+gradient a second time does not change it.
 """
 
 from __future__ import annotations
@@ -23,13 +29,18 @@ from autotune.inside.seams.base import Patches, Seam, outermost
 
 
 class Reached:
-    """How often backward passes reach a model's parameters.
+    """Counts how many backward passes reach the parameters of one model.
+
+    The averaging seam makes one for each model that it watches, and calls it around each outermost
+    backward pass, on the thread that runs the pass. The distribution seam resets ``passes`` when
+    the model is called.
 
     Attributes:
-        parameters: Those that are watched.
-        passes: Since the model was last called.
-        several: More than one pass has reached them after one call.
-        is_left: Another averages their gradients.
+        parameters: The parameters that are watched.
+        passes: Number of passes that reached them since the model was last called.
+        several: More than one pass has ever reached them after one call.
+        is_left: The strategy averages their gradients; this seam acts only on further passes after
+            one call.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -40,35 +51,43 @@ class Reached:
         self._before: list[tuple[int, int]] = []
 
     def note(self) -> None:
-        """A backward pass comes."""
+        """Note the gradients before a backward pass."""
         self._before = self._gradients()
 
     def compare(self) -> None:
-        """A backward pass is over; which models it reaches is the same on all ranks."""
+        """Count the backward pass that has just ended, if it changed a gradient.
+
+        Which models a pass reaches is the same on all ranks, so all of them count alike.
+        """
         self.passes += self._gradients() != self._before
         self.several = self.several or self.passes > 1
 
     def _gradients(self) -> list[tuple[int, int]]:
+        # Version counters show a change without reading values, which would sync the device.
         return [(id(p.grad), p.grad._version) for p in self.parameters if p.grad is not None]  # noqa: SLF001
 
 
 class AveragingSeam(Seam):
-    """Averages what it was told of, until it is told that another takes over.
+    """Averages the gradients of parameters that it was given, until the strategy takes over.
+
+    The distribution seam owns it and decides which parameters are averaged here. Averaging takes
+    place at the end of each outermost backward pass, on the thread that called it; micro-batches
+    whose step is held back are not averaged.
 
     Args:
         group: The processes that train together.
-        accumulation: Tells which batches make no step.
+        accumulation: Tells which micro-batches make no step.
     """
 
     def __init__(self, group: Group, accumulation: AccumulationSeam) -> None:
         self._group = group
         self._accumulation = accumulation
-        self._alone: list[nn.Parameter] = []  # held: ranks must not lose one at different times
+        self._alone: list[nn.Parameter] = []  # strong references: all ranks must keep the same
         self._models: list[Reached] = []
         self._patches = Patches()
 
     def install(self) -> None:
-        """Begin to average."""
+        """Begin to average after each outermost ``torch.autograd.backward``."""
         original = torch.autograd.backward
         seam = self
 
@@ -88,13 +107,21 @@ class AveragingSeam(Seam):
         self._patches.replace(torch.autograd, "backward", outermost(backward, original))
 
     def remove(self) -> None:
-        """Put PyTorch back as it was."""
+        """Put PyTorch back as it was, and forget all parameters."""
         self._patches.undo()
         self._alone.clear()
         self._models.clear()
 
     def add(self, parameters: Iterable[nn.Parameter], owned: Iterable[nn.Parameter]) -> None:
-        """Average these as well; those that no called model owns take the first rank's values."""
+        """Average also these parameters, as far as no called model owns them.
+
+        Those that are new here get the first rank's values. Parameters that a strategy has
+        sharded are left to it.
+
+        Args:
+            parameters: All that optimizers train.
+            owned: The parameters of called models.
+        """
         known = {id(p) for p in (*self._alone, *owned)}
         for parameter in parameters:
             if not is_sharded(parameter) and id(parameter) not in known:
@@ -102,23 +129,29 @@ class AveragingSeam(Seam):
                 self._alone.append(parameter)
 
     def drop(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Forget these: others come in their place."""
+        """Stop averaging these parameters, which a strategy is about to replace."""
         self._alone = _without(self._alone, parameters)
 
     def watch(self, parameters: Sequence[nn.Parameter]) -> Reached:
-        """Average those of a model from here on; they are equal on all ranks already."""
+        """Average the parameters of a model from here on, and count its backward passes.
+
+        The ranks must already have equal values of them.
+        """
         model = Reached(parameters)
         self._models.append(model)
         self.hold(model)
         return model
 
     def hold(self, model: Reached) -> None:
-        """Average those of a model again, one by one."""
+        """Average the gradients of a model here again, one by one."""
         model.is_left = False
         self._alone = [*_without(self._alone, model.parameters), *model.parameters]
 
     def release(self, model: Reached) -> None:
-        """Leave those of a model to another."""
+        """Leave the gradients of a model to the strategy.
+
+        Second and later backward passes after one call are still averaged here.
+        """
         model.is_left = True
         self._alone = _without(self._alone, model.parameters)
 
@@ -127,6 +160,7 @@ class AveragingSeam(Seam):
         if not trained:
             return
         device = trained[0].device
+        # A rank without a gradient must take part as well, else the others wait for it.
         has = torch.tensor([p.grad is not None for p in trained], dtype=torch.uint8, device=device)
         distributed.all_reduce(has, distributed.ReduceOp.MAX)
         for parameter, is_there in zip(trained, has.tolist(), strict=True):
@@ -139,7 +173,7 @@ class AveragingSeam(Seam):
 
 
 def send_out(tensor: torch.Tensor) -> None:
-    """Give all ranks the first one's values."""
+    """Overwrite a tensor on all ranks with the first rank's values."""
     tensor = tensor.detach()
     distributed.broadcast(tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor, 0)
 

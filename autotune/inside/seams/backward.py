@@ -1,4 +1,7 @@
-"""The seam at ``Tensor.backward``: the loss is seen where the program computes gradients."""
+"""The seam at ``Tensor.backward``: it sees the loss where the program computes gradients.
+
+The listener keeps the last loss, to notice one that is not finite.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,18 @@ from autotune.inside.seams.base import Patches, Seam
 
 
 class BackwardSeam(Seam):
-    """Tells the listener each tensor on which the program calls ``backward()``."""
+    """Tells the listener each tensor on which the program calls ``backward()``.
+
+    ``SeamSet`` makes it only where a listener measures. The listener is called before the backward
+    pass, on the thread of the program that starts it.
+    """
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._patches = Patches()
 
     def install(self) -> None:
-        """Begin to listen."""
+        """Begin to tell the listener."""
         original = torch.Tensor.backward
         listener = self._listener
 

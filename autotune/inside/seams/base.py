@@ -1,4 +1,7 @@
-"""Patches: attributes replaced on PyTorch's classes, put back in reverse order."""
+"""The base of the seams: ``Patches`` replaces attributes and puts them back, ``Seam`` owns one.
+
+Attributes are put back in reverse order, so an owner that was patched twice ends as it was.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,17 @@ _ABSENT = object()
 
 
 def outermost(act: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a backward pass that acts in its outermost call; calls within that one are plain.
+    """Return a ``torch.autograd.backward`` that acts only in the outermost of nested calls.
 
-    A backward pass runs others within itself where activations are computed again by torch's
-    reentrant checkpoint, maybe on a thread of its own. Tensors that a program hands over by an
-    iterator come as a tuple, which may be read more than once.
+    torch's reentrant checkpoint runs backward passes within a backward pass. To a seam they are
+    all one pass, so the inner calls go to PyTorch directly.
+
+    Args:
+        act: Called for an outermost pass. Tensors that the program passes as an iterator reach it
+            as a tuple, so that it can read them more than once.
+        plain: PyTorch's function, called for the inner passes.
     """
-    is_within = False
+    is_within = False  # for all threads: autograd may run the inner pass on one of its threads
 
     def call(*args: Any, **kwargs: Any) -> Any:
         nonlocal is_within
@@ -37,22 +44,27 @@ def outermost(act: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..
 
 
 class StandIn(partial[Any]):
-    """What stands in the place of a function written in C, and behaves as one.
+    """A replacement for a function that is written in C, which behaves as such a function does.
 
-    As an attribute of a class it takes no ``self``; pickled, it is a name, which leads to whatever
-    stands there in the process that reads it. A call costs what that of a partial costs.
+    A program may store a function such as ``os.stat`` as a class attribute, or pickle it. As a
+    class attribute, a built-in function is not bound to ``self``, and neither is this. Pickled, it
+    is stored by its name, and a process that loads it gets whatever has that name there. A call
+    costs the same as one of ``functools.partial``.
+
+    Attributes:
+        path: Where the function is found, as in ``os:rename``.
     """
 
     path: str
 
     @classmethod
     def of(cls, replacement: Callable[..., Any], original: Any, path: str) -> Self:
-        """Return what stands in for a function.
+        """Return a replacement with the name and the docstring of the original.
 
         Args:
-            replacement: What is called.
-            original: What it looks like.
-            path: Where it is found, as in ``os:rename``.
+            replacement: The function that is called.
+            original: The function that it replaces.
+            path: Where the original is found, as in ``os:rename``.
         """
         stand_in = cls(replacement)
         update_wrapper(stand_in, original)
@@ -60,7 +72,7 @@ class StandIn(partial[Any]):
         return stand_in
 
     def __get__(self, instance: object, owner: type | None = None) -> Self:
-        """Bind to nothing; from Python 3.14 on, partials do."""
+        """Return this object unbound; from Python 3.14 on, a partial would bind like a method."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -68,7 +80,11 @@ class StandIn(partial[Any]):
 
 
 class Patches:
-    """A stack of replaced attributes."""
+    """A stack of replaced attributes, which ``undo()`` puts back.
+
+    Each seam has one, and uses it when it is installed, when it replaces more, and when it is
+    removed, on the thread that does so.
+    """
 
     def __init__(self) -> None:
         self._undo: list[tuple[Any, str, Any]] = []
@@ -76,14 +92,23 @@ class Patches:
         self._stand_ins: dict[Callable[..., Any], StandIn] = {}
 
     def replace(self, owner: Any, name: str, replacement: Any) -> None:
-        """Replace an attribute; what an owner only inherits is deleted again at the end.
+        """Replace an attribute of a class or a module until ``undo()``.
 
-        ``os`` lists the functions that take ``dir_fd`` and the like, and shutil looks there.
+        An attribute that the owner only inherits is deleted again by ``undo()``. A function written
+        in C is replaced by a ``StandIn``.
+
+        Args:
+            owner: The class or the module.
+            name: Name of the attribute.
+            replacement: Its new value.
         """
         original = vars(owner).get(name, _ABSENT)
+        # A Python function would be bound as a method where a class holds it, and pickled as ours.
         if isinstance(owner, ModuleType) and isinstance(original, (BuiltinFunctionType, StandIn)):
             replacement = self._stand_in(replacement, original, f"{owner.__name__}:{name}")
         self._undo.append((owner, name, original))
+        # ``os`` lists which of its functions take dir_fd and the like. shutil looks its functions
+        # up there, and would take a replacement that is not listed for one without that support.
         if owner is os:
             for listing in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
                 if original in listing:
@@ -92,7 +117,10 @@ class Patches:
         setattr(owner, name, replacement)
 
     def _stand_in(self, replacement: Any, original: Any, path: str) -> StandIn:
-        """Return one and the same for what is replaced in several places, as open is."""
+        """Return the stand-in of a replacement, the same one each time.
+
+        ``open`` is replaced in ``builtins`` and in ``io``, and ``open is io.open`` must stay true.
+        """
         if isinstance(replacement, StandIn):
             return replacement
         if replacement not in self._stand_ins:
@@ -100,7 +128,10 @@ class Patches:
         return self._stand_ins[replacement]
 
     def replaced(self) -> dict[Any, Any]:
-        """Return what stands now in the place of what, for functions that owners had themselves."""
+        """Return the present replacement of each replaced function, by the original function.
+
+        Attributes that an owner only inherited are not in it.
+        """
         return {
             original: getattr(owner, name)
             for owner, name, original in self._undo
@@ -121,11 +152,12 @@ class Patches:
 
 
 class Seam:
-    """A place in PyTorch where autotune acts; the base of all seams.
+    """A place where autotune replaces attributes of PyTorch or Python; the base of such seams.
 
-    ``SeamSet`` makes each seam before the program starts, installs it where it is needed, and
-    removes it when the program has ended or nothing needs it any more. A seam that keeps more than
-    replaced attributes overrides ``remove()``.
+    ``SeamSet`` makes the seams before the program starts, installs those that are needed, and
+    removes a seam when nothing needs it any more; others stay until the process ends. A seam that
+    has changed more than attributes overrides ``remove()``. Those that only register hooks with
+    PyTorch, such as ``GradientsSeam``, need not have this base.
     """
 
     _patches: Patches

@@ -1,15 +1,18 @@
-"""The seam of programs without an optimizer of torch's: a step is seen by its backward passes.
+"""The seam of programs that train without a torch optimizer: it infers steps from backward passes.
 
-Such a program computes gradients, by ``backward()`` or ``torch.autograd.grad``, and writes its
-weights itself, or has an object do it that is no torch Optimizer. A step has ended where weights
-have other values than after the last pass. Values are compared, and only in the first steps:
-``p.data.add_()`` moves no version counter, and later on as many passes make a step as made the
-third. In programs that own an optimizer only the weights of models are compared, when it has not
-stepped after some passes, and not while it steps: what accumulates gradients or moves weights to
-and fro before its first step, an attack that changes its inputs or a closure of LBFGS is no step.
+Such a program computes gradients, by ``backward()`` or ``torch.autograd.grad``, and then writes its
+weights itself, or leaves that to an object that is not a torch ``Optimizer``. A step has ended when
+weights have other values than after the last backward pass. The seam compares values, because
+``p.data.add_()`` does not change the version counter. It does so only in the first three steps;
+later a step is assumed after each time the same number of passes as the third step took.
 
-Not covered: weights that are replaced by new tensors instead of being written, as ``torch.func``
-has it: ``unseen()`` tells of them.
+A program may also own a torch optimizer without using it. Then the weights of its models are
+compared only after ``IDLE_PASSES`` passes without a step, and never while the optimizer steps. So
+gradient accumulation, adversarial attacks that change their inputs, and LBFGS closures are not
+taken for steps.
+
+Not covered: weights that are replaced by new tensors instead of being written in place, as programs
+on ``torch.func`` do. ``unseen()`` describes these.
 """
 
 from __future__ import annotations
@@ -25,12 +28,15 @@ from torch.optim import Optimizer
 from autotune.inside.code.frames import Place, own_place
 from autotune.inside.seams.base import Patches, Seam, outermost
 
-STEPS_COMPARED = 3
-MAX_WEIGHTS = 16  # are looked at, spread over the model
-MAX_VALUES = 8  # of each, where its gradient is largest: there a step changes it most
-IDLE_PASSES = 16  # from then on an optimizer that has made no step is taken for an idle one
-MAX_NODES = 10_000  # of a loss's graph are searched for weights outside of modules
+STEPS_COMPARED = 3  # by values; the last one tells how many passes a step takes
+MAX_WEIGHTS = 16  # that are compared, spread over the model
+MAX_VALUES = 8  # compared per weight, where its gradient is largest: a step changes it most there
+# Backward passes without a step after which an optimizer counts as unused. Programs that accumulate
+# gradients make many passes before their optimizer steps.
+IDLE_PASSES = 16
+MAX_NODES = 10_000  # of a loss's graph that are searched for weights outside of modules
 TRANSFORMS = ("grad", "grad_and_value", "vjp")
+# rig/failures.py recognises this sentence by its first words (UNSEEN)
 MEND = (
     "a step is seen where a torch.optim optimizer steps, or where weights are changed in place "
     "after their gradients were computed"
@@ -38,17 +44,22 @@ MEND = (
 
 
 class ByHandSeam(Seam):
-    """Tells of steps that no torch Optimizer makes.
+    """Reports steps that no torch ``Optimizer`` makes.
+
+    Backward passes run through it on the thread that makes them. The listener calls ``look()``
+    whenever the program asks for a batch or calls a model, because a step that went before has
+    ended by then. ``SeamSet`` calls ``rest()`` at the first step of an optimizer.
 
     Args:
-        optimizers: Gives the living optimizers.
-        models: Gives the outermost modules that were called.
-        stepped: Told of each step.
-        is_stepping: Tells whether an optimizer is about to make a step, or makes one.
+        optimizers: Returns the living optimizers.
+        models: Returns the outermost modules that were called.
+        stepped: Called after each step, on the training thread.
+        is_stepping: Returns whether an optimizer is within its step.
 
     Attributes:
-        place: Where the program computed gradients last, in the first steps.
-        device: Type of the device on which the weights lie.
+        place: The line of the program that last computed gradients, in the first steps; None before
+            any.
+        device: Type of the device on which the weights lie, ``cpu`` before the first step.
     """
 
     def __init__(
@@ -76,7 +87,7 @@ class ByHandSeam(Seam):
         self.device = "cpu"
 
     def install(self) -> None:
-        """Begin to watch backward passes."""
+        """Begin to watch ``backward()`` and ``torch.autograd.grad``."""
         backward, grad = torch.autograd.backward, torch.autograd.grad
         seam = self
 
@@ -85,7 +96,7 @@ class ByHandSeam(Seam):
             seam._pass(backward, (tensors, *args), kwargs, tensors if inputs is None else inputs)
 
         def after_grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling():
+            if torch.compiler.is_compiling():  # what follows must not be traced into the code
                 return grad(outputs, inputs, *args, **kwargs)
             return seam._pass(grad, (outputs, inputs, *args), kwargs, inputs)
 
@@ -94,14 +105,19 @@ class ByHandSeam(Seam):
         self._patches.replace(torch.autograd, "grad", after_grad)
 
     def note_transforms(self) -> None:
-        """Note also, until the first step, whether gradients are taken by torch.func."""
+        """Note also whether the program computes gradients by ``torch.func``.
+
+        This ends at the first step. ``unseen()`` names the call if no step follows.
+        """
         for name in TRANSFORMS:
             self._note(name, getattr(torch.func, name))
 
     def look(self) -> None:
-        """Tell of a step, if one has ended: the program comes back to its loader or its model.
+        """Report a step if one has ended.
 
-        Another thread than the one that trains comes back to nothing.
+        The listener calls it where the program returns to its loader or its model. Calls on another
+        thread than that of the last backward pass are ignored, such as those of a thread that only
+        loads batches.
         """
         if self._rests or not self._passes or get_ident() != self._thread or self._is_stepping():
             return
@@ -112,21 +128,28 @@ class ByHandSeam(Seam):
             self._stepped()
 
     def rest(self) -> None:
-        """An optimizer steps: passes mean nothing any more."""
+        """Stop counting backward passes, because an optimizer makes the steps.
+
+        Cannot be undone. The patches go too, unless another seam has wrapped them since.
+        """
         self._rests = True
         self._watched.clear()
         self._lead.clear()
         self._noting.undo()
-        if torch.autograd.backward is self._backward:  # nobody leans on it: it costs no longer
+        if torch.autograd.backward is self._backward:  # else a later wrapper still calls it
             self._patches.undo()
 
     def remove(self) -> None:
-        """Put PyTorch back as it was."""
+        """Put PyTorch back as it was, ``torch.func`` included."""
         self._noting.undo()
         self._patches.undo()
 
     def unseen(self) -> str:
-        """Return what was seen of training in a program that has made no step, empty for none."""
+        """Return what was seen of training in a program that has made no step.
+
+        It is a clause for the message to the user, and says what autotune can see as a step. Empty
+        if a step was made, or if the program computed no gradients.
+        """
         if self._steps or self._rests:
             return ""
         if self._transform:
@@ -157,7 +180,7 @@ class ByHandSeam(Seam):
         self._noting.replace(torch.func, name, transform)
 
     def _passed(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Count a pass; in the first steps keep values of the weights that it reached."""
+        """Count a backward pass; in the first steps also keep values of weights that it reached."""
         self._thread = get_ident()
         self._passes += 1
         self._all_passes += 1
@@ -175,7 +198,11 @@ class ByHandSeam(Seam):
                 self._watched.append(_Watched(leaf))
 
     def _weights(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Parameters of the models that have gradients; leaves that a loss depends on otherwise."""
+        """Return the weights whose values are to be compared.
+
+        These are the models' parameters that have gradients or that the pass reached. Without any,
+        they are the leaves that the loss depends on, unless the program owns an optimizer.
+        """
         leaves = list(_leaves(tensors))
         reached = {id(leaf) for leaf in leaves}
         own = [p for model in self._models() for p in model.parameters() if p.requires_grad]
@@ -187,9 +214,11 @@ class ByHandSeam(Seam):
         if not changed:
             return
         self._watched = [w for w in self._watched if not _has(changed, w.leaf)]
+        # Of several models, the one whose weights change first leads, and changes of the others do
+        # not count. Otherwise a program that updates two models would make two steps per batch.
         self._lead = self._lead or changed
         if not any(_has(self._lead, leaf) for leaf in changed):
-            return  # a second model's step
+            return
         self.device = changed[0].device.type
         passes, self._passes = self._passes, 0
         self._steps += 1
@@ -202,7 +231,11 @@ class ByHandSeam(Seam):
 
 
 class _Watched:
-    """A weight, and some of its values after a pass."""
+    """A weight, and a few of its values right after a backward pass.
+
+    ``ByHandSeam`` makes and asks it on the thread that trains. It keeps few values, because it
+    reads them from the device.
+    """
 
     def __init__(self, leaf: torch.Tensor) -> None:
         self.leaf = leaf
@@ -218,7 +251,11 @@ class _Watched:
 
 
 def _most_moved(leaf: torch.Tensor) -> torch.Tensor:
-    """Return the places, on the CPU, at which a leaf's gradient is largest."""
+    """Return the flat indices at which a leaf's gradient is largest, as a tensor on the CPU.
+
+    Without a gradient they are spread evenly. Of a sparse gradient they lie in the first rows
+    that have one, because a step changes no other rows.
+    """
     count = min(MAX_VALUES, leaf.numel())
     gradient = leaf.grad
     if gradient is None:
@@ -239,7 +276,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _leaves(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yield the leaves on which tensors depend, as far as their graph is not too large."""
+    """Yield the leaves on which tensors depend, from at most ``MAX_NODES`` nodes of the graph."""
     tensors = list(tensors)
     yield from (t for t in tensors if t.is_leaf and t.requires_grad)
     todo: list[Any] = [tensor.grad_fn for tensor in tensors]

@@ -1,4 +1,8 @@
-"""The seam at functions of PyTorch that say something about a program: whether it calls them."""
+"""The seam that notes whether the program calls certain functions of PyTorch.
+
+A call of one tells which knobs make sense for the program: for example, the choice of an attention
+backend has an effect only if the program calls ``scaled_dot_product_attention``.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,13 @@ WATCHED = (
 
 
 class CallDetectionSeam(Seam):
-    """Watches the program call some functions during the untouched steps; changes nothing.
+    """Notes which of the watched functions the program calls in its first, untouched steps.
+
+    ``SeamSet`` installs it where the program is observed for its profile, and removes it after the
+    third step. It changes no result; the note is made on the thread of the call.
 
     Attributes:
-        seen: Names of those it called.
+        seen: Names of the watched functions that were called.
     """
 
     def __init__(self) -> None:
@@ -29,7 +36,7 @@ class CallDetectionSeam(Seam):
         self._patches = Patches()
 
     def install(self) -> None:
-        """Begin to watch."""
+        """Begin to note calls."""
         for module, name in WATCHED:
             self._watch(module, name)
 

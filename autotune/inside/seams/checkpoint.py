@@ -1,10 +1,10 @@
-"""The seam of activation checkpointing: blocks forget what they computed, and compute it again.
+"""The seam of activation checkpointing: blocks drop their activations and recompute them.
 
-Blocks are found by structure: modules of one class, with children of their own, that lie several in
-``nn.ModuleList`` or ``nn.Sequential`` containers; of several such classes the one with the most
-parameters. What does not compute by its class's ``forward`` is no block: a scripted module, one
-that was given a ``forward`` of its own. torch's own non-reentrant ``checkpoint`` does the work,
-within ``recompute``.
+Blocks are found by structure: they are modules of one class that contain other modules, and several
+of them lie in ``nn.ModuleList`` or ``nn.Sequential`` containers. If there are several such classes,
+the one with the most parameters counts. A module that does not compute by its class's ``forward``
+is left out: a scripted module, or an instance with its own ``forward``. torch's non-reentrant
+``checkpoint`` does the work; ``recompute`` calls it and restores the state in which a block ran.
 """
 
 from __future__ import annotations
@@ -29,10 +29,15 @@ MIN_BLOCKS = 2
 
 
 class CheckpointSeam(Seam):
-    """Has every n-th block of the model computed again in the backward pass.
+    """Has every n-th block of the model recomputed in the backward pass.
+
+    ``Steering`` calls ``choose()`` and ``act_on()`` on the main thread, between two steps or before
+    the first; ``SeamSet`` calls ``act_on()`` again after the third step, when the models are known.
+    The replaced ``forward`` runs on the thread that calls the block.
 
     Attributes:
-        purity: Knows what passes through blocks were seen to change for good.
+        purity: What forward passes of blocks were seen to change in ways that recomputation cannot
+            undo.
     """
 
     def __init__(self) -> None:
@@ -44,15 +49,19 @@ class CheckpointSeam(Seam):
 
     @property
     def is_needed(self) -> bool:
-        """Some blocks are to forget."""
+        """Whether any block is to be recomputed."""
         return self._every > 0
 
     def choose(self, every: int) -> None:
-        """Say which blocks forget: every n-th, 0 for none."""
+        """Choose how many blocks are recomputed: every n-th one, or none if *every* is 0."""
         self._every = every
 
     def act_on(self, roots: Iterable[nn.Module]) -> None:
-        """Choose among the blocks of these models; forgets an earlier choice."""
+        """Apply the choice to the blocks of these models, instead of an earlier choice.
+
+        Does nothing but end the earlier choice if no block is to be recomputed, or if the models
+        have no repeated blocks.
+        """
         self._patches.undo()
         self._chosen.clear()
         if not self._every:
@@ -64,7 +73,10 @@ class CheckpointSeam(Seam):
             self._wrap(type(blocks[0]))
 
     def watch(self, root: nn.Module) -> None:
-        """Watch, in the untouched steps, what passes through this model's blocks change."""
+        """Watch what forward passes of this model's blocks change, in the untouched steps.
+
+        Called for each new root before its first call. ``purity`` holds the findings.
+        """
         for cls in {type(block) for blocks in _kinds_of([root]) for block in blocks}:
             self._patches.replace(cls, "forward", self.purity.watched(cls.forward))
 
@@ -74,14 +86,18 @@ class CheckpointSeam(Seam):
         self._chosen.clear()
 
     def _wrap(self, cls: type[nn.Module]) -> None:
-        """Of the class, so that models are saved and copied as ever."""
+        """Replace the ``forward`` of a block class.
+
+        It is the class that is changed, because an attribute of an instance would be copied and
+        pickled together with the model.
+        """
         original = cls.forward
         chosen, run = self._chosen, self._recomputing.run
 
         def forward(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if block not in chosen or not torch.is_grad_enabled() or is_transforming():
                 return original(block, *args, **kwargs)
-            if torch.compiler.is_compiling():  # the compiler sees by itself what changes
+            if torch.compiler.is_compiling():  # the compiler tracks state changes itself
                 return checkpoint(original, block, *args, use_reentrant=False, **kwargs)
             return run(original, block, args, kwargs)
 
@@ -89,13 +105,16 @@ class CheckpointSeam(Seam):
 
 
 def blocks_of(roots: Iterable[nn.Module]) -> list[nn.Module]:
-    """Return the repeated blocks of some models in order, empty where nothing is repeated."""
+    """Return the repeated blocks of some models, in the order of their containers.
+
+    A block class counts from ``MIN_BLOCKS`` blocks on. The list is empty if nothing is repeated.
+    """
     repeated = [blocks for blocks in _kinds_of(roots) if len(blocks) >= MIN_BLOCKS]
     return max(repeated, key=_parameters, default=[])
 
 
 def _kinds_of(roots: Iterable[nn.Module]) -> list[list[nn.Module]]:
-    """Return the blocks of each class that lie in containers."""
+    """Return one list per class of the blocks that lie in containers of these models."""
     kinds: dict[type[nn.Module], list[nn.Module]] = defaultdict(list)
     for root in roots:
         for container in root.modules():

@@ -1,8 +1,9 @@
-"""The seam at ``zero_grad``: gradients are dropped in the place of zeros, and kept in mind.
+"""The seam at ``zero_grad``: gradients are set to None where the program asks for zeros.
 
-Zeros are a gradient, with which momentum and weight decay go on; a parameter without a gradient is
-passed over. So a parameter whose gradient was dropped in the place of zeros, and for which a
-backward pass computed none, gets its zeros when that pass is over, or before the step.
+Setting them to None saves writing zeros and adding to them, but means something else to an
+optimizer: it skips a parameter without a gradient, while a zero gradient still takes part in
+momentum and weight decay. So the seam remembers which gradients it set to None. Those that the next
+backward pass does not compute are filled with zeros when that pass ends, or before the step.
 
 Not covered: code of the program that reads gradients between ``zero_grad`` and the backward pass.
 """
@@ -24,15 +25,19 @@ from autotune.inside.seams.base import Patches, Seam, outermost
 
 
 class ClearingSeam(Seam):
-    """Carries out the program's ``zero_grad``.
+    """Carries out the ``zero_grad`` of optimizers and modules.
+
+    ``Steering`` calls ``drop_zeros()`` on the main thread between two steps. The replaced functions
+    run where the program calls them, on its training thread.
 
     Args:
-        accumulation: Tells when gradients are being gathered.
+        accumulation: Tells whether a call is to be carried out while gradients accumulate.
 
     Attributes:
-        own_to_none: What the program passes; False where it asks for zeros at least once, None
-            where it calls no such method.
-        by_model: Where the program first called that of a module; empty where it did not.
+        own_to_none: Whether the program's calls set gradients to None. False if it asked for zeros
+            at least once; None if it has never called ``zero_grad``.
+        by_model: The line at which the program first called ``zero_grad`` of a module, ``a
+            library`` if a library did; empty if nobody did.
     """
 
     def __init__(self, accumulation: AccumulationSeam) -> None:
@@ -46,11 +51,19 @@ class ClearingSeam(Seam):
         self.by_model = ""
 
     def drop_zeros(self, *, enabled: bool) -> None:
-        """Drop gradients where the program asks for zeros; what it drops is dropped in any case."""
+        """Set gradients to None where the program asks for zeros, or stop doing so.
+
+        It makes no difference to calls that ask for None themselves.
+        """
         self._drops = enabled
 
     def install(self, *, watches: bool) -> None:
-        """Begin to act; *watches* tells that what the program asks for is to be known."""
+        """Replace ``zero_grad`` where that is needed.
+
+        Args:
+            watches: What the program passes to ``zero_grad`` is to be noted, even if no config
+                changes it.
+        """
         if watches or self._accumulation.steps > 1 or self._drops:
             self._follow(Optimizer)
             self._follow(nn.Module)
@@ -59,7 +72,7 @@ class ClearingSeam(Seam):
             self._hook = register_optimizer_step_pre_hook(lambda *_: self._fill())
 
     def remove(self) -> None:
-        """Put PyTorch back as it was."""
+        """Put PyTorch back as it was, and forget which gradients were set to None."""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
@@ -84,8 +97,8 @@ class ClearingSeam(Seam):
         self._patches.replace(owner, "zero_grad", zero_grad)
 
     def _note(self, target: Optimizer | nn.Module) -> None:
-        """Keep in mind which parameters have a gradient, which is about to be dropped."""
-        if self._are_filled:
+        """Remember which parameters have a gradient, before it is set to None."""
+        if self._are_filled:  # a new round begins; several targets may be cleared in one
             self._dropped, self._are_filled = [], False
         self._dropped += (p for p in _parameters(target) if p.grad is not None)
 
@@ -100,7 +113,7 @@ class ClearingSeam(Seam):
         self._patches.replace(torch.autograd, "backward", outermost(backward, original))
 
     def _fill(self) -> None:
-        """Give zeros to those that have no gradient by now."""
+        """Give zeros to remembered parameters for which no gradient was computed."""
         if self._are_filled:
             return
         self._are_filled = True

@@ -1,4 +1,9 @@
-"""The seam at gradient clipping where several ranks train: the norm is that of the whole model."""
+"""The seam at gradient clipping where several ranks train: the norm is that of the whole model.
+
+A strategy that shards a model replaces its parameters. A program may clip parameters that it took
+before, and torch cannot compute one norm over sharded and plain parameters together. The seam
+mends both, so that the program clips by the norm that it would have on one device.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +21,11 @@ from autotune.inside.seams.base import Patches, Seam
 
 
 class ClippingSeam(Seam):
-    """Clips the parameters that are trained, and returns their norm over all ranks as plain number.
+    """Clips the parameters that are trained, and returns their norm over all ranks.
 
-    Where a strategy puts parameters in the place of the model's, a program may still hold the old
-    ones: it is the new ones that have gradients.
+    The distribution seam owns it, and reports replaced parameters when a model is first called.
+    The replaced clipping functions run on the thread on which the program clips. The norm that they
+    return is a plain tensor, as without ranks.
     """
 
     def __init__(self) -> None:
@@ -29,17 +35,23 @@ class ClippingSeam(Seam):
     def replaced(
         self, before: Mapping[str, nn.Parameter], after: Mapping[str, nn.Parameter]
     ) -> None:
-        """Note which parameters have come in the place of which, by their names."""
+        """Note which parameters were replaced by which.
+
+        Args:
+            before: A model's parameters by name, as they were.
+            after: Its present parameters, by the same names.
+        """
         for name, old in before.items():
+            # An id may be used again once its object is gone, so the reference proves whose it is.
             self._replaced[id(old)] = ref(old), after[name]
 
     def replacements(self, parameters: Iterable[nn.Parameter]) -> dict[nn.Parameter, nn.Parameter]:
-        """Return what has come in the place of those that are no longer trained."""
+        """Return the new parameter for each of these that was replaced; others are left out."""
         present = {p: self._replacement(p) for p in parameters}
         return {old: new for old, new in present.items() if new is not old}
 
     def install(self) -> None:
-        """Begin to act."""
+        """Replace ``clip_grad_norm_`` and ``clip_grad_value_`` of ``torch.nn.utils``."""
         by_norm, by_value = utils.clip_grad_norm_, utils.clip_grad_value_
         seam = self
 
@@ -47,7 +59,7 @@ class ClippingSeam(Seam):
             present = seam._present(parameters)
             shards = [p for p in present if is_sharded(p)]
             others = [p for p in present if not is_sharded(p)]
-            if shards and others:  # torch takes no norm of both together
+            if shards and others:  # torch cannot take one norm of both
                 return _clip_both(by_norm, shards, others, max_norm, *args, **kwargs)
             return whole(by_norm(present, max_norm, *args, **kwargs))
 
@@ -77,6 +89,7 @@ def _clip_both(
     **kwargs: Any,
 ) -> torch.Tensor:
     """Clip sharded and whole parameters by their common norm, and return it."""
+    # An infinite limit clips nothing: these calls only compute the norms.
     norms = [whole(clip(part, math.inf, norm_type, **kwargs)) for part in (shards, others)]
     norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms), norm_type)
     utils.clip_grads_with_norm_(shards, max_norm, norm)

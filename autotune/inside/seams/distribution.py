@@ -1,21 +1,23 @@
 """The seam of distribution: models that the program trains become one model on several devices.
 
-The program keeps its own objects. At the first call of a model that some optimizer trains, all
-ranks take over the first rank's weights. In the first step gradients are averaged one by one, as
-they are computed; from then on, when it is known which parameters get any, the strategy does it.
-What no called model owns goes on being averaged one by one.
+The program keeps its own objects. When it first calls a model that some optimizer trains, all ranks
+take the first rank's weights. In the first step, gradients are averaged parameter by parameter
+after the backward pass. Then it is known which parameters get gradients, and the strategy averages
+from there on. Parameters that no called model owns are still averaged one by one.
 
-Checked when each optimizer has made its third step, and said by an error: the ranks' parameters and
-gradients are equal, and they do not all train on the same batches. Parameters are compared again
-later, at ever longer intervals.
+Once each optimizer has made its third step, the seam checks that the ranks' parameters and
+gradients are equal and that they do not all train on the same batches; otherwise it raises an
+error. Parameters are compared again later, at ever longer intervals.
 
-Covered: several models and optimizers, parts that are frozen for good or from step to step, several
-losses in a step, parameters outside of any called module, unused parameters, models, optimizers and
-parameter groups that come later, clipping by the global norm, metrics of ReduceLROnPlateau,
-BatchNorm's statistics before an evaluation. Not covered: parameters that get gradients in some
-steps only; decisions that the program takes by its own loss, which is that of a rank's share;
-random numbers drawn by generators of its own; buffers of models that are first called after the
-check. A model whose optimizer makes its first step after that goes on being averaged one by one.
+Covered: several models and optimizers; parts that are frozen, for good or from step to step;
+several losses in a step; parameters outside of any called module; unused parameters; models,
+optimizers and parameter groups that are added later; clipping by the global norm; metrics of
+``ReduceLROnPlateau``; BatchNorm's statistics before an evaluation.
+
+Not covered: parameters that get gradients only in some steps; decisions that the program bases on
+its own loss, which is that of one rank's share; random numbers from the program's own generators;
+buffers of models that are first called after the check. A model whose optimizer makes its first
+step after the check is averaged one by one for good.
 """
 
 from __future__ import annotations
@@ -48,19 +50,26 @@ from autotune.knobs.strategies import STRATEGIES, Site, Strategy
 from autotune.program.config import KnobValue
 
 DDP_OPTIONS = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph")
-ROUNDS = 3  # of a step by each optimizer, after which the ranks are compared
-LATER_ROUNDS = (30, 300)  # in which parameters are compared again
-EVERY_ROUNDS = 1000  # after these: a comparison costs some ms
+# A round is one step by each optimizer. The ranks are checked after the third one, and their
+# parameters are compared again in the later ones. A comparison takes some ms, so it becomes rare.
+ROUNDS = 3
+LATER_ROUNDS = (30, 300)
+EVERY_ROUNDS = 1000
 TOLERANCE = 1e-6
 
 
 class DistributionSeam(Seam):
-    """Applies a strategy to the models that are called and trained.
+    """Applies a strategy to the models that the program calls and trains.
+
+    ``Steering`` chooses the strategy before the program starts, on the main thread. The forward
+    seam calls ``route()`` at each outermost module call, and ``SeamSet`` calls ``stepped()`` after
+    each optimizer step, both on the thread that trains. All ranks must make these calls in the same
+    order, because many of them communicate.
 
     Args:
         group: The processes that train together.
-        optimizers: Gives the living optimizers.
-        accumulation: Tells which batches make no step.
+        optimizers: Returns the living optimizers.
+        accumulation: Tells which micro-batches make no step.
     """
 
     def __init__(
@@ -94,29 +103,35 @@ class DistributionSeam(Seam):
         self._patches = Patches()
 
     def use(self, strategy: str) -> None:
-        """Distribute by a strategy; one that leaves models alone needs nothing of this seam."""
+        """Choose the strategy by its name.
+
+        ``single`` and ``own`` leave the program's models alone, so the seam does nothing then.
+        """
         self._strategy = None if strategy in {"single", "own"} else STRATEGIES[strategy]
 
     def request(self, **options: KnobValue) -> None:
-        """Ask for options, by the names of their knobs."""
+        """Set options of the strategy, by the names of their knobs.
+
+        Without a strategy, those of DDP apply to the DDP that the program itself builds.
+        """
         self._options.update(options)
 
     def weigh_as_sums(self, *, enabled: bool) -> None:
-        """Say that the program's losses sum over samples, where their graphs do not tell."""
+        """Treat losses whose graphs do not show it as sums over samples, or stop doing so."""
         self._weighing.sums = enabled
 
     @property
     def is_needed(self) -> bool:
-        """A strategy acts on the program's models."""
+        """Whether a strategy acts on the program's models."""
         return self._strategy is not None
 
     @property
     def has_ranks(self) -> bool:
-        """The strategy runs the program in several processes."""
+        """Whether the strategy runs the program in several processes."""
         return self._strategy is not None and self._strategy.launches_ranks
 
     def install(self) -> None:
-        """Begin to act."""
+        """Begin to act, as far as the strategy and the options require it."""
         if self._strategy is None:
             if self._options:
                 self._overrule_ddp()
@@ -129,7 +144,7 @@ class DistributionSeam(Seam):
             self._hook = register_optimizer_step_pre_hook(self._note_gradients)
 
     def remove(self) -> None:
-        """Put PyTorch back as it was; models stay distributed."""
+        """Put PyTorch back as it was. Models that were distributed stay so."""
         self._patches.undo()
         self._stop_noting()
         self._shard_guard.remove()
@@ -139,22 +154,29 @@ class DistributionSeam(Seam):
         self._randomness.remove()
 
     def agree(self) -> None:
-        """Let all ranks set up the program alike."""
+        """Seed random numbers alike on all ranks, so that they set up the program alike."""
         if self.has_ranks and self._group.world_size > 1:
             self._randomness.agree()
 
     def draw_otherwise(self) -> None:
-        """Training begins: from here on each rank draws random numbers of its own."""
+        """Give each rank its own random numbers from here on, because training begins.
+
+        Equal numbers would make all ranks drop and augment alike. Later calls have no effect.
+        """
         if self.has_ranks:
             self._randomness.differ()
 
     def loader_begins(self) -> None:
-        """A loader is iterated whose data the ranks share."""
+        """Note that the program iterates a loader whose data the ranks share out among them."""
         self._has_loader = True
         self.draw_otherwise()
 
     def groups_changed(self) -> None:
-        """An optimizer was built or got parameters; later ones are averaged one by one."""
+        """Take note of an optimizer that was built or got parameters.
+
+        Parameters that a strategy has replaced are handed over to the optimizer; those that no
+        called model owns are averaged one by one from here on.
+        """
         self._untrained.clear()
         self._has_new = True
         if self.has_ranks and self._called:
@@ -165,12 +187,21 @@ class DistributionSeam(Seam):
             self._averaging.add(_parameters(self._optimizers()), self._owned())
 
     def route(self, module: nn.Module, inputs: tuple[Any, ...]) -> nn.Module:
-        """Return what to call in the place of an outermost module."""
+        """Return the module to call instead of an outermost module, which may be the module itself.
+
+        The first call of a trained module distributes it, or prepares that. During evaluation the
+        ranks call the program's own module, with buffers made equal.
+
+        Args:
+            module: The outermost module that the program calls.
+            inputs: Its arguments.
+        """
         if self._strategy is None or module in self._untrained:
             return module
         model = self._called.get(module)
         if model is None:
-            with torch.inference_mode(mode=False):  # parameters that are made here are trained
+            # Tensors made in inference mode cannot be trained, and the first call may be in it.
+            with torch.inference_mode(mode=False):
                 model = self._meet(module, self._strategy)
         if model is None:
             return module
@@ -194,9 +225,9 @@ class DistributionSeam(Seam):
         self.draw_otherwise()
         tensor = first_tensor(inputs)
         self._weighing.samples = None if tensor is None else len(tensor)
-        if (
-            self._hook is not None and self._has_stepped
-        ):  # first batches may be one draw of all ranks
+        # Batches before the first step are not compared: the program may have drawn them at set-up,
+        # when all ranks draw the same random numbers.
+        if self._hook is not None and self._has_stepped:
             self._inputs.append(_fingerprint(inputs))
         model.has_trained = True
         if model.reached is not None:
@@ -204,18 +235,23 @@ class DistributionSeam(Seam):
 
     @property
     def is_settling(self) -> bool:
-        """It wants to know of the steps of optimizers."""
+        """Whether ``stepped()`` must be called after each step of an optimizer.
+
+        With several ranks that is always so, for the later comparisons. With one rank it is so
+        until the check.
+        """
         return self._hook is not None or (self.has_ranks and self._group.world_size > 1)
 
     def stepped(self, optimizer: Optimizer) -> None:
-        """An optimizer has made a step.
+        """Note the step of an optimizer, and compare the ranks if that is due.
 
         Raises:
-            RuntimeError: when the ranks do not train one model, on data of their own.
+            RuntimeError: if the ranks' models differ, if all ranks train on the same batches, or if
+                the program calls no module whose parameters are trained.
         """
         if self._hook is not None:
             self._note_step(optimizer)
-        if optimizer in self._in_round:
+        if optimizer in self._in_round:  # its second step in this round begins the next
             self._round += 1
             self._round_length = len(self._in_round)
             self._in_round.clear()
@@ -228,7 +264,7 @@ class DistributionSeam(Seam):
             self._compare(f"check {self._round + 1}", _sums(_parameters(self._optimizers())))
 
     def _note_step(self, optimizer: Optimizer) -> None:
-        """Learn from one of the first steps which parameters get gradients."""
+        """Note in one of the first steps which parameters are trained, and which got gradients."""
         self._has_stepped = True
         self._seen |= {id(p) for p in _parameters([optimizer])}
         for module, model in self._called.items():
@@ -236,42 +272,60 @@ class DistributionSeam(Seam):
                 model.note_gradients(module)
 
     def _check(self) -> None:
-        """Insist that the ranks train one model, on data of their own."""
+        """Check that the ranks train one model, each on its own share of the data.
+
+        Raises:
+            RuntimeError: if they do not, or if no module is called that an optimizer trains.
+        """
         self._stop_noting()
         self._weighing.settle()
         if self._group.world_size == 1:
             return
         if not self._called:
             raise RuntimeError(
-                "no module is called whose parameters an optimizer trains, so the ranks cannot "
-                "train together. Leave strategy and world_size out of the search."
+                "the program calls no module whose parameters an optimizer trains, so the ranks "
+                "cannot train together. Leave strategy and world_size out of the search."
             )
         state = [*self._gradients, *_sums(_parameters(self._optimizers()))]
         inputs = self._compare("check", state)
-        is_shared_out = self._has_loader and len(set(self._inputs)) <= 1  # equal samples, or unseen
+        # Ranks that share out a loader may still see equal numbers: of equal samples, or of inputs
+        # without a tensor.
+        is_shared_out = self._has_loader and len(set(self._inputs)) <= 1
         if not is_shared_out and all(theirs == self._inputs for theirs in inputs):
             raise RuntimeError(
-                "all ranks train on the same batches, or on what cannot be compared: the program "
-                "makes them without a DataLoader, or by random numbers or an order of its own. "
-                "Leave strategy and world_size out of the search."
+                "all ranks train on the same batches, or on inputs that cannot be compared: the "
+                "program makes its batches without a DataLoader, or chooses them by its own random "
+                "generator or order. Leave strategy and world_size out of the search."
             )
 
     def _compare(self, name: str, state: list[float]) -> list[list[float | None]]:
-        """Insist that all ranks have the same numbers; return their inputs of the first steps."""
+        """Check that all ranks have the same numbers.
+
+        Args:
+            name: Name of the comparison, the same on all ranks.
+            state: This rank's numbers.
+
+        Returns:
+            The fingerprints of the ranks' inputs in the first steps, one list per rank.
+
+        Raises:
+            RuntimeError: if the numbers differ by more than rounding.
+        """
         size = self._group.world_size
         every = self._group.store.gather(name, (state, self._inputs), self._group.rank, size)
         self._inputs = self._inputs if name == "check" else []
         if not all(_are_equal(theirs, state) for theirs, _ in every):
             raise RuntimeError(
                 "the ranks' models drifted apart: the program changes its weights or gradients in "
-                "a way that is not seen here. Leave strategy and world_size out of the search."
+                "a way that autotune cannot see. Leave strategy and world_size out of the search."
             )
         return [inputs for _, inputs in every]
 
     def _stands_aside(self, model: _Model) -> bool:
-        """Tell whether something is frozen now for whose gradient DDP would wait.
+        """Tell whether the strategy must not run this pass, because a parameter is frozen now.
 
-        Meanwhile gradients are averaged one by one.
+        DDP would wait for the gradient of the frozen parameter. As long as it is frozen, the
+        model's gradients are averaged one by one.
         """
         if model.reached is None:
             return False
@@ -282,7 +336,7 @@ class DistributionSeam(Seam):
         return stands_aside
 
     def _note_gradients(self, optimizer: Optimizer, *_: Any) -> None:
-        """Before one of the first steps: what the ranks must have alike."""
+        """Note the norm of an optimizer's gradients before a step, to compare it between ranks."""
         self._gradients.append(sum(_size_of_gradient(p) for p in _parameters([optimizer])))
 
     def _stop_noting(self) -> None:
@@ -301,11 +355,17 @@ class DistributionSeam(Seam):
         )
 
     def _meet(self, module: nn.Module, strategy: Strategy) -> _Model | None:
-        """Know a module that is called for the first time; None for one that nothing trains."""
+        """Prepare a module that is called for the first time; return None if nothing trains it.
+
+        All ranks get the first rank's parameters and buffers. A strategy that replaces parameters
+        acts at once, so that optimizers get the new ones before their first step. Other strategies
+        act after the first step.
+        """
         optimized = {id(p) for p in _parameters(self._optimizers())}
         owned = [p for p in module.parameters() if id(p) in optimized]
         trained = {id(p) for p in owned if p.requires_grad}
         if not trained:
+            # Before the first step an optimizer may still be built for it.
             if self._has_stepped and not owned:
                 self._untrained.add(module)
             return None
@@ -344,7 +404,7 @@ class DistributionSeam(Seam):
 
     def _distribute(self, module: nn.Module, model: _Model, strategy: Strategy) -> None:
         has_unused = False
-        if self.has_ranks:  # a rank may have left out what another one used
+        if self.has_ranks:  # ranks may have used different parameters, but must build DDP alike
             flag = torch.tensor(int(model.has_unused))
             distributed.all_reduce(flag, distributed.ReduceOp.MAX)
             has_unused = bool(flag)
@@ -356,7 +416,10 @@ class DistributionSeam(Seam):
         model.is_distributed = True
 
     def _judge_alike(self) -> None:
-        """A schedule that follows a metric follows the mean of all ranks'."""
+        """Let ``ReduceLROnPlateau`` follow the mean of all ranks' metrics.
+
+        Each rank would otherwise follow its own share of the data, and choose another rate.
+        """
         original = ReduceLROnPlateau.step
         group = self._group
 
@@ -371,7 +434,7 @@ class DistributionSeam(Seam):
         self._patches.replace(ReduceLROnPlateau, "step", step)
 
     def _overrule_ddp(self) -> None:
-        """Give the options to the DDP that the program, or its trainer, makes itself."""
+        """Pass the options to each DDP wrapper that the program or its trainer builds."""
         original = DistributedDataParallel.__init__
         options = {
             name: self._options[f"ddp_{name}"]
@@ -386,16 +449,18 @@ class DistributionSeam(Seam):
 
 
 class _Model:
-    """A model that is called and trained.
+    """What the distribution seam knows of one model that is called and trained.
+
+    The seam makes it when the model is first called, and uses it on the thread that trains.
 
     Args:
-        trained: Ids of the parameters that optimizers train from the beginning.
+        trained: Ids of the parameters that optimizers train when the model is first called.
 
     Attributes:
-        called: What is called in its place; None where it was changed in place.
-        is_distributed: The strategy has acted.
-        reached: The parameters whose gradients are averaged, in one way or the other; None where
-            other parameters came in their place.
+        called: The wrapper that is called instead of it; None if it was changed in place.
+        is_distributed: The strategy has acted on it.
+        reached: Its parameters, whose gradients are averaged one by one or by the strategy; None if
+            the strategy has replaced its parameters.
         has_unused: Some of its parameters got no gradient in the first step.
         has_trained: It was trained since its buffers were last made equal.
     """
@@ -410,18 +475,25 @@ class _Model:
 
     @property
     def suits_ddp(self) -> bool:
-        """One backward pass follows a call, and nothing is frozen that was trained at first."""
+        """Whether DDP can average its gradients.
+
+        DDP needs one backward pass after each call. Nothing that was trained at first may be frozen
+        at this moment, because DDP would leave it out for good.
+        """
         if self.reached is None:
             return True
         trained = (p for p in self.reached.parameters if id(p) in self.trained)
         return not self.reached.several and all(p.requires_grad for p in trained)
 
     def note_gradients(self, module: nn.Module) -> None:
-        """Note whether the step that has just been made left a parameter without gradient."""
+        """Note whether a parameter got no gradient in the step that has just been made."""
         self.has_unused = any(p.requires_grad and p.grad is None for p in module.parameters())
 
     def settle_buffers(self, module: nn.Module, group: Group) -> None:
-        """Make all ranks evaluate the same model: BatchNorm's statistics are each rank's own."""
+        """Make all ranks evaluate the same model, by giving them the first rank's buffers.
+
+        During training each rank gathers its own statistics, such as BatchNorm's.
+        """
         if self.has_trained and group.world_size > 1:
             for buffer in module.buffers():
                 send_out(buffer)
@@ -441,7 +513,10 @@ def _is_checked_again(round_: int) -> bool:
 
 
 def _sums(parameters: Iterable[torch.Tensor]) -> list[float]:
-    """Return the sum and the norm of all parameters, and wait for the device once."""
+    """Return the sum and the norm of all parameters, in fp64.
+
+    They identify a state of the model cheaply: the device is waited for only once.
+    """
     parts = [whole(p.detach()).double() for p in parameters]
     both = [torch.stack([part.sum(), part.square().sum()]) for part in parts]
     total = sum(pair.to(both[0].device) for pair in both) if both else torch.zeros(2)
@@ -450,14 +525,14 @@ def _sums(parameters: Iterable[torch.Tensor]) -> list[float]:
 
 
 def _size_of_gradient(parameter: torch.Tensor) -> float:
-    """The norm of a gradient that is averaged; one that FSDP averages is each rank's own part."""
+    """Return the norm of a gradient; 0 without one, and for sharded ones, which differ by rank."""
     if parameter.grad is None or is_sharded(parameter):
         return 0.0
     return float(parameter.grad.detach().double().norm())
 
 
 def _are_equal(ours: list[float], theirs: list[float]) -> bool:
-    """Tell whether numbers are the same but for rounding; what is no number is like its kind."""
+    """Tell whether numbers are equal up to rounding. NaN counts as equal to NaN."""
     return len(ours) == len(theirs) and all(
         isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE) or (isnan(a) and isnan(b))
         for a, b in zip(ours, theirs, strict=True)
@@ -465,7 +540,11 @@ def _are_equal(ours: list[float], theirs: list[float]) -> bool:
 
 
 def _fingerprint(inputs: tuple[Any, ...]) -> float | None:
-    """A number that tells batches apart; equal ones have equal numbers. None without a tensor."""
+    """Return a number that identifies a batch: equal batches have equal numbers.
+
+    Each value is weighted by its position, so that the order of samples counts. None if the inputs
+    contain no tensor.
+    """
     tensor = first_tensor(inputs)
     if tensor is None:
         return None

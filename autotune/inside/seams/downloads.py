@@ -1,7 +1,10 @@
-"""The seam at downloads: where a program puts data that it fetches, so that it is fetched once.
+"""The seam at downloads: it notes where a program puts downloaded data.
 
-Covered: torchvision's data sets, torch.hub, ``urllib.request.urlretrieve``. Libraries that keep
-caches of their own have known places (``autotune/fence/caches.py``).
+Each trial starts with the user's files as they are, so it would download the data again. What the
+first trial downloads to the places noted here can be kept for the later ones.
+
+Covered: torchvision's data sets, ``torch.hub``, ``urllib.request.urlretrieve``. The caches of other
+libraries lie in known places (``autotune/rig/fence/caches.py``).
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import Any
 from autotune.inside.seams.after_import import AfterImport
 from autotune.inside.seams.base import Patches, Seam
 
-# By module: functions that download or unpack, with the parameters that say where to.
+# By module: functions that download or unpack, with the parameters that name the target.
 FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "torchvision.datasets.utils": {
         "download_url": ("root",),
@@ -30,11 +33,14 @@ FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 class DownloadsSeam(Seam):
-    """Notes where to the program downloads.
+    """Notes the places to which the program downloads.
+
+    ``SeamSet.guard_files()`` installs it, and the lead rank sends the places to the parent when the
+    program is ready. Calls are noted on whichever thread makes them.
 
     Attributes:
-        places: Folders and files; never the working directory or one above it, in which the
-            program's outputs lie too.
+        places: Real paths of the target folders and files. The working directory and the folders
+            above it are left out, because the program's outputs lie there too.
     """
 
     def __init__(self) -> None:
@@ -43,13 +49,13 @@ class DownloadsSeam(Seam):
         self._imports = AfterImport()
 
     def install(self) -> None:
-        """Begin to watch."""
+        """Begin to watch, in libraries as soon as the program has imported them."""
         for name, functions in FUNCTIONS.items():
             self._imports.wait_for(name, partial(self._watch_module, functions))
         self._watch(urllib.request, "urlretrieve", ("filename",))
 
     def remove(self) -> None:
-        """Put the functions back."""
+        """Put the functions back, and wait for no more imports."""
         self._imports.remove()
         self._patches.undo()
 
@@ -66,7 +72,7 @@ class DownloadsSeam(Seam):
         def call(*args: Any, **kwargs: Any) -> Any:
             try:
                 given = takes.bind(*args, **kwargs).arguments
-            except TypeError:  # the original says what is wrong
+            except TypeError:  # wrong arguments: the original raises the error the program expects
                 return original(*args, **kwargs)
             seam._note(given.get(parameter) for parameter in parameters)
             return original(*args, **kwargs)
@@ -74,6 +80,7 @@ class DownloadsSeam(Seam):
         self._patches.replace(module, name, call)
 
     def _note(self, places: Any) -> None:
+        # Compared at the time of the call: the program may change its working directory.
         here = os.path.realpath(os.curdir)
         for place in places:
             if isinstance(place, (str, os.PathLike)):

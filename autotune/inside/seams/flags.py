@@ -1,4 +1,8 @@
-"""The seam at command-line parsers: which flags the program has, and what they were."""
+"""The seam at command-line parsers: which flags the program has, and which values they had.
+
+Some knobs can be set only by a flag of the program's, such as its batch size where the seams cannot
+reach its loader. The flags that are seen here are what a search may offer for that.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,15 @@ from autotune.inside.seams.base import Patches, Seam
 from autotune.program.config import KnobValue
 from autotune.program.flags import KEYWORD, Flag, find
 
-CLICKS = ("click.core", "typer._click.core")  # typer has a copy of its own
+CLICKS = ("click.core", "typer._click.core")  # typer ships a copy of click
 
 
 class FlagsSeam(Seam):
-    """Watches argparse (HfArgumentParser is one) and click read the command line.
+    """Watches argparse and click read the command line.
+
+    ``HfArgumentParser`` is an argparse parser, and typer uses click. ``SeamSet`` installs it where
+    the program is observed for its profile. Flags are noted on the thread that parses, mostly the
+    main thread before training.
 
     Attributes:
         seen: The flags, in the order in which parsers read them.
@@ -30,16 +38,21 @@ class FlagsSeam(Seam):
         self._patches = Patches()
 
     def install(self) -> None:
-        """Begin to watch."""
+        """Begin to watch argparse, and click and typer where they are installed."""
         self._watch_argparse()
         for name in CLICKS:
             with suppress(ImportError):
                 self._watch_click(importlib.import_module(name))
 
     def see_keywords(self, signature: inspect.Signature, given: dict[str, KnobValue]) -> None:
-        """Note the parameters of the program's function that have a plain value by default.
+        """Note the parameters of the program's function that have a plain value.
 
-        Those that are given by their place are not keywords.
+        Parameters that the user gives by position are left out, because they cannot be given by
+        keyword as well.
+
+        Args:
+            signature: Of the function.
+            given: Keywords that the user gives; for all others the default counts.
         """
         placed = list(signature.parameters)[: len(sys.argv) - 1]
         for name, parameter in signature.parameters.items():
@@ -48,7 +61,11 @@ class FlagsSeam(Seam):
                 self.seen.append(Flag(KEYWORD + name, value=value, takes=type(value).__name__))
 
     def all(self) -> tuple[Flag, ...]:
-        """Return the flags that were seen, and those on the command line that no parser showed."""
+        """Return all flags that are known.
+
+        These are the ones that parsers read, followed by those on the command line that no parser
+        has read, for programs that look at ``sys.argv`` themselves.
+        """
         return (*self.seen, *_unknown(sys.argv[1:], self.seen))
 
     def _watch_argparse(self) -> None:
@@ -58,6 +75,8 @@ class FlagsSeam(Seam):
         def parse_known_args(
             parser: argparse.ArgumentParser, args: Any = None, namespace: Any = None, **more: Any
         ) -> Any:
+            # Programs also parse config files and the like; those arguments are not flags that can
+            # be typed. A subcommand's parser gets a part of the command line.
             is_command_line = args is None or set(args) <= set(sys.argv)
             parsed = original(parser, args, namespace, **more)
             if is_command_line:
@@ -72,7 +91,7 @@ class FlagsSeam(Seam):
 
         def parse_args(command: Any, context: Any, args: list[str]) -> Any:
             rest = original(command, context, args)
-            with suppress(AttributeError):  # other versions of click: its flags stay unknown then
+            with suppress(AttributeError):  # in another version of click, flags stay unknown
                 seam.seen += list(_of_click(command, context.params))
             return rest
 
@@ -85,7 +104,7 @@ def _of_argparse(parser: argparse.ArgumentParser, namespace: Any) -> Iterator[Fl
         if not action.option_strings or isinstance(value, (list, tuple, dict)):
             continue
         if not isinstance(value, KnobValue):
-            value = None  # a path, a dtype: what was typed for it is not known from it
+            value = None  # a path, a dtype: the object does not tell what was typed for it
         if isinstance(action, argparse.BooleanOptionalAction):
             spellings = [s for s in action.option_strings if not s.startswith("--no-")]
             negations = [s for s in action.option_strings if s.startswith("--no-")]
@@ -106,7 +125,7 @@ def _of_click(command: Any, values: dict[str, Any]) -> Iterator[Flag]:
         if option.is_flag:
             yield _switch(option.opts, option.secondary_opts, is_on=bool(value))
         elif option.nargs == 1 and not option.multiple:
-            kind = getattr(option, "type", None)  # typer's copy has another name for it
+            kind = getattr(option, "type", None)  # typer's copy names the attribute otherwise
             takes = {"integer": "int", "float": "float"}.get(getattr(kind, "name", ""))
             takes = takes or _type_name(type(value), value)
             yield _option(option.opts, value, takes, getattr(kind, "choices", None))
@@ -131,9 +150,14 @@ def _type_name(kind: Any, value: object) -> str:
 
 
 def _unknown(args: Sequence[str], seen: Sequence[Flag]) -> Iterator[Flag]:
-    """Flags of a program that reads ``sys.argv`` by itself."""
+    """Yield the flags among *args* that no parser has shown.
+
+    Without a parser it is a guess whether a word is a value: a flag that is followed by a word
+    without a dash is taken to have that word as its value, any other is taken for a switch.
+    """
     for position, arg in enumerate(args):
         name, equals, value = arg.partition("=")
+        # "-" stands for standard input, "--" ends the flags, and "-5" is a number
         if not name.startswith("-") or name in {"-", "--"} or name[1:2].isdigit():
             continue
         if find(seen, name) is not None or any(name == flag.negation for flag in seen):

@@ -1,4 +1,8 @@
-"""The seam at PyTorch's iterators under loaders that are no torch DataLoader, as fastai's."""
+"""The seam at PyTorch's loader iterators where another class than ``DataLoader`` uses them.
+
+fastai's loader, for example, is not a torch ``DataLoader`` but iterates with torch's iterators.
+autotune cannot set its options; the name is noted to tell the user why.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +19,13 @@ from autotune.inside.seams.base import Patches, Seam
 class ForeignLoaders(Seam):
     """Notes which loader of another class hands out batches to the thread that trains.
 
-    Called by PyTorch's iterators, on whatever thread asks them, until the first steps are over.
+    ``SeamSet`` makes it on the main thread, which is taken for the one that trains. PyTorch's
+    iterators call it on any thread that asks for a batch, until the third step; batches on other
+    threads and batches without gradients, as in evaluation, are ignored.
 
     Attributes:
-        last: What handed out the last batch with gradients, as people name it; empty for nothing.
+        last: The loader of the last batch, such as ``fastai.data.load.DataLoader (num_workers=1)``;
+            empty if there was none.
     """
 
     def __init__(self) -> None:
@@ -27,7 +34,7 @@ class ForeignLoaders(Seam):
         self.last = ""
 
     def install(self) -> None:
-        """Begin to listen."""
+        """Begin to watch PyTorch's loader iterators."""
         base = dataloader._BaseDataLoaderIter  # noqa: SLF001 - there is no public place for it
         begin, ask = base.__init__, base.__next__
         noted = self
@@ -48,7 +55,11 @@ class ForeignLoaders(Seam):
 
 
 def _name(loader: Any) -> str:
-    """Name a loader by its class and its workers; one that only stands for another names that."""
+    """Return the class of a loader and its number of workers, for messages.
+
+    Libraries give PyTorch's iterator a small object that only stands in for their loader. If an
+    attribute of *loader* refers back to it, that attribute is the loader that users know.
+    """
     parts = (attributes(loader) or {}).values()
     owners = [part for part in parts if part is not loader and _holds(part, loader)]
     kind = type(owners[0] if owners else loader)
@@ -57,5 +68,5 @@ def _name(loader: Any) -> str:
 
 
 def _holds(value: Any, wanted: object) -> bool:
-    """Tell whether an object has another as an attribute."""
+    """Tell whether one of the attributes of *value* is *wanted*."""
     return any(part is wanted for part in (attributes(value) or {}).values())

@@ -1,4 +1,9 @@
-"""The seam at the outermost module call: precision, memory layout and compilation of the model."""
+"""The seam at the outermost module call: precision, memory layout and compilation of the model.
+
+A call is outermost if no other module call surrounds it. It is the place where a program hands a
+batch to its model, so what is to act on the model as a whole acts there. A root is a module that
+was called this way and has parameters.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +27,20 @@ from autotune.inside.listener import Listener, Root
 from autotune.inside.seams.autocast import autocast
 from autotune.inside.seams.base import Patches, Seam
 
-RECOMPILES = 8  # what torch allows a program (torch._dynamo.config.recompile_limit)
+RECOMPILES = 8  # torch's default for one program (torch._dynamo.config.recompile_limit)
 Call = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class OutermostCall:
-    """An outermost call with gradients.
+    """An outermost call with gradients enabled.
+
+    ``BatchProbe`` counts these, to see which parts of the program follow a new batch size.
 
     Attributes:
-        module: Class name of what was called.
-        first_dim: Of its first tensor, which mostly is the batch's; None without a tensor.
+        module: Class name of the module that was called.
+        first_dim: First dimension of the first tensor among its arguments, mostly the batch size;
+            None without a tensor.
     """
 
     module: str
@@ -46,21 +54,26 @@ class ForwardSeam(Seam):
     """Acts around the program's outermost module calls.
 
     At first ``nn.Module.__call__`` is wrapped, to see which modules the program calls; a nested
-    call costs one comparison then. ``narrow()`` leaves only the classes of those modules wrapped,
-    so that nested modules, and what torch.compile traces of them, are PyTorch's own again. What is
-    called within a backward pass is computed again there, by checkpointing: it is never outermost.
+    call then costs one comparison. After the third step ``narrow()`` leaves only the classes of the
+    roots wrapped, so that nested modules, and what ``torch.compile`` traces of them, are PyTorch's
+    own again. A call within a backward pass is a recomputation by checkpointing and never counts as
+    outermost.
+
+    ``Steering`` calls the methods that choose, on the main thread between two steps. The wrapped
+    call runs on the thread on which the program calls a module.
 
     Args:
-        listener: Told about every call; may be None.
-        optimizers: Gives the living optimizers, whose state follows the memory layout.
-        route: Returns what to call in the place of a root, which may be the root itself.
+        listener: Told about every call of a root; None if nothing is measured.
+        optimizers: Returns the living optimizers, whose state follows the memory layout.
+        route: Returns the module to call instead of a root, which may be the root itself.
 
     Attributes:
-        most_parameters: Of any root that was called so far.
-        computes_again: Modules were called within a backward pass, before ``narrow()``.
-        records_calls: Whether outermost calls are noted.
-        calls: Those of the present step, while they are noted; each border clears them.
-        returned: Told what a root was given and what it returned.
+        most_parameters: The largest number of parameters of any root that was called so far.
+        computes_again: Modules were called within a backward pass, before ``narrow()``: the program
+            uses checkpointing itself.
+        records_calls: Whether outermost calls are recorded in ``calls``.
+        calls: The recorded calls of the present step; the step tracker clears them as it ends.
+        returned: Called with the inputs and the output of each root, in the untouched steps.
     """
 
     def __init__(
@@ -95,53 +108,69 @@ class ForwardSeam(Seam):
         return {module: root for module, root in self._roots.items() if root is not None}
 
     def set_autocast(self, dtype: torch.dtype | None, device: str = "cpu") -> None:
-        """Run the model under autocast to *dtype*; its outputs return to fp32 for the loss.
+        """Run the model under autocast to *dtype*, and convert its outputs to fp32 for the loss.
 
         Args:
-            dtype: None computes as the program does.
-            device: Type of the device that computes, wherever parameters lie.
+            dtype: None leaves the precision to the program.
+            device: Type of the device that computes, which may differ from that of the parameters.
         """
         self._autocast, self._device = dtype, device
 
     def set_channels_last(self, *, enabled: bool) -> None:
-        """Lay out 4-D weights, their state and the model's 4-D inputs in NHWC order, or not."""
+        """Store 4-D weights, their optimizer state and 4-D inputs in NHWC order, or not.
+
+        Acts at once on the roots that are known, and on others when they are first called.
+        """
         if enabled != self._channels_last:
             self._channels_last = enabled
             for module in self.roots:
                 self._lay_out(module)
 
     def compile_in(self, *, mode: str | None) -> None:
-        """Compile the roots as soon as they are known; holds for the rest of the process."""
+        """Choose the mode of ``torch.compile``; None leaves the model eager.
+
+        ``narrow()`` compiles the roots, so this must be called before. The choice holds for the
+        rest of the process.
+        """
         self._mode = mode
 
     def shape(self, *, dynamic: bool | None) -> None:
-        """Say whether compiled code takes any shape; None leaves it to torch."""
+        """Compile for any shape (True), or anew for each (False); None leaves that to torch."""
         self._dynamic = dynamic
 
     def allow_recompiles(self) -> None:
-        """Give the next config of this process as many recompilations as torch gives a program.
+        """Raise torch's limit of recompilations for the next config of this process.
 
-        Each config may need code of its own; by default the ninth would silently run as written.
+        Each config may need different code. Once the limit is reached, torch would silently run the
+        model without compiling it. Each config gets the number that torch allows a whole program.
         """
         if self._mode is not None and (config := sys.modules.get("torch._dynamo.config")):
             config.recompile_limit += RECOMPILES  # type: ignore[attr-defined]
 
     @property
     def is_needed(self) -> bool:
-        """Something was asked for that acts at module calls."""
+        """Whether a chosen setting acts at module calls."""
         return self._autocast is not None or self._channels_last or bool(self._mode)
 
     def install(self) -> None:
-        """Begin to act."""
+        """Wrap all module calls, or after ``narrow()`` only those of the roots' classes."""
         for cls in {type(m) for m in self.roots} if self._narrowed else {nn.Module}:
             self._wrap(cls)
 
     def watch(self, told_of_root: Callable[[nn.Module], None], carried: CarriedState) -> None:
-        """Watch the calls until ``narrow()``; tell each new root before its first call."""
+        """Watch module calls until ``narrow()``, for the program's profile.
+
+        Args:
+            told_of_root: Called with each new root before its first call.
+            carried: Told what modules are given and return, to find state that crosses batches.
+        """
         self._told_of_root, self._carried = told_of_root, carried
 
     def narrow(self) -> None:
-        """Keep only the classes of the known roots wrapped, and compile the roots if asked to."""
+        """Keep only the classes of the known roots wrapped, and compile the roots if so chosen.
+
+        Called after the third step, when the roots are taken to be known. Later calls do nothing.
+        """
         if self._narrowed:
             return
         self._narrowed = True
@@ -162,6 +191,7 @@ class ForwardSeam(Seam):
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if seam._depth or torch.compiler.is_compiling():
+                # Recurrent modules may be nested in models that keep their state themselves.
                 if seam._carried is not None and isinstance(module, RECURRENT):
                     return seam._watched(module, original, args, kwargs)
                 return original(module, *args, **kwargs)
@@ -181,7 +211,7 @@ class ForwardSeam(Seam):
     def _watched(
         self, module: nn.Module, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Call a module in the untouched steps."""
+        """Call a module in the untouched steps, and tell the watchers what it got and returned."""
         carried = self._carried
         assert carried is not None, "calls are watched"
         carried.called(module, (args, kwargs))
@@ -205,7 +235,7 @@ class ForwardSeam(Seam):
         if self._channels_last:
             args, kwargs = _map_tensors(_to_channels_last, (args, kwargs))
         called = module if self._route is None else self._route(module, inputs)
-        if called is not module:  # a wrapper, within which the module is called as ever
+        if called is not module:  # a wrapper, which calls the module within it
             original, module = type(called).__call__, called
         if self._autocast is None:
             return original(module, *args, **kwargs)
@@ -214,7 +244,10 @@ class ForwardSeam(Seam):
         return _map_tensors(_to_fp32, output)
 
     def _lasting(self, output: Any) -> Any:
-        """Return an output that the program may keep: CUDA graphs write the next into its place."""
+        """Return an output that the program may keep beyond the next call.
+
+        In the mode ``reduce-overhead``, CUDA graphs write the next output into the same memory.
+        """
         return _map_tensors(torch.clone, output) if self._mode == "reduce-overhead" else output
 
     def _root_of(self, module: nn.Module) -> Root | None:
@@ -239,7 +272,7 @@ class ForwardSeam(Seam):
         states = {p: s for o in self._optimizers() for p, s in o.state.items()}
         for parameter in module.parameters():
             if parameter.dim() != 4 or is_part_of_more(parameter):
-                continue  # others would go on with the memory that it left
+                continue  # tensors that share its memory would keep the old memory
             parameter.data = parameter.data.contiguous(memory_format=layout)
             if parameter.grad is not None:
                 parameter.grad = parameter.grad.contiguous(memory_format=layout)
@@ -260,7 +293,11 @@ def _to_fp32(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """Change the tensors in nested tuples, lists and mappings; other objects stay as they are."""
+    """Return a value with *change* applied to its tensors, in nested tuples, lists and mappings.
+
+    Other objects stay as they are. Mappings of other classes than ``dict``, such as the model
+    outputs of transformers, are changed in place, because they cannot be rebuilt in general.
+    """
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -270,6 +307,6 @@ def _map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> 
     if type(value) is dict:
         return {key: _map_tensors(change, part) for key, part in value.items()}
     if isinstance(value, Mapping) and hasattr(value, "__setitem__"):
-        for key, part in list(value.items()):  # a model output class: changed in place
+        for key, part in list(value.items()):
             value[key] = _map_tensors(change, part)
     return value

@@ -1,4 +1,9 @@
-"""The program's hooks on gradients: they get true ones while a pass goes on that is scaled."""
+"""The program's hooks on gradients: they get true gradients during a backward pass that is scaled.
+
+Loss scaling keeps gradients multiplied within a backward pass. A program that clips, logs or
+changes them in a hook must not notice, so hooks are called with unscaled gradients, and what they
+return is scaled again.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +28,22 @@ HALVES = {torch.float16, torch.bfloat16}
 
 
 class Scaling(Protocol):
-    """Tells how gradients are scaled at this moment."""
+    """What the hooks need to know of loss scaling; ``ScalingSeam`` implements it."""
 
     @property
     def scale_within(self) -> float:
-        """By how much: 1 where no pass is under way."""
+        """The factor by which gradients are scaled now; 1 outside of backward passes."""
 
     def true_gradient(self, leaf: torch.Tensor) -> AbstractContextManager[None]:
-        """Have the gradient of a leaf true for a moment."""
+        """Return a context within which the gradient of *leaf* is unscaled."""
 
 
 class GradientHooks(Seam):
-    """Stands between gradients that are scaled and the hooks of the program.
+    """Calls the program's hooks with unscaled gradients.
 
-    Gradients of 16 bits are handed on as fp32, in which dividing by the scale loses nothing.
+    The scaling seam owns it and installs it together with itself. Autograd calls the hooks, on the
+    thread that runs that part of the backward pass. 16-bit gradients are passed on as fp32, because
+    small ones would vanish in 16 bits when they are divided by the scale.
     """
 
     def __init__(self, scaling: Scaling) -> None:
@@ -45,7 +52,7 @@ class GradientHooks(Seam):
         self._patches = Patches()
 
     def install(self) -> None:
-        """Begin to act on hooks that are registered from here on."""
+        """Wrap hooks that are registered from here on; earlier ones see scaled gradients."""
         self._patch(torch.Tensor, "register_hook", self._call_tensors)
         self._patch(torch.Tensor, "register_post_accumulate_grad_hook", self._call_leafs)
         for name in MODULE_HOOKS:
@@ -53,7 +60,10 @@ class GradientHooks(Seam):
         self._follow_retained()
 
     def retaining(self) -> list[torch.Tensor]:
-        """Return the living tensors that keep their gradients though they are no leaves."""
+        """Return the living tensors that keep their gradient by ``retain_grad()``, without leaves.
+
+        Their gradients must be unscaled at the end of a pass too.
+        """
         return [tensor for own in self._retaining if (tensor := own()) is not None]
 
     def _patch(self, owner: type, name: str, call: Callable[..., Any]) -> None:
@@ -83,7 +93,7 @@ class GradientHooks(Seam):
         version = given._version  # noqa: SLF001
         result = hook(given)
         if result is None and given._version != version:  # noqa: SLF001
-            result = given  # it was changed in place
+            result = given  # the hook has changed it in place
         return self._scaled(result, gradient)
 
     def _call_leafs(self, hook: Callable[..., Any], leaf: torch.Tensor) -> Any:
@@ -111,11 +121,15 @@ class GradientHooks(Seam):
 
 
 class _Hook:
-    """A hook of the program's and how it is called; pickled with its module, it is the program's.
+    """One hook of the program, wrapped so that it gets unscaled gradients.
+
+    Autograd calls it in the place of the hook. Hooks are pickled and copied with their module:
+    pickled, it becomes the program's own hook again, so that a checkpoint does not depend on
+    autotune; copied, it stays wrapped.
 
     Args:
-        call: Calls the hook with true gradients.
-        hook: The program's own.
+        call: Calls the hook with unscaled gradients.
+        hook: The program's hook.
     """
 
     def __init__(self, call: Callable[..., Any], hook: Callable[..., Any]) -> None:
@@ -126,13 +140,16 @@ class _Hook:
         return self._call(self._hook, *args)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return copy.copy, (self._hook,)  # which leaves a function as it is
+        return copy.copy, (self._hook,)  # copying a function returns the same function
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Hook:
         return _Hook(self._call, copy.deepcopy(self._hook, memo))
 
 
 def _is_of_distributed(hook: Any) -> bool:
-    """Tell whether torch itself registers it to reduce gradients, scaled as they are."""
+    """Tell whether the hook belongs to torch.distributed.
+
+    DDP and FSDP reduce gradients in their hooks. They must reduce them as they are, scaled.
+    """
     function = getattr(hook, "func", hook)
     return str(getattr(function, "__module__", "")).startswith("torch.distributed")

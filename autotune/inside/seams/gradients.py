@@ -1,4 +1,8 @@
-"""The seam at gradients as optimizers take them: how long they are, while someone asks."""
+"""The seam that records the norms of gradients at optimizer steps.
+
+The batch probe compares norms under two batch sizes: gradients that grow with the batch come from a
+loss that sums over samples.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +16,33 @@ from torch.utils.hooks import RemovableHandle
 
 
 class GradientsSeam:
-    """Notes the norm of each optimizer's gradients at its steps, without waiting for the device."""
+    """Records the norm of each optimizer's gradients at its steps.
+
+    ``BatchProbe`` installs it for some steps and takes the norms. They are computed on the thread
+    that steps, just before the step, and stay on the device until ``take()``, because reading them
+    at each step would make the program wait for the device.
+    """
 
     def __init__(self) -> None:
         self._norms: WeakKeyDictionary[Optimizer, list[torch.Tensor]] = WeakKeyDictionary()
         self._hook: RemovableHandle | None = None
 
     def install(self) -> None:
-        """Begin to note."""
+        """Begin to record."""
         self._hook = register_optimizer_step_pre_hook(self._note)
 
     def remove(self) -> None:
-        """Note no more."""
+        """Stop recording, and forget what was not taken."""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
         self._norms.clear()
 
     def take(self) -> dict[Optimizer, list[float]]:
-        """Return what was noted since this was last called."""
+        """Return the norms by optimizer, in the order of its steps, since this was last called.
+
+        Waits for the device. Steps without any gradient are left out.
+        """
         taken = {own: [float(norm) for norm in norms] for own, norms in self._norms.items()}
         self._norms.clear()
         return taken

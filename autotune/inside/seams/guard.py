@@ -1,10 +1,16 @@
-"""The seam at files where no overlay is to be had: Python's own functions see and change shadows.
+"""The seam at files where no overlay is available: Python's own functions work on shadow files.
 
-Covered: ``open`` and the functions of ``os`` and ``shutil`` that take a path, and so pathlib, glob,
-tempfile, logging, numpy, json, pickle; ``torch.save`` and ``torch.load``. Not covered: what other
-libraries write by their own C code, subprocesses, calls relative to an open folder (``dir_fd``).
-With Landlock behind the guard these are denied where they write. Nor are hard links that were there
-before: what a trial writes by one name is not seen by the others.
+A shadow file is the copy of a file that a trial has changed, in a folder of the trial. The guard
+redirects what the program writes to shadow files, and what it reads to them if they exist, so that
+the program sees its changes and the user's files stay as they were.
+
+Covered: ``open`` and the functions of ``os`` and ``shutil`` that take a path, and therefore
+pathlib, glob, tempfile, logging, numpy, json and pickle; ``torch.save`` and ``torch.load``.
+
+Not covered: files that other libraries write with their own C code; subprocesses; calls relative to
+an open folder (``dir_fd``). If Landlock stands behind the guard, it denies such writes. Hard links
+that exist before the trial are not covered either: what the trial writes by one name is not seen by
+the other names.
 """
 
 from __future__ import annotations
@@ -26,27 +32,34 @@ from autotune.inside.files import plain_files
 from autotune.inside.files.shadow_files import ShadowFiles
 from autotune.inside.seams.base import Patches, Seam
 
-# Functions of os that read what a path names, those that change it in place, and those that make
-# it; they follow a link at the end unless they say otherwise, or are told otherwise.
+# Functions of os that read the file at a path, change it in place, or create it. They follow a link
+# at the end of the path, except for those whose name says so and calls that pass follow_symlinks.
 READING = ("getxattr", "listxattr", "stat", "statvfs")
 READING_LINKS = ("lstat", "readlink")
 CHANGING = ("removexattr", "setxattr", "truncate")
+# These need the ownership of a file, not the permission to write it.
 CHANGING_AS_OWNER = ("chmod", "chown", "lchown", "utime")
 MAKING = ("mkdir", "mkfifo", "mknod")
+# What is written there sets a device or the kernel, and is not a file of the user's.
 KERNELS_OWN = (Path("/dev"), Path("/proc"), Path("/sys"))
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+# The guard replaces the functions of these one by one, or (plain_files) needs the original ones.
 OWN_MODULES = ("builtins", "io", "os", "posix", "shutil", "torch", plain_files.__name__)
 Call = Callable[..., Any]
 
 
 class GuardSeam(Seam):
-    """Sends what a trial does to files to its shadow files.
+    """Redirects what a trial does to files to its shadow files.
+
+    ``SeamSet.guard_files()`` makes and installs it before the program runs in this process, if the
+    fence is not an overlay. The replaced functions run on any thread of the program.
 
     Args:
-        shadow_dir: Where they lie.
-        open_places: Folders in which the program may do as it likes: caches and its temporary
-            files.
-        is_shared: Other processes of the program have the same shadow files.
+        shadow_dir: The folder that holds the shadow files; it is created if it is missing.
+        open_places: Folders that are not guarded, in which the program changes the real files:
+            caches and its temporary files.
+        is_shared: Other processes of the program use the same shadow files, so they must be looked
+            at even before this process has changed anything.
     """
 
     def __init__(
@@ -58,7 +71,7 @@ class GuardSeam(Seam):
         self._patches = Patches()
 
     def install(self) -> None:
-        """Begin to guard."""
+        """Replace the functions, also where imported modules hold them by name."""
         self._guard_open()
         for name in READING:
             self._replace(os, name, self._reading)
@@ -76,7 +89,10 @@ class GuardSeam(Seam):
         self._guard_kept()
 
     def _guard_kept(self) -> None:
-        """Replace the functions also where modules that are imported already keep them by name."""
+        """Replace the functions also in modules that have imported them by name.
+
+        A module with ``from os import stat`` holds the original, whatever ``os.stat`` becomes.
+        """
         replaced = self._patches.replaced()
         for name, module in list(sys.modules.items()):
             if name in OWN_MODULES or not isinstance(module, ModuleType):
@@ -84,13 +100,13 @@ class GuardSeam(Seam):
             for attribute, value in list(vars(module).items()):
                 try:
                     replacement = replaced.get(value)
-                except TypeError:  # it has no hash, so it is no function
+                except TypeError:  # not hashable, hence not a function
                     continue
                 if replacement is not None:
                     self._patches.replace(module, attribute, replacement)
 
     def place_of(self, path: str) -> str:
-        """Return where a file lies that the program knows by this path."""
+        """Return where the file lies that the program knows by this path: its shadow, if any."""
         return self.files.place(path)
 
     def _replace(self, owner: Any, name: str, by: Callable[[Call], Call]) -> None:
@@ -101,7 +117,7 @@ class GuardSeam(Seam):
         files = self.files
 
         def guarded_open(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-            if isinstance(file, (str, bytes, os.PathLike)):
+            if isinstance(file, (str, bytes, os.PathLike)):  # not an open file descriptor
                 if "x" in mode:
                     file = files.place_to_create(file)
                 elif set(mode) & set("wa+"):
@@ -171,7 +187,7 @@ class GuardSeam(Seam):
         return call
 
     def _guard_names(self) -> None:
-        """Renames, links and removals."""
+        """Replace the functions that rename, link and remove."""
         files = self.files
 
         def symlink(src: Any, dst: Any, target_is_directory: bool = False) -> None:  # noqa: FBT001, FBT002 - as os has it
@@ -191,7 +207,11 @@ class GuardSeam(Seam):
         self._replace(shutil, "rmtree", self._removing_tree)
 
     def _removing_tree(self, original: Call) -> Call:
-        """What is no folder is left to the function itself, which says so in its own ways."""
+        """Return an ``rmtree`` that removes a guarded folder from the trial's view only.
+
+        Paths that are not folders are left to the original, which raises the errors that programs
+        expect, or passes them to ``onerror`` or ``onexc``.
+        """
         files = self.files
 
         def rmtree(
@@ -206,7 +226,7 @@ class GuardSeam(Seam):
             try:
                 files.remove_tree(path)
             except OSError as error:
-                if ignore_errors:
+                if ignore_errors:  # from here on as shutil does with its three options
                     return
                 if kwargs.get("onexc") is not None:
                     kwargs["onexc"](os.rmdir, path, error)
@@ -225,13 +245,15 @@ class GuardSeam(Seam):
             if isinstance(path, int):
                 return listdir(path)
             given = "." if path is None else os.fspath(path)
-            names = files.names(given)
+            names = files.names(given)  # as str; os.listdir answers bytes with bytes
             return [os.fsencode(name) for name in names] if isinstance(given, bytes) else names
 
         def scanned(path: Any = None) -> Any:
             if isinstance(path, int):
                 return scandir(path)
             given = "." if path is None else os.fspath(path)
+            # The entries of os.scandir itself have the paths of the place that is scanned, so it
+            # serves only where that is the folder as the program has given it.
             if not files.is_merged(given):
                 text = os.fsdecode(given)
                 place = files.place(given)
@@ -243,7 +265,11 @@ class GuardSeam(Seam):
             self._patches.replace(os, name, by)
 
     def _guard_here(self) -> None:
-        """The working directory, which lies in the shadow where there is no real one."""
+        """Replace the functions of the working directory.
+
+        A folder that the trial has created exists only as a shadow. The process really enters that,
+        but the program is told the path that it knows.
+        """
         files = self.files
         chdir, getcwd = os.chdir, os.getcwd
 
@@ -258,7 +284,7 @@ class GuardSeam(Seam):
         self._patches.replace(os, "getcwdb", lambda: os.fsencode(here()))
 
     def _guard_torch(self) -> None:
-        """Paths that torch hands to its C code."""
+        """Redirect paths that ``torch.save`` and ``torch.load`` open in C code, past ``open``."""
         original_save, original_load = torch.save, torch.load
         files = self.files
 
@@ -277,7 +303,11 @@ class GuardSeam(Seam):
 
 
 class _Entry:
-    """What ``os.scandir`` yields of a folder that is partly a shadow; it asks when it is asked."""
+    """One entry of a folder that is partly a shadow, with the interface of ``os.DirEntry``.
+
+    ``os.DirEntry`` cannot be constructed in Python. Unlike it, this one caches nothing: each method
+    asks the guarded functions of ``os``, on the thread of the program that calls it.
+    """
 
     def __init__(self, folder: Any, name: Any) -> None:
         self.name = name
@@ -290,34 +320,37 @@ class _Entry:
         return f"<DirEntry {self.name!r}>"
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Return its status."""
+        """Return the status of the file, as ``os.stat`` does."""
         return os.stat(self.path, follow_symlinks=follow_symlinks)
 
     def inode(self) -> int:
-        """Return its number."""
+        """Return the inode number."""
         return self.stat(follow_symlinks=False).st_ino
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        """Tell whether it is a folder."""
+        """Tell whether it is a folder, or a link to one if links are followed."""
         is_link = self.is_symlink()
         return os.path.isdir(self.path) and (follow_symlinks or not is_link)
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """Tell whether it is a file."""
+        """Tell whether it is a file, or a link to one if links are followed."""
         is_link = self.is_symlink()
         return os.path.isfile(self.path) and (follow_symlinks or not is_link)
 
     def is_symlink(self) -> bool:
-        """Tell whether it is a link."""
+        """Tell whether it is a symbolic link."""
         return os.path.islink(self.path)
 
     def is_junction(self) -> bool:
-        """There are none but on Windows."""
+        """Return False: only Windows has junctions."""
         return False
 
 
 class _Scan(Iterator[_Entry]):
-    """The iterator that ``os.scandir`` returns."""
+    """The iterator that the replaced ``os.scandir`` returns for a folder that is partly a shadow.
+
+    Like the original it is a context manager, so ``with os.scandir(…)`` works.
+    """
 
     def __init__(self, entries: list[_Entry]) -> None:
         self._entries = iter(entries)
@@ -337,11 +370,11 @@ class _Scan(Iterator[_Entry]):
         self.close()
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing; ``os.scandir``'s own iterator has a folder to close, this one has not."""
 
 
 def _is_path(path: Any) -> bool:
-    """Tell a path from a number, and from what the function itself refuses."""
+    """Tell whether *path* is a path, not a file descriptor or a type that the function refuses."""
     return isinstance(path, (str, bytes, os.PathLike))
 
 
@@ -354,7 +387,7 @@ def _is_guarded_folder(files: ShadowFiles, path: Any) -> bool:
 
 
 def _or_not(ask: Call) -> Call:
-    """Answer False for a path that leads nowhere."""
+    """Return *ask* so that it returns False instead of raising for a path that leads nowhere."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -366,7 +399,7 @@ def _or_not(ask: Call) -> Call:
 
 
 def _unless_relative(original: Call, guarded: Call) -> Call:
-    """Leave a call alone that is relative to open folders."""
+    """Return *guarded*, but call *original* for paths relative to an open folder (``dir_fd``)."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if any(value is not None for name, value in kwargs.items() if name.endswith("dir_fd")):
@@ -378,5 +411,8 @@ def _unless_relative(original: Call, guarded: Call) -> Call:
 
 
 def _as_given(path: Any, place: str) -> Any:
-    """A path stays bytes where it was: some functions return what they were given."""
+    """Return *place* in the type of *path*, bytes or str.
+
+    Some functions, such as ``os.readlink``, return the type that they were given.
+    """
     return os.fsencode(place) if isinstance(path, bytes) else place

@@ -1,7 +1,8 @@
-"""The seam at names that were imported before the seams came, as ``autotune.apply()`` finds them.
+"""The seam at torch functions that the program imported by name before the seams were installed.
 
-``from torch.nn.utils import clip_grad_norm_`` binds torch's function in the program's module, where
-replacing torch's own attribute no longer reaches. Classes are changed in place and need none of it.
+``from torch.nn.utils import clip_grad_norm_`` binds torch's function in the program's module, so a
+later patch of the attribute in torch does not reach it. This happens where ``autotune.apply()`` is
+called in a running program. Classes are patched in place and need no such treatment.
 
 Not covered: functions that the program holds in other places, such as default arguments.
 """
@@ -14,28 +15,41 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 
 from autotune.inside.seams.base import Patches, Seam
 
-OURS = ("torch", "autotune")  # by the first part of a module's name: they are not the program's
+# Top-level packages that are never patched. autotune's own modules must keep torch's originals.
+OURS = ("torch", "autotune")
 FUNCTIONS = {FunctionType, BuiltinFunctionType}
 
 
 class ImportedSeam(Seam):
-    """Gives modules that have imported torch's functions by name what stands in their place."""
+    """Replaces torch functions in the modules that have imported them by name.
+
+    ``SeamSet.install_late()`` calls ``note()``, installs the other seams, and then calls
+    ``spread()``. All three run on the thread that applies the config to a program whose modules may
+    have been imported by then.
+    """
 
     def __init__(self) -> None:
         self._before: dict[tuple[str, str], object] = {}
         self._patches = Patches()
 
     def note(self) -> None:
-        """Look at torch's functions before any is replaced."""
+        """Remember all module-level functions of torch, before the other seams replace some.
+
+        Functions are compared afterwards to learn which ones were replaced.
+        """
         self._before = {
             (key, name): value
             for key, module in _modules(of_torch=True)
             for name, value in vars(module).items()
-            if type(value) in FUNCTIONS  # a proxy may do anything where isinstance() asks it
+            if type(value) in FUNCTIONS  # isinstance() would run the code of lazy proxy objects
         }
 
     def spread(self) -> None:
-        """Replace, wherever they were imported, those functions that were replaced in torch."""
+        """Replace the functions that were replaced in torch in all other modules, too.
+
+        Covers all modules that are loaded now, whether they belong to the program or to a library.
+        ``remove()`` undoes it.
+        """
         stands_for: dict[int, tuple[object, object]] = {}
         for (module, name), before in self._before.items():
             now = vars(sys.modules[module]).get(name, before)
@@ -50,7 +64,11 @@ class ImportedSeam(Seam):
 
 
 def _modules(*, of_torch: bool) -> Iterator[tuple[str, ModuleType]]:
-    """Yield loaded modules with their names: torch's, or the program's and its libraries'."""
+    """Yield the loaded modules with their names.
+
+    Args:
+        of_torch: Yield only torch's modules; otherwise all except torch's and autotune's.
+    """
     for name, module in [*sys.modules.items()]:
         package = name.partition(".")[0]
         is_wanted = package == "torch" if of_torch else package not in OURS

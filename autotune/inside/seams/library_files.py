@@ -1,6 +1,7 @@
-"""Files that libraries write by C code, past Python's ``open``: which argument names them.
+"""Library functions that open files in C code, where a patch of Python's ``open`` has no effect.
 
-numpy, PIL, pickle and json open files by Python's own ``open`` and need no row here.
+For each function the table says which argument holds the path, so that the path can be replaced
+before the C code sees it. numpy, PIL, pickle and json call Python's ``open`` and need no row here.
 """
 
 from __future__ import annotations
@@ -16,20 +17,21 @@ from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 from autotune.inside.seams.base import Patches
 
 PathFor = Callable[[str, str], Any]
-"""Returns what to open in the place of a path, by a mode as ``open`` has it."""
+"""Maps a path and an ``open`` mode to the path to open; returns the same object for no change."""
 
 
 @dataclass(frozen=True)
 class FileCall:
-    """A function of a library that opens a file.
+    """A library function that opens a file.
 
     Attributes:
-        module: Where it is looked up.
-        name: It, or a class whose constructor it is.
-        position: Of the path among its arguments.
-        keyword: Of the path.
-        mode: As ``open`` has it; of a function with modes of its own, what it is without one.
-        has_mode: The argument after the path is a mode.
+        module: The module in which callers look the function up.
+        name: The function's name, or that of a class whose constructor opens the file.
+        position: Index of the path among the positional arguments, from 0 and without ``self``.
+        keyword: Name of the path argument.
+        mode: The mode in which it opens the file, in the notation of ``open``. If the function
+            takes a mode, this is the mode that it uses without one.
+        has_mode: Whether the argument after the path is a mode. True only for classes.
     """
 
     module: str
@@ -62,18 +64,23 @@ CALLS = (
 
 
 def redirect(call: FileCall, module: ModuleType, path_for: PathFor, patches: Patches) -> None:
-    """Have a library open what *path_for* returns.
+    """Patch a library function so that it opens the path that *path_for* returns.
+
+    Called when the module has been imported. A function that this version of the library lacks is
+    left out silently.
 
     Args:
-        call: Its function.
-        module: Where that is, imported.
-        path_for: Says what to open.
-        patches: Undone in the end.
+        call: The function to patch.
+        module: The imported module that holds it.
+        path_for: Maps a path and a mode to the path to open.
+        patches: Records the replacement, so that the seam can undo it.
     """
     found = getattr(module, call.name, None)
     if found is None:
         return
-    is_class = call.has_mode  # whose instances are told by their class
+    # h5py.File is a class, and programs test isinstance() against it. So its constructor is
+    # wrapped; a function in its place would break those tests.
+    is_class = call.has_mode
     original = found.__init__ if is_class else found
     first = 1 if is_class else 0
 
@@ -91,7 +98,15 @@ def redirect(call: FileCall, module: ModuleType, path_for: PathFor, patches: Pat
 def _redirected(
     call: FileCall, args: tuple[Any, ...], kwargs: dict[str, Any], first: int, path_for: PathFor
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return arguments with another path in the place of the program's."""
+    """Return the arguments of a call with its path replaced.
+
+    Args:
+        call: The function that is called.
+        args: The program's positional arguments.
+        kwargs: The program's keyword arguments.
+        first: Index of the first argument after ``self``: 1 for constructors, else 0.
+        path_for: Maps a path and a mode to the path to open.
+    """
     at = first + call.position
     path = args[at] if len(args) > at else kwargs.get(call.keyword)
     mode = call.mode
@@ -106,7 +121,11 @@ def _redirected(
 
 
 def _place(path: Any, mode: str, path_for: PathFor, *, is_uri: bool) -> Any:
-    """Return what to open; what is no file of this machine's is left as it is."""
+    """Return the path or SQLite URI to open; the same object if nothing is to be redirected.
+
+    Unchanged are file objects, empty names, ``:memory:``, and SQLite URIs that cannot write a file
+    (``mode=ro``, ``mode=memory``, ``immutable``).
+    """
     if not isinstance(path, (str, os.PathLike)):
         return path
     name = os.fspath(path)

@@ -1,4 +1,9 @@
-"""The seam at the DataLoader: loaders are told apart, rebuilt with other options, and fed."""
+"""The seam at the DataLoader: identifies loaders, changes their options and observes their batches.
+
+Every DataLoader that is built is recorded with its facts. The one that trains gets the options of
+the config, either when it is built or as a changed copy that the feed iterates. Loaders of other
+libraries are not covered here.
+"""
 
 from __future__ import annotations
 
@@ -27,24 +32,36 @@ from autotune.inside.seams.base import Patches, Seam
 from autotune.inside.seams.workers import CONTEXT, Workers, start_method
 from autotune.program.profile import DatasetFacts, LoaderFacts
 
-DATA = ("dataset", "sampler", "batch_sampler", "batch_size")  # attributes that make batches
+# The attributes that decide which samples a batch holds. The program's values are kept, because a
+# loop without gradients (an evaluation) gets all samples even if training is sharded.
+DATA = ("dataset", "sampler", "batch_sampler", "batch_size")
 
 
 class LoaderSeam(Seam):
-    """Knows every DataLoader of the program and gives the training one its options.
+    """Knows every DataLoader of the program and gives the training loader its options.
 
-    A loader that equals *target* gets the options when it is built, so ``len(loader)`` and all that
-    is derived from it are true. In a running program its feed asks for a changed copy instead.
+    A loader that equals *target* gets the options when it is built, so ``len(loader)`` and all
+    values that the program derives from it are true. In a running program the feed asks for a
+    changed copy instead.
 
-    While ``replays`` is set, training feeds hand out their last batch again and again.
+    ``SeamSet`` makes and installs it before the program starts. ``Steering`` requests options on
+    the main thread; the patched DataLoader and ``Feed`` call it on whatever thread the program
+    iterates, which may be a background thread.
 
     Args:
         listener: Told about every batch; None leaves iteration as it is.
         accumulation: Told about every batch of the training loader.
-        target: The training loader, when it is known from an earlier run.
+        target: The training loader, if it is known from an earlier run.
         program_knobs: Knobs that the program sets itself: the target may differ in these.
-        built: Called when a loader was built.
-        fed: Told whose batch the program trains on: of the training loader or of another one.
+        built: Called after each loader has been built.
+        fed: Called for each batch with gradients enabled; ``by_target`` tells whether it comes from
+            the training loader or from another one.
+
+    Attributes:
+        items: Observes what the first batches change in their dataset.
+        version: Counts the changes of options; a feed with an older version is behind.
+        replays: While True, training feeds hand out the same batch again and again. Set to measure
+            the program without its data loading.
     """
 
     def __init__(
@@ -78,40 +95,53 @@ class LoaderSeam(Seam):
         self._workers = Workers()
         self.items = ItemWatch()
         self._is_held = self._is_behind = False
-        self._within = local()  # a thread may begin to iterate while another does
+        self._within = local()  # per thread: two threads may begin to iterate at the same time
         self.version = 0
         self.replays = False
 
     def request(self, **options: int | bool | str) -> None:
-        """Ask for options of the training loader, by the names of their knobs."""
+        """Request options for the training loader, by the names of their knobs.
+
+        They replace earlier values of the same options. Feeds see them at their next batch, or
+        after ``release()`` if the seam is held.
+        """
         self._options.update(options)
         self._is_behind = True
         if not self._is_held:
             self.release()
 
     def hold(self) -> None:
-        """Let feeds see no option before all of them are asked for: they may run in a thread."""
+        """Keep requested options from the feeds until ``release()``.
+
+        A config sets its options one by one, and a feed on another thread must not begin with only
+        some of them.
+        """
         self._is_held = True
 
     def release(self) -> None:
-        """Let feeds see what was asked for."""
+        """Let feeds see the requested options from their next batch on."""
         self._is_held = False
         if self._is_behind:
             self._is_behind = False
             self.version += 1
 
     def share(self, group: Group, begins: Callable[[], None]) -> None:
-        """Give each rank its part of the training loader's data, for all of the process's life.
+        """Give each rank its part of the training loader's data, until the process ends.
 
         Args:
             group: The processes that train together.
-            begins: Called whenever the program begins to iterate that loader.
+            begins: Called whenever the program begins to iterate the training loader with
+                gradients enabled.
         """
         self._group, self._begins = group, begins
         self.request(world_size=group.world_size)
 
     def facts(self, loader: DataLoader[Any]) -> LoaderFacts:
-        """Return the loader as the program built it, be it before the seam was installed."""
+        """Return a loader's facts, with the options that the program gave it.
+
+        A loader that was built before the seam was installed is read now. After training has begun,
+        the facts also tell how many equal loaders were built until then.
+        """
         if loader not in self._facts:
             self._built(loader, "")
         own = self._own[loader]
@@ -126,17 +156,26 @@ class LoaderSeam(Seam):
         return self._known.in_training(facts)
 
     def training_begins(self) -> None:
-        """The program has built what it trains with, and may build it again for each epoch."""
+        """Note that the first step is about to begin: the program's loaders are built.
+
+        Equal loaders that are built later are taken for rebuilt ones, as a program may build its
+        loaders anew for each epoch.
+        """
         self._known.training_begins()
 
     def dataset_facts(self, loader: DataLoader[Any]) -> DatasetFacts:
-        """Return what the first batches showed of a loader's dataset."""
+        """Return what the first batches showed about a loader's dataset."""
         return self.items.facts(loader, self._workers.picture(loader))
 
     def iterate(self, loader: DataLoader[Any], own: DataLoader[Any]) -> Iterator[Any]:
-        """Return PyTorch's own iterator over a loader, or over what it is under the options.
+        """Return PyTorch's iterator over a loader, called when a pass over its data begins.
 
-        Without gradients it has all its data.
+        If gradients are disabled, the program evaluates: the iterator then yields all samples in
+        the program's own batches, although training may be sharded.
+
+        Args:
+            loader: The loader to iterate: the program's, or its variant under the options.
+            own: The loader that the program built.
         """
         if loader in self._written and not torch.is_grad_enabled():
             self._evaluated.add(loader)
@@ -150,10 +189,10 @@ class LoaderSeam(Seam):
         return self._workers.begin(loader, own, self.facts(own), self._begin)
 
     def variant(self, loader: DataLoader[Any]) -> DataLoader[Any]:
-        """Return the loader under the requested options; itself when they change nothing.
+        """Return a copy of the loader with the requested options; itself if they change nothing.
 
-        As long as neither options nor loader change it is always the same one: workers that stay
-        from epoch to epoch are its own.
+        The same copy is returned until the options or the loader change, because persistent workers
+        belong to the copy. Workers of a copy or loader that is no longer used are dropped.
         """
         known = self._variants.get(loader)
         if known is not None and known.is_of(loader, self.version):
@@ -166,33 +205,37 @@ class LoaderSeam(Seam):
         copy = object.__new__(type(loader))
         vars(copy).update(vars(loader))
         vars(copy).update(changes, _iterator=None)
-        self.end_workers(loader)  # of whoever iterates it no longer
+        self.end_workers(loader)  # the copy is iterated from here on, so these would stay idle
         self._variants[loader] = _Variant(copy, self.version, _without_iterator(loader))
         return copy
 
     def end_workers(self, loader: DataLoader[Any]) -> None:
-        """Let go of the workers that a loader keeps from epoch to epoch."""
+        """Drop a loader's persistent workers; they end when nothing iterates over them."""
         vars(loader)["_iterator"] = None
 
     @property
     def found_target(self) -> bool:
-        """The loader was built that was known to train."""
+        """Whether the program has built the loader that was known to train."""
         return self._known.found_target
 
     @property
     def misses_target(self) -> bool:
-        """Options are asked for, and no loader was built that they are for."""
+        """Whether options were requested but the loader that they are for was not built."""
         return self._known.target is not None and bool(self._options) and not self.found_target
 
     def install(self) -> None:
-        """Begin to listen."""
+        """Patch DataLoader to record loaders and, if needed, to observe their batches.
+
+        Without a listener, iteration and ``len()`` are patched only if a step may be made of other
+        samples than the program's, or if workers are changed.
+        """
         original_init = DataLoader.__init__
         self._original_iter = DataLoader.__iter__
         make_iterator = DataLoader._get_iterator  # noqa: SLF001 - subclasses call it themselves
         self._original_len = DataLoader.__len__
         seam = self
 
-        @wraps(original_init)  # Lightning looks at the signature
+        @wraps(original_init)  # Lightning reads the signature
         def init(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
             original_init(loader, *args, **kwargs)
             seam._built(loader, site())
@@ -214,21 +257,27 @@ class LoaderSeam(Seam):
         def length(loader: DataLoader[Any]) -> int:
             is_whole = loader in seam._evaluated
             batches = seam._original_len(seam._as_written(loader) if is_whole else loader)
+            # A length read for evaluation does not tell how long a training pass is.
             if torch.is_grad_enabled():
                 seam._lengths[loader] = batches
             return batches
 
+        # A subclass may call _get_iterator() without DataLoader.__iter__, so both are patched.
         self._patches.replace(DataLoader, "__iter__", iterate)
         self._patches.replace(DataLoader, "_get_iterator", get_iterator)
         self._patches.replace(DataLoader, "__len__", length)
 
     @property
     def _is_beginning(self) -> bool:
-        """PyTorch makes an iterator now, which the seam has asked for."""
+        """Whether this thread is inside ``_begin()``, where PyTorch itself makes an iterator."""
         return getattr(self._within, "depth", 0) > 0
 
     def _begin(self, loader: DataLoader[Any]) -> Iterator[Any]:
-        """Begin as PyTorch does; what calls its ``_get_iterator`` then is PyTorch itself."""
+        """Call PyTorch's ``__iter__``.
+
+        PyTorch calls the patched ``_get_iterator`` within. The depth tells that this call comes
+        from PyTorch, so it must get the plain iterator and not another feed.
+        """
         self._within.depth = getattr(self._within, "depth", 0) + 1
         try:
             return self._original_iter(loader)
@@ -240,19 +289,26 @@ class LoaderSeam(Seam):
         return bool({"num_workers", "persistent_workers"} & self._options.keys())
 
     def length(self, loader: DataLoader[Any]) -> int | None:
-        """Return the batches in an epoch, None for data without a length."""
+        """Return the number of batches in an epoch; None for data without a length."""
         try:
             return self._original_len(loader)
-        except Exception:  # noqa: BLE001 - the program has not asked
+        except Exception:  # noqa: BLE001 - the program did not ask, so its error must not end it
             return None
 
     def length_read(self, loader: DataLoader[Any]) -> int | None:
-        """Return the length that the program last read from a loader, else the loader's own."""
+        """Return the length that the program last read from a loader.
+
+        If the program has not read it, return the loader's present length; None for data without
+        one.
+        """
         read = self._lengths.get(loader)
         return self.length(loader) if read is None else read
 
     def dataset_len(self, loader: DataLoader[Any]) -> int | None:
-        """Return the samples of an epoch in this process, None for data without a length."""
+        """Return the number of samples per epoch in this process; None for data without a length.
+
+        For the training loader of several ranks this is the rank's share.
+        """
         facts = self.facts(loader)
         if facts.dataset_len is None or not self._is_shared(loader):
             return facts.dataset_len
@@ -260,24 +316,31 @@ class LoaderSeam(Seam):
         return share_of(facts.dataset_len, self._group, drop_last=drop_last)
 
     def batch_size(self, loader: DataLoader[Any]) -> int | None:
-        """Return the samples of its batches, None where the program makes these up itself."""
+        """Return the samples per batch; None if the program's own code makes the batches."""
         plain = self._batches(loader)
         return None if plain is None else plain.batch_size
 
     def round_of(self, loader: DataLoader[Any]) -> int | None:
-        """Return the batches until the data begin again, also where the loader never ends."""
+        """Return the number of batches until the data repeat; None if unknown.
+
+        Differs from ``length()`` for a loader whose sampler cycles through the data endlessly.
+        """
         plain = self._batches(loader)
         try:
             return self.length(loader) if plain is None else len(plain)
-        except Exception:  # noqa: BLE001 - a sampler of the program's may have no length
+        except Exception:  # noqa: BLE001 - the program's sampler may have no length
             return None
 
     def is_target(self, loader: DataLoader[Any]) -> bool:
-        """Tell whether this is the loader that was known to train before the program began."""
+        """Tell whether this is the training loader known from an earlier run."""
         return loader in self._facts and self._known.is_target(self._facts[loader])
 
     def epoch_of(self, loader: DataLoader[Any]) -> EpochShape:
-        """Return what an epoch of a loader consists of, with its present options."""
+        """Return the number of batches in an epoch and their sizes, with the present options.
+
+        The sizes are unknown if the program's own code makes the batches or if the data have no
+        length.
+        """
         batches, plain = self.length(loader), _plain_batches(loader)
         dataset_len = self.dataset_len(loader)
         if plain is None or dataset_len is None:
@@ -289,9 +352,18 @@ class LoaderSeam(Seam):
     def hand_out(
         self, loader: DataLoader[Any], number: int, iteration: object = None, *, trains: bool
     ) -> None:
-        """Note a batch, by its number in the epoch, and whether its loader is the one that trains.
+        """Note that a batch is handed to the program.
 
-        What the program iterates without gradients feeds no optimizer.
+        Tells the rates seam whose batch the next step uses, and accumulation where its groups of
+        micro-batches begin. A batch that is read with gradients disabled feeds no optimizer, so the
+        rates seam is not told of it.
+
+        Args:
+            loader: The loader with its present options.
+            number: The batch's number in the epoch, from 1.
+            iteration: Identifies one pass over the data; None if the caller does not tell when the
+                pass ends.
+            trains: Whether this is the training loader.
         """
         if torch.is_grad_enabled():
             self._fed(by_target=trains)
@@ -300,12 +372,12 @@ class LoaderSeam(Seam):
 
     @property
     def _changes_steps(self) -> bool:
-        """A step may be made of more samples than the program's own."""
+        """Whether a step may use other samples than the program's own steps do."""
         more = self._accumulation.steps > 1 or "batch_size" in self._options
         return more or self._group.world_size > 1
 
     def _in_groups(self, loader: DataLoader[Any]) -> Iterator[Any]:
-        if loader not in self._facts:  # older than the seam: as the program built it
+        if loader not in self._facts:  # built before the seam was installed: left as it is
             return self._begin(loader)
         batches = self.iterate(loader, loader)
         if not self._changes_steps or loader in self._evaluated:
@@ -318,11 +390,11 @@ class LoaderSeam(Seam):
             for number, batch in enumerate(batches, start=1):
                 self.hand_out(loader, number, iteration, trains=trains)
                 yield batch
-        finally:  # also where the program leaves its loop early
+        finally:  # also if the program leaves its loop early
             self._accumulation.end(iteration)
 
     def describe_missing_target(self) -> str:
-        """Return what was not found and what follows from it."""
+        """Return a sentence that says which loader was not found and what was not applied."""
         target = self._known.target
         assert target is not None, "only a known target can be missed"
         return (
@@ -332,7 +404,7 @@ class LoaderSeam(Seam):
         )
 
     def _as_written(self, loader: DataLoader[Any]) -> DataLoader[Any]:
-        """Return a copy that hands out all that the program's own would."""
+        """Return a copy that yields the same batches as the loader that the program wrote."""
         copy = object.__new__(type(loader))
         vars(copy).update(vars(loader))
         vars(copy).update(self._written[loader], _iterator=None)
@@ -356,14 +428,18 @@ class LoaderSeam(Seam):
             vars(loader).update(changes)
 
     def _changes(self, loader: DataLoader[Any]) -> dict[str, Any]:
-        """Attributes of the loader under the options; DataLoader refuses to set some by name."""
+        """Return the attributes that the loader has under the options.
+
+        The caller writes them to ``vars(loader)``, because DataLoader's ``__setattr__`` refuses
+        some of these names after construction.
+        """
         facts, own, options = self.facts(loader), self._own[loader], self._options
         workers = int(options.get("num_workers", facts.num_workers))
         prefetch = options.get("prefetch_factor", facts.prefetch_factor or 2)
         persistent = options.get("persistent_workers", facts.persistent_workers)
         changes: dict[str, Any] = {
             "num_workers": workers,
-            "timeout": own.timeout if workers else 0,  # torch wants 0 without workers
+            "timeout": own.timeout if workers else 0,  # torch raises for a timeout without workers
             "prefetch_factor": prefetch if workers else None,
             "pin_memory": options.get("pin_memory", facts.pin_memory),
             "persistent_workers": bool(persistent) and workers > 0,
@@ -389,20 +465,21 @@ class LoaderSeam(Seam):
             is_own = size == facts.batch_size and sampler is own.batch_sampler.sampler
             made = own.batch_sampler if is_own else BatchSampler(sampler, size, present.drop_last)
             changes["batch_sampler"] = rewrapped(loader.batch_sampler, made)
-            if loader.batch_size is not None:  # it is None beside a batch sampler of the program's
+            if loader.batch_size is not None:  # None if the program passed a batch sampler
                 changes["batch_size"] = size
         return changes
 
     def _batches(self, loader: DataLoader[Any]) -> BatchSampler | None:
-        """What cuts the loader's batches, if torch's own does it in the end.
+        """Return torch's BatchSampler that makes the loader's batches; None if there is not one.
 
-        A program may put its own sampler around that, to go through it again and again.
+        It may be the loader's batch sampler, or lie within a wrapper of the program's that goes
+        through it again and again.
         """
         own = self._own.get(loader)
         found = _plain_batches(loader)
         if found is None and own is not None and type(own.batch_sampler) is BatchSampler:
             found = inner_batches(loader.batch_sampler)
-        # one that the program has put there since may draw from another sampler
+        # A batch sampler that the program has assigned later may draw from another sampler.
         is_foreign = own is not None and found is not own.batch_sampler
         return None if is_foreign and loader not in self._written else found
 
@@ -410,7 +487,10 @@ class LoaderSeam(Seam):
         return self._group.world_size > 1 and self.is_target(loader)
 
     def _shard(self, loader: DataLoader[Any]) -> ShardedSampler | ShardedIterable | None:
-        """This rank's part of a loader's data, always the same object; None where it has all."""
+        """Return the sampler or dataset of this rank's share; None if the rank gets all data.
+
+        The same object is returned in each epoch, because it counts the epochs.
+        """
         if not self._is_shared(loader):
             return None
         if loader not in self._shards:
@@ -421,18 +501,18 @@ class LoaderSeam(Seam):
             else:
                 plain = _plain_batches(loader)
                 whole = own.batch_sampler if plain is None else plain.sampler
-                if whole is None:  # the dataset makes whole batches
+                if whole is None:  # no automatic batching (batch_size=None): items are batches
                     whole = loader.sampler
                 self._shards[loader] = ShardedSampler(
                     whole, self._group, name, drop_last=facts.drop_last
                 )
-            self._shared += 1  # loaders come and go, names of their orders do not come again
+            self._shared += 1  # never reused: the store may still hold an order under an old name
         return self._shards[loader]
 
 
 @dataclass(frozen=True)
 class _Own:
-    """What the program gave its loader, and the facts cannot hold."""
+    """Objects that the program gave its loader; the facts hold plain values only."""
 
     batch_sampler: Any
     timeout: float
@@ -442,11 +522,12 @@ class _Own:
 
 @dataclass(frozen=True)
 class _Variant:
-    """A loader under options.
+    """A copy of a loader with other options.
 
     Attributes:
-        version: Of the options.
-        attributes: The loader's own, when this was made of it.
+        variant: The copy.
+        version: The version of the options that it has.
+        attributes: The original loader's attributes when the copy was made.
     """
 
     variant: DataLoader[Any]
@@ -454,7 +535,7 @@ class _Variant:
     attributes: dict[str, Any]
 
     def is_of(self, loader: DataLoader[Any], version: int) -> bool:
-        """Tell whether nothing has changed since it was made."""
+        """Tell whether the copy is current: neither options nor loader changed since."""
         now = _without_iterator(loader)
         return (
             self.version == version
@@ -464,33 +545,41 @@ class _Variant:
 
 
 def _without_iterator(loader: DataLoader[Any]) -> dict[str, Any]:
-    """The attributes of a loader, but for what torch notes in it while it is iterated."""
+    """Return a loader's attributes without those that torch sets during iteration."""
     noted = {"_iterator", "_IterableDataset_len_called"}
     return {name: value for name, value in vars(loader).items() if name not in noted}
 
 
 @dataclass(frozen=True)
 class WorkerThreads:
-    """A worker_init_fn that sets torch's threads, then does what the program's own does."""
+    """A ``worker_init_fn`` that sets torch's threads and then calls the program's own.
+
+    PyTorch calls it in each worker process. It is a class because spawned workers get it pickled,
+    which a local function does not allow.
+
+    Attributes:
+        threads: Threads per worker.
+        own: The program's ``worker_init_fn``; None without one.
+    """
 
     threads: int
     own: Callable[[int], None] | None
 
     def __call__(self, worker: int) -> None:
-        """Set up a worker, in its own process."""
+        """Set up the worker process that calls this; *worker* is its number."""
         torch.set_num_threads(self.threads)
         if self.own is not None:
             self.own(worker)
 
 
 def _plain_batches(loader: DataLoader[Any]) -> BatchSampler | None:
-    """What makes the loader's batches, if that is torch's own cutting into equal pieces."""
+    """Return the loader's batch sampler if it is torch's own, which makes batches of one size."""
     sampler = loader.batch_sampler
     return sampler if type(sampler) is BatchSampler else None
 
 
 def _foreign_sampler(loader: DataLoader[Any]) -> str:
-    """Return the class of a batch sampler that is not PyTorch's; empty where there is none."""
+    """Return the class name of the loader's batch sampler; empty if it is PyTorch's or absent."""
     sampler = loader.batch_sampler
     return "" if sampler is None or type(sampler) is BatchSampler else type(sampler).__name__
 
@@ -500,7 +589,7 @@ def _read(loader: DataLoader[Any]) -> LoaderFacts:
     iterable = isinstance(loader.dataset, IterableDataset)
     try:
         length = len(loader.dataset)  # type: ignore[arg-type]
-    except Exception:  # noqa: BLE001 - it may be told later how long it is
+    except Exception:  # noqa: BLE001 - a dataset's __len__ may fail until the program has set it up
         length = None
     return LoaderFacts(
         dataset=type(loader.dataset).__name__,

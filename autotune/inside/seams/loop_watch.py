@@ -1,12 +1,16 @@
-"""The seam around the program's own loop: what it does by its own hand, watched for two steps.
+"""Observes for two steps what the training loop does to weights and gradients with its own code.
 
-Two of the untouched steps run under a ``TorchFunctionMode``, which sees the calls that the loop
-itself makes: between outermost module calls, backward passes, ``zero_grad``, optimizer steps and
-the loading of batches, for which it is taken off. It changes nothing of what is computed. What a
-model does to its frozen parameters while it is called, as MoCo to its key encoder, is seen by them.
+Such work (a moving average of weights, gradients changed by hand, a schedule stepped per batch)
+could go wrong when a config changes what a step is, so knobs need to know of it. Two steps that run
+without any change by autotune are observed under a ``TorchFunctionMode``, which sees each call of
+torch that the loop itself makes. The mode is taken off during module calls, backward passes,
+``zero_grad``, optimizer steps and the loading of batches, and does not change any result. Changes
+that a model makes to its frozen parameters while it is called (MoCo's key encoder) are detected by
+comparing these before and after the call.
 
-Not covered: programs that compile anything, where the mode would be compiled into their code; what
-happens more rarely than in every second step; changes of trained weights within a ``forward``.
+Not covered: programs that compile anything, because the mode would be compiled into their code;
+actions that happen less often than in every second step; changes of trained weights within a
+``forward``.
 """
 
 from __future__ import annotations
@@ -31,19 +35,25 @@ from autotune.inside.compiled import frames_compiled
 from autotune.inside.seams.base import Patches, Seam, outermost
 from autotune.program.profile import HandKind, HandWork
 
-MAX_FROZEN = 16  # parameters of a model that are looked at, spread over it
-MAX_VALUES = 64  # of each
-WINDOWS = 2  # between the first step and the third
-HABITS = {HandKind.RATE, HandKind.SCHEDULE, HandKind.THROWN, HandKind.PASSES}  # in all windows
+MAX_FROZEN = 16  # frozen parameters that are compared, spread evenly over a model
+MAX_VALUES = 64  # values that are compared of each
+WINDOWS = 2  # the intervals between the first three steps
+# Findings that count only if they occur in every window. A scheduler that steps once may do so
+# because an epoch ends there.
+HABITS = {HandKind.RATE, HandKind.SCHEDULE, HandKind.THROWN, HandKind.PASSES}
 NAMES = {SETS_GRAD: ".grad =", SETS_DATA: ".data ="}
 
 
 class LoopWatchSeam(Seam):
-    """Watches the loop between the first step and the third.
+    """Watches the program's loop between the first optimizer step and the third.
+
+    ``SeamSet`` installs it before the program starts, calls ``begin()`` in the first step, and then
+    has the optimizer seam call ``before_step()`` and ``after_step()``. These run on the thread that
+    trains. Calls on other threads are ignored, because a background thread is not the loop.
 
     Args:
-        optimizers: Gives the living optimizers.
-        schedulers: Gives the living schedulers.
+        optimizers: Returns the living optimizers.
+        schedulers: Returns the living schedulers.
     """
 
     def __init__(
@@ -57,20 +67,25 @@ class LoopWatchSeam(Seam):
         self._ledger = Ledger()
         self._is_on = False
         self._thread = 0
-        self._depth = 0  # of calls that are not the loop's own
+        self._depth = 0  # nesting of calls during which the mode is off
         self._is_in_step = False
         self._phase = ""
         self._windows = 0
-        self._passes = [0, 0]  # outside of the optimizer's step, and within
+        self._passes = [0, 0]  # backward passes outside of the optimizer's step, and within it
         self._rates: list[float] = []
         self._epochs: dict[int, int] = {}
         self._found: dict[HandWork, set[int]] = {}
         self._horizons: dict[str, float] = {}
         self._asked: WeakKeyDictionary[DataLoader[Any], tuple[int, str]] = WeakKeyDictionary()
-        self._known_length: set[int] = set()  # datasets, by whoever may plan a schedule
+        # Datasets (by id) whose length was read by code other than a progress bar, which may have
+        # planned a schedule by it.
+        self._known_length: set[int] = set()
 
     def install(self) -> None:
-        """Watch, until the first step, where the program asks for the length of its loaders."""
+        """Note until the first step where the program reads the length of its loaders.
+
+        A schedule planned by that length becomes wrong if a config changes the number of steps.
+        """
         original = DataLoader.__len__
         seam = self
 
@@ -87,7 +102,10 @@ class LoopWatchSeam(Seam):
         self._lengths.replace(DataLoader, "__len__", length)
 
     def begin(self) -> None:
-        """The first step is about to end: watch the loop from there on."""
+        """Start to observe the loop; called while the first optimizer step ends.
+
+        Does nothing in a process that has compiled code.
+        """
         self._lengths.undo()
         if self._is_on or frames_compiled():
             return
@@ -96,13 +114,16 @@ class LoopWatchSeam(Seam):
         self._take_off_for(nn.Module, "__call__")
         self._take_off_for(torch.Tensor, "backward")
         self._take_off_for(dataloader._BaseDataLoaderIter, "__next__")  # noqa: SLF001
-        self._take_off_for(DataLoader, "_get_iterator")  # workers that are forked have no mode
+        self._take_off_for(DataLoader, "_get_iterator")  # else forked workers inherit the mode
         self._watch_backward()
         for owner in (Optimizer, nn.Module):
             self._watch_clearing(owner)
 
     def before_step(self) -> None:
-        """An optimizer is about to step."""
+        """Compare learning rates and schedulers with the last step; an optimizer is about to step.
+
+        Rates that changed without a scheduler were set by the program.
+        """
         self._hush()
         self._is_in_step = True
         rates, moved = self._rates_now(), self._moved()
@@ -114,7 +135,7 @@ class LoopWatchSeam(Seam):
             self._find(HandWork(HandKind.RATE, "lr", ""))
 
     def after_step(self) -> None:
-        """An optimizer has stepped."""
+        """Close the window that ends with this optimizer step, and begin the next one."""
         self._judge_passes()
         self._windows += 1
         self._passes, self._phase, self._is_in_step = [0, 0], "", False
@@ -125,7 +146,7 @@ class LoopWatchSeam(Seam):
         self._speak()
 
     def remove(self) -> None:
-        """Watch no more."""
+        """Stop observing and put PyTorch back; the findings are kept for ``found()``."""
         self._lengths.undo()
         if self._is_on:
             self._judge_passes()
@@ -135,11 +156,17 @@ class LoopWatchSeam(Seam):
             self._ledger = Ledger()
 
     def found(self, loaders: Iterable[DataLoader[Any]]) -> tuple[HandWork, ...]:
-        """Return what was seen; *loaders* are those that train."""
+        """Return what the loop was seen doing.
+
+        Args:
+            loaders: The loaders that train. A schedule is judged by the lengths that the program
+                read from loaders over the same datasets.
+        """
         return tuple(self._judged([*loaders]))
 
     def _judged(self, loaders: list[DataLoader[Any]]) -> Iterator[HandWork]:
-        datasets = [id(loader.dataset) for loader in loaders]  # wrappers build loaders again
+        # Compared by dataset, because libraries rebuild the program's loader as one of theirs.
+        datasets = [id(loader.dataset) for loader in loaders]
         asked = [its for own, its in self._asked.items() if id(own.dataset) in datasets]
         for work, windows in self._found.items():
             if work.kind in HABITS and len(windows) < WINDOWS:
@@ -154,7 +181,10 @@ class LoopWatchSeam(Seam):
                 yield HandWork(HandKind.COUNTED_SCHEDULE, work.what, "")
 
     def _judge_passes(self) -> None:
-        """At the end of a step: how often gradients were computed for it, and where."""
+        """Note a step for which gradients were computed again within the optimizer's step.
+
+        That is more than one backward pass within it (LBFGS), or passes both before and within.
+        """
         if self._passes[1] > 1 or all(self._passes):
             self._find(HandWork(HandKind.PASSES, f"{sum(self._passes)} backward passes", ""))
 
@@ -162,12 +192,12 @@ class LoopWatchSeam(Seam):
         self._found.setdefault(work, set()).add(self._windows)
 
     def _called(self, call: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """The loop itself has called something of torch's."""
+        """Judge a call of torch that the loop itself has made; called by the mode."""
         kind = self._ledger.judge(call, args, kwargs, result)
         if call == SETS_GRAD and self._ledger.is_trained(args[0]):
             self._ledger.know(self._optimizers())
             if args[1] is None and self._phase != "computed":
-                kind = HandKind.GRADIENTS  # cleared by hand, as zero_grad() does it
+                kind = HandKind.GRADIENTS  # the program clears gradients without zero_grad()
         if kind is None:
             return
         place = place_of_hand_work(sys._getframe(1))  # noqa: SLF001
@@ -176,7 +206,7 @@ class LoopWatchSeam(Seam):
             self._find(HandWork(kind, name, place))
 
     def _moved(self) -> list[LRScheduler]:
-        """Schedulers that have stepped since the optimizer has."""
+        """Return the schedulers that have stepped since the last optimizer step."""
         return [s for s in self._schedulers() if s.last_epoch != self._epochs.get(id(s))]
 
     def _rates_now(self) -> list[float]:
@@ -268,7 +298,10 @@ class LoopWatchSeam(Seam):
 
 
 class _Mode(overrides.TorchFunctionMode):
-    """Tells of each call once it has returned."""
+    """Reports each torch call of the loop after it has returned.
+
+    It is active on the thread that put it on, and not while torch or autotune handles a call.
+    """
 
     def __init__(self, called: Callable[[Any, Any, Any, Any], None]) -> None:
         super().__init__()
@@ -276,7 +309,9 @@ class _Mode(overrides.TorchFunctionMode):
         self._is_within = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self._is_within = True  # torch itself has taken the mode off
+        # torch takes the mode off during this method, and puts it on again after. put_on() and
+        # take_off() must not change the stack of modes meanwhile.
+        self._is_within = True
         try:
             result = func(*args, **(kwargs or {}))
             self._called(func, args, kwargs or {}, result)
@@ -285,9 +320,10 @@ class _Mode(overrides.TorchFunctionMode):
         return result
 
     def put_on(self) -> None:
-        """Begin to see calls, after any mode of the program's: those come off in their own order.
+        """Put the mode on the stack, below all modes of the program's.
 
-        Only the default device lies below, where torch insists on it.
+        The program takes its own modes off in its own order, so they must stay on top. Only the
+        mode of ``torch.set_default_device`` stays below, because torch requires it at the bottom.
         """
         if self._is_within:
             return
@@ -300,7 +336,7 @@ class _Mode(overrides.TorchFunctionMode):
             overrides._push_mode(mode)  # noqa: SLF001
 
     def take_off(self) -> None:
-        """See no more calls."""
+        """Take the mode off, from wherever in the stack it is."""
         if self._is_within:
             return
         for mode in _take_all():
@@ -309,26 +345,34 @@ class _Mode(overrides.TorchFunctionMode):
 
 
 def _frozen(model: nn.Module) -> list[nn.Parameter]:
-    """Return some of a model's parameters that no gradient reaches."""
+    """Return up to MAX_FROZEN of a model's parameters that have ``requires_grad=False``."""
     frozen = [p for p in model.parameters() if not p.requires_grad and not p.is_meta]
     return frozen[:: -(-len(frozen) // MAX_FROZEN) or 1]
 
 
 def _state(parameter: nn.Parameter) -> tuple[int, list[float]]:
-    """What another write shows in: the version, or by ``.data`` some of the values alone."""
+    """Return what changes when a parameter is written to.
+
+    The version counter shows most writes. Writes through ``.data`` do not count there, so some of
+    the values are part of the state.
+    """
     flat = parameter.detach().reshape(-1)
     values = flat[:: -(-flat.numel() // MAX_VALUES) or 1]
     return parameter._version, values.tolist()  # noqa: SLF001 - autograd's own counter
 
 
 def _take_all() -> list[Any]:
-    """Take all modes off; return them, the one that saw calls last first."""
+    """Take all modes off the stack and return them from the bottom to the top."""
     count = _len_torch_function_stack()
     return [overrides._pop_mode() for _ in range(count)][::-1]  # noqa: SLF001
 
 
 def _horizon(scheduler: Any) -> float:
-    """The greatest number that a schedule is planned by, inf where a function plans it."""
+    """Return the largest step number in a scheduler's settings; inf if a function sets the rate.
+
+    That is the number of steps that a schedule is planned for, such as ``T_max`` or a milestone.
+    Compared with a loader's length, it tells whether the schedule counts batches or epochs.
+    """
     state = vars(scheduler)
     if any(callable(rule) for rule in state.get("lr_lambdas") or ()):
         return float("inf")

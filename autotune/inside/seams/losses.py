@@ -1,8 +1,11 @@
-"""The seam that looks at losses during the untouched steps: do they go together with other batches.
+"""Detects losses that change their meaning if the batch is split or grows.
 
-Covered: losses that compare the samples of one batch with each other, and those that are no sum of
-means, each named with the line that computes gradients. Not covered: what modules with parameters
-do before they return, unless samples are numbered as classes of one batch.
+Covered: losses that compare the samples of one batch with each other (contrastive losses), and
+losses that are not a sum of means over samples. Each is reported with the program's line that
+computes gradients.
+
+Not covered: comparisons within modules that have parameters, unless the loss numbers the samples of
+the batch as classes.
 """
 
 from __future__ import annotations
@@ -18,15 +21,18 @@ from autotune.inside.code.loss_graph import compared, read
 from autotune.inside.data.feed import first_tensor, tensors_in
 from autotune.inside.seams.base import Patches, Seam, outermost
 
-SEEN = 2  # backward passes: one alone may be a coincidence
+SEEN = 2  # backward passes in which a finding must occur: a single one may be a coincidence
 
 
 class LossesSeam(Seam):
-    """Looks at each loss where the program computes its gradients; changes nothing.
+    """Reads the autograd graph of each loss when the program computes gradients; changes nothing.
+
+    ``SeamSet`` installs it in an observed program and removes it after three steps. The forward
+    seam calls ``returned()`` after each model call. Everything runs on the thread that trains.
 
     Attributes:
-        in_batch: By what a loss compares samples of one batch, and where; empty where none does.
-        curve: What makes a loss no sum of means, and where; empty where nothing does.
+        in_batch: By what a loss compares samples of one batch, and where; empty if none does.
+        curve: Why a loss is not a sum of means over samples, and where; empty if all are.
     """
 
     def __init__(self) -> None:
@@ -38,21 +44,23 @@ class LossesSeam(Seam):
 
     @property
     def in_batch(self) -> str:
-        """What was seen of comparisons within a batch."""
+        """The most frequent comparison of samples within a batch; empty if none was seen twice."""
         return self._usual(self._compared)
 
     @property
     def curve(self) -> str:
-        """What was seen of losses that are no sum of means."""
+        """The most frequent reason why a loss is not a sum of means; empty if not seen twice."""
         return self._usual(self._curves)
 
     def install(self) -> None:
-        """Begin to look."""
+        """Wrap ``torch.autograd.backward``, which ``Tensor.backward()`` calls, too."""
         original = torch.autograd.backward
         seam = self
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-            with suppress(AttributeError, RuntimeError):  # a graph of another make tells nothing
+            # Nodes of custom autograd functions and compiled code lack the attributes that are read
+            # here. Such a loss is not judged, and training goes on.
+            with suppress(AttributeError, RuntimeError):
                 seam._look([tensors] if isinstance(tensors, torch.Tensor) else list(tensors))
             original(tensors, *args, **kwargs)
 
@@ -64,7 +72,13 @@ class LossesSeam(Seam):
         self._outputs.clear()
 
     def returned(self, inputs: tuple[Any, ...], output: Any) -> None:
-        """A model of the program's has returned; what is computed from there on is the loss."""
+        """Note a model's output: operations after it belong to the loss.
+
+        Args:
+            inputs: The model's positional arguments. The first tensor's length is taken for the
+                number of samples in the batch.
+            output: What the model returned; tensors are found in nested containers.
+        """
         tensor = first_tensor(inputs)
         self._samples = len(tensor) if tensor is not None else None
         self._outputs |= {t.grad_fn for t in tensors_in(output) if t.grad_fn and t.numel() > 1}

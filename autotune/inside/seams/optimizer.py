@@ -1,4 +1,9 @@
-"""The seam at the optimizer: its steps are counted, and walk their parameters as asked."""
+"""The seam at the optimizer: counts steps and sets how a step goes through the parameters.
+
+A step is announced before and after it is made to whoever needs it: the meter, the learning rates,
+the observation of the loop. ``foreach`` and ``fused`` are set on the parameter groups, because the
+optimizer was built by the program.
+"""
 
 from __future__ import annotations
 
@@ -20,24 +25,28 @@ from autotune.inside.seams.base import Patches, Seam
 from autotune.inside.seams.rates import RatesSeam
 from autotune.inside.seams.scaling import ScalingSeam
 
-# Where torch itself prefers lists, and where it has fused kernels (torch.optim, "foreach", "fused")
+# Device types on which torch chooses foreach by default, and those that have fused kernels (see
+# "foreach" and "fused" in the documentation of torch.optim).
 FOREACH_DEVICES = {"cuda", "xpu"}
 FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}
 
 
 class OptimizerSeam(Seam):
-    """Hooks every optimizer's step.
+    """Hooks the step of every optimizer in the process.
+
+    ``SeamSet`` makes it and installs it before the program starts. torch's global step hooks call
+    it on the thread on which the program steps.
 
     Args:
-        accumulation: Told of every optimizer.
-        scaling: Told of every optimizer.
-        rates: Told when one is about to step.
-        before_first: Called before the first step.
-        stepped: Called after each.
-        groups_changed: Called when an optimizer was built or got parameters.
+        accumulation: Learns of every optimizer, if needed.
+        scaling: Learns of every optimizer, if needed.
+        rates: Called before each step.
+        before_first: Called before the program's first step.
+        stepped: Called with the optimizer after each step.
+        groups_changed: Called when an optimizer was built or got a parameter group.
 
     Attributes:
-        is_stepping: An optimizer is within its step.
+        is_stepping: Whether an optimizer's ``step()`` is running.
     """
 
     def __init__(
@@ -68,17 +77,27 @@ class OptimizerSeam(Seam):
 
     @property
     def optimizers(self) -> list[Optimizer]:
-        """The living optimizers that have parameter groups, as they were built."""
+        """The living optimizers that have parameter groups, in the order in which they were built.
+
+        They are held by weak references: a program may build new ones for each fold.
+        """
         return [optimizer for living in self._optimizers if (optimizer := living()) is not None]
 
     def use_implementation(self, name: str) -> None:
-        """Have all optimizers, present and future, walk their parameters that way."""
+        """Set the implementation of all optimizers, also of those built later.
+
+        Args:
+            name: ``for-loop``, ``foreach`` or ``fused``.
+        """
         self._implementation = name
         for optimizer in self.optimizers:
             self._have_implementation(optimizer)
 
     def _have_implementation(self, optimizer: Optimizer) -> None:
-        """Have an optimizer walk its groups as asked; what it was built with is remembered."""
+        """Set the requested implementation on an optimizer's groups.
+
+        The program's own flags are remembered, because checkpoints are saved with those.
+        """
         if self._implementation is None:
             return
         own = self._own_flags.setdefault(optimizer, [])
@@ -87,7 +106,12 @@ class OptimizerSeam(Seam):
             _use_implementation(optimizer, group, self._implementation)
 
     def install(self, *, watches: bool) -> None:
-        """Begin to listen; *watches* tells that what the program asks for is to be known."""
+        """Register the step hooks and follow the building of optimizers.
+
+        Args:
+            watches: Whether the program is measured. Any config may come later then, so the parts
+                that the present config does not need are installed, too.
+        """
         accumulates = watches or self._accumulation.steps > 1
         self._follow_groups(accumulates=accumulates, scales=watches or self._scaling.is_needed)
         if watches or self._implementation is not None:
@@ -117,7 +141,11 @@ class OptimizerSeam(Seam):
         self._patches.replace(Optimizer, "add_param_group", add_param_group)
 
     def _follow_states(self) -> None:
-        """Loaded groups bring flags of their own; saved ones are to have those of the program."""
+        """Keep autotune's flags out of checkpoints, and the checkpoints' flags out of the trial.
+
+        A loaded state brings its own flags, so the requested ones are set again. A saved state gets
+        the program's flags back.
+        """
         load, save = Optimizer.load_state_dict, Optimizer.state_dict
         seam = self
 
@@ -141,11 +169,14 @@ class OptimizerSeam(Seam):
         self._patches.replace(Optimizer, "state_dict", state_dict)
 
     def watch(self, before: Callable[[], None], after: Callable[[], None]) -> None:
-        """Call these around each step, until ``unwatch()``; also possible within a step."""
+        """Call functions before and after each step, until ``unwatch()``.
+
+        If set within a step, *after* is called when this step ends. Only one pair is kept.
+        """
         self._watcher = before, after
 
     def unwatch(self) -> None:
-        """Call them no more."""
+        """Stop calling the functions given to ``watch()``."""
         self._watcher = None
 
     def _before_step(self, optimizer: Optimizer) -> None:
@@ -164,22 +195,27 @@ class OptimizerSeam(Seam):
             self._watcher[1]()
 
     def begin(self) -> None:
-        """The program is about to make its first step, or has made it without an optimizer."""
+        """Call ``before_first`` once, when training begins.
+
+        Called before each optimizer step, and after a step that the program makes without an
+        optimizer.
+        """
         if not self._has_begun:
             self._has_begun = True
             self._before_first()
 
     def stop_listening(self) -> None:
-        """Count no more steps, from within the hook of one; learning rates may be scaled in them.
+        """Stop reporting steps; called from within the hook of a step.
 
-        That hook stays: torch goes through all of them at this moment.
+        The post-hook stays registered, because torch is iterating over its hooks at this moment.
+        The pre-hook stays only if learning rates are scaled in each step.
         """
         self._rests = True
         if self._pre_hook is not None and not self._rates.is_needed:
             self._pre_hook.remove()
 
     def remove(self) -> None:
-        """Put PyTorch back as it was."""
+        """Remove all hooks and put PyTorch back as it was."""
         for hook in (self._pre_hook, self._hook):
             if hook is not None:
                 hook.remove()
@@ -188,7 +224,11 @@ class OptimizerSeam(Seam):
 
 
 def implementation_of(optimizer: Optimizer) -> str:
-    """Return how an optimizer walks its parameters now, as torch decides it."""
+    """Return the implementation that an optimizer uses: ``for-loop``, ``foreach`` or ``fused``.
+
+    If the program left ``foreach`` unset, this is torch's default for the device of the first
+    parameter. Only the first group is read.
+    """
     group = optimizer.param_groups[0]
     if group.get("fused"):
         return "fused"
@@ -199,7 +239,10 @@ def implementation_of(optimizer: Optimizer) -> str:
 
 
 def implementations_of(optimizer: Optimizer) -> tuple[str, ...]:
-    """Return the ways that an optimizer has for the device and dtype of its parameters."""
+    """Return the implementations that an optimizer offers for its parameters' device and dtype.
+
+    An optimizer that is differentiable or capturable keeps the one that it has.
+    """
     group = optimizer.param_groups[0]
     if group.get("differentiable") or group.get("capturable"):
         return (implementation_of(optimizer),)
@@ -218,13 +261,16 @@ def _device_of(group: dict[str, Any]) -> str:
 
 
 def _use_implementation(optimizer: Optimizer, group: dict[str, Any], name: str) -> None:
-    """Set the group's flags and move what the implementation wants elsewhere: its step counts."""
+    """Set a group's flags and move its step counts to the device that the implementation expects.
+
+    Fused kernels read step counts on the parameters' device; the others expect them on the CPU.
+    """
     if "foreach" in group:
         group["foreach"] = name == "foreach"
     if "fused" in group:
         group["fused"] = name == "fused"
-        # What the constructor sets for fused: torch checks the parameters, and a GradScaler hands
-        # its scale to the kernel only if this tells that the kernel takes it.
+        # The constructor sets these two for fused optimizers. The first has torch check the
+        # parameters; the second tells a GradScaler that the kernel takes its scale.
         vars(optimizer).update(
             _need_device_dtype_check_for_fused=name == "fused",
             _step_supports_amp_scaling=name == "fused",

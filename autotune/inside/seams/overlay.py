@@ -1,10 +1,14 @@
-"""The seam at what an overlay does otherwise than a plain file system.
+"""Makes up for differences between an overlay and a plain file system.
 
-Covered: renaming a folder, or a file to a place that another overlay covers, ends with EXDEV where
-the real files would only change their names: here it copies, inside the view. A file that is opened
-for change is copied whole first: one that is larger than what trials may write is refused before
-that. A file with several hard links is told of: a trial changes one, and the others stay as they
-were. Covered for Python's own calls; C libraries and subprocesses get EXDEV, which mv(1) knows.
+A trial sees the user's files through overlays, so that it cannot change them. Covered:
+
+- Renames: renaming a folder, or a file into another overlay, fails with EXDEV where it would work
+  on the real files. Here it is done by copying, within the trial's view.
+- Large files: an overlay copies a file completely when it is first opened for change. A file larger
+  than trials may write is refused before that.
+- Hard links: a trial changes one link, and the others keep the old content. The user is told.
+
+Only calls from Python are covered. C libraries and subprocesses get EXDEV, which mv(1) handles.
 """
 
 from __future__ import annotations
@@ -20,17 +24,21 @@ from typing import Any
 
 from autotune.inside.seams.base import Patches, Seam
 
-LARGE_BYTES = 1 << 30  # copying takes seconds: said, so that a slow start has a reason
+LARGE_BYTES = 1 << 30  # copying takes seconds; the user is told why the start is slow
 WRITING = os.O_WRONLY | os.O_RDWR
 
 
 class OverlaySeam(Seam):
-    """Mends renames, and looks at what is opened for change.
+    """Makes renames work in an overlay, and checks files that are opened for change.
+
+    ``SeamSet.guard_files()`` installs it before the program starts, if overlays are the fence of
+    the trial. The patched functions run on any thread, and in forked children of the program.
 
     Args:
         devices: Device numbers of the real files, by the folders that overlays cover.
-        max_bytes: What the program may write; None for no limit.
-        tell: Told what the user should know, in the process in which the seam was made.
+        max_bytes: How much the program may write; None for no limit.
+        tell: Called with sentences for the user, once each and only in the process in which the
+            seam was made.
     """
 
     def __init__(
@@ -45,7 +53,7 @@ class OverlaySeam(Seam):
         self._patches = Patches()
 
     def install(self) -> None:
-        """Begin to mend."""
+        """Patch ``os.rename``, ``os.replace``, ``open`` and ``os.open``."""
         for name in ("rename", "replace"):
             self._patches.replace(os, name, self._renaming(getattr(os, name)))
         original = builtins.open
@@ -61,6 +69,7 @@ class OverlaySeam(Seam):
         original_os_open = os.open
 
         def checked_os_open(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+            # A file that is truncated is not copied. A path relative to dir_fd is not checked.
             if flags & WRITING and not flags & os.O_TRUNC and not kwargs:
                 seam._opened(path)
             return original_os_open(path, flags, *args, **kwargs)
@@ -81,7 +90,10 @@ class OverlaySeam(Seam):
         return rename
 
     def _was_one_device(self, src: Any, dst: Any) -> bool:
-        """Tell whether the real files lie on one file system, where renaming works."""
+        """Tell whether the real files lie on one file system, so that renaming would work.
+
+        Otherwise EXDEV is the true answer, which the program would get without an overlay, too.
+        """
         ours, theirs = self._device(src), self._device(dst)
         return ours is not None and ours == theirs
 
@@ -93,28 +105,33 @@ class OverlaySeam(Seam):
         return None
 
     def _opened(self, file: Any) -> None:
-        """Look at a file that is opened for change, and is copied whole for that."""
+        """Check a file that is about to be opened for change, which makes the overlay copy it.
+
+        Raises:
+            OSError: with ENOSPC, if the file is larger than the trial may write.
+        """
         if not isinstance(file, (str, bytes, os.PathLike)):
             return
         try:
             status = os.stat(file)
         except OSError:
             return
-        if not stat.S_ISREG(status.st_mode):  # a folder, of which a nameless file is asked for
+        if not stat.S_ISREG(status.st_mode):  # such as a folder, opened for an O_TMPFILE file
             return
         name = os.fsdecode(file)
         if self._max_bytes is not None and status.st_size > self._max_bytes:
             raise OSError(
                 errno.ENOSPC,
-                f"autotune: a trial that changes this file works on a copy of "
-                f"{status.st_size / 2**20:,.0f} MiB, and {self._max_bytes / 2**20:,.0f} MiB may be "
-                "written. Open it read-only (mode 'r'), or search with a larger --max-scratch",
+                f"autotune: to change this file, a trial would copy its "
+                f"{status.st_size / 2**20:,.0f} MiB, but may write only "
+                f"{self._max_bytes / 2**20:,.0f} MiB. Open it read-only (mode 'r'), or search with "
+                "a larger --max-scratch",
                 name,
             )
         if status.st_size > LARGE_BYTES:
             self._say(
                 f"{name} is opened for change: each process of the search copies its "
-                f"{status.st_size / 2**20:,.0f} MiB first. Opened read-only it would not."
+                f"{status.st_size / 2**20:,.0f} MiB first. Open it read-only to avoid the copy."
             )
         if status.st_nlink > 1:
             self._say(
@@ -129,9 +146,10 @@ class OverlaySeam(Seam):
 
 
 def _move(src: Any, dst: Any, rename: Callable[..., None]) -> None:
-    """Do what rename(2) does between two folders of one file system, by copying.
+    """Do by copying what rename(2) does on one file system.
 
-    The copy is made beside the target and takes its place at once, so that no half is seen.
+    The copy is made in the target's folder and then renamed to the target, so that readers never
+    see an incomplete one. If copying fails, source and target stay as they were.
     """
     is_folder = os.path.isdir(src) and not os.path.islink(src)
     parent, name = os.path.split(os.path.abspath(os.fsdecode(dst)))

@@ -1,4 +1,10 @@
-"""The seam at the parts of a step; installed for a few steps, to tell where their time goes."""
+"""Measures how much time of a step each of its parts takes: loading, transfer, compute, and others.
+
+The seam is installed for a few steps only, because it slows down each patched call. The parts are
+those of ``StepParts``; time that belongs to none of the others is overhead.
+
+Not covered: work on other threads, and waiting for the device other than by the calls in SYNCS.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +23,21 @@ from autotune.inside.seams.base import Patches, Seam
 from autotune.inside.seams.optimizer import OptimizerSeam
 from autotune.measurement.measurement import StepParts
 
+# Methods of Tensor that need its values on the host, so they wait for the device.
 SYNCS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__index__")
 
 
 class Part(StrEnum):
-    """What the program is at."""
+    """The parts of a step; each moment belongs to exactly one of them.
+
+    Attributes:
+        WAIT: Waiting for the next batch.
+        TRANSFER: Copying tensors to another kind of device.
+        COMPUTE: Forward and backward passes.
+        OPTIMIZER: Between the backward pass and the end of the optimizer's step.
+        SYNC: The host waits for values from the device.
+        OVERHEAD: Everything else in the program's loop.
+    """
 
     WAIT = "wait"
     TRANSFER = "transfer"
@@ -32,12 +48,18 @@ class Part(StrEnum):
 
 
 class PartsClock:
-    """Gives every moment of the main thread to exactly one part.
+    """Assigns every moment of the thread that trains to exactly one part.
 
-    The ground part changes in the course of a step: overhead until the model is called, compute
-    until the end of backward, optimizer until the end of its step. Calls that are parts of their
-    own interrupt it. On a GPU an event is recorded at each change, and what counts is the time
-    between events on the device: while it still works on what is queued, the host waits for free.
+    The step breakdown starts and stops it for each step; ``PartsSeam`` and the step tracker report
+    where the program is. A step has a current phase: overhead until the model is called, compute
+    until the end of backward, optimizer until the end of the optimizer's step. Calls with a part of
+    their own, such as a transfer, interrupt the phase.
+
+    On a GPU an event is recorded at each change, and the time between events on the device counts:
+    waiting on the host costs nothing while the device still has work in its queue.
+
+    Args:
+        with_events: Measure time on the GPU by CUDA events; otherwise host time is measured.
     """
 
     def __init__(self, *, with_events: bool) -> None:
@@ -54,11 +76,11 @@ class PartsClock:
 
     @property
     def steps(self) -> int:
-        """Whole steps that were kept."""
+        """Number of steps that were kept."""
         return len(self._steps)
 
     def start(self) -> None:
-        """Begin a step."""
+        """Begin a step, in the overhead phase."""
         self._ground, self._calls = Part.OVERHEAD, []
         self._host, self._marks = defaultdict(float), []
         self._is_running = True
@@ -66,7 +88,11 @@ class PartsClock:
         self._change()
 
     def stop(self, *, keep: bool) -> None:
-        """End the step, and count it or not."""
+        """End the step.
+
+        Args:
+            keep: Whether the step counts. One in which the program did something else is dropped.
+        """
         self._change()
         self._is_running = False
         if keep:
@@ -74,30 +100,37 @@ class PartsClock:
             self._kept_marks.append(self._marks)
 
     def asked(self) -> None:
-        """The program asks for its next batch; what the one before was for is over."""
+        """Note that the program requests its next batch; ends the previous batch's phases."""
         self.ground(Part.OVERHEAD)
         self.enter(Part.WAIT)
 
     def ground(self, part: Part) -> None:
-        """Say what the step is at from here on, between calls of their own."""
+        """Set the phase of the step: the part that counts between ``enter()`` and ``leave()``."""
         if self._ground is not part:
             self._ground = part
             self._change()
 
     def enter(self, part: Part) -> None:
-        """A call begins that is a part of its own; all that a loader does here is waiting."""
+        """Note that a call begins which belongs to *part*; calls may be nested.
+
+        Within a request for a batch, everything counts as waiting, also transfers by the loader.
+        """
         is_loading = Part.WAIT in self._calls
         self._calls.append(Part.WAIT if is_loading else part)
         self._change()
 
     def leave(self) -> None:
-        """The call has ended."""
+        """Note that the call of the last ``enter()`` has ended."""
         if self._calls:
             self._calls.pop()
             self._change()
 
     def split(self) -> StepParts | None:
-        """Return the mean step, None when none was kept."""
+        """Return the parts of the mean step, in seconds; None if no step was kept.
+
+        With events it waits for the device. The launch time is then the host's time for compute and
+        optimizer: what the program needs to queue the work.
+        """
         if not self._steps:
             return None
         host = _mean(self._steps)
@@ -132,12 +165,15 @@ class PartsClock:
 
 
 class PartsSeam(Seam):
-    """Tells a clock which part of its step the program is at.
+    """Tells a clock which part of the step the program is in.
+
+    The step breakdown makes it, installs it for the steps that it divides into parts, and removes
+    it afterwards. The patched methods run on the thread that trains.
 
     Args:
-        clock: What counts the time.
+        clock: Adds up the time.
         roots: The outermost modules that are trained.
-        optimizer_seam: Tells when an optimizer steps.
+        optimizer_seam: Reports when an optimizer steps.
     """
 
     def __init__(
@@ -149,8 +185,9 @@ class PartsSeam(Seam):
         self._patches = Patches()
 
     def install(self) -> None:
-        """Begin to tell."""
+        """Patch model calls, backward, transfers, synchronizing calls and ``zero_grad``."""
         clock = self._clock
+        # Calls are looked up on the class, so a patch of the instance would have no effect.
         for cls in self._classes:
             self._patches.replace(cls, "__call__", _as_model(cls.__call__, clock))
         backward = torch.Tensor.backward
@@ -186,7 +223,10 @@ class PartsSeam(Seam):
 
 
 def _as_model(original: Callable[..., Any], clock: PartsClock) -> Callable[..., Any]:
-    """Training: compute from here to the end of backward. Else: compute for the call alone."""
+    """Return a model call that starts the compute phase, which lasts until the end of backward.
+
+    With gradients disabled there is no backward, so only the call itself counts as compute.
+    """
 
     def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if torch.is_grad_enabled():
@@ -224,7 +264,10 @@ def _as_transfer(original: Callable[..., Any], clock: PartsClock) -> Callable[..
 
 
 def _as_sync(original: Callable[..., Any], clock: PartsClock) -> Callable[..., Any]:
-    """Nothing waits for a tensor on the CPU; optimizers read their step counts from such."""
+    """Return a method that counts as SYNC, except for tensors on the CPU.
+
+    Those need no waiting, and optimizers read their step counts from such tensors.
+    """
 
     def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if tensor.device.type == "cpu":

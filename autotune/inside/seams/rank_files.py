@@ -1,9 +1,14 @@
-"""The base of the seam that keeps the ranks beside the first from writing where it writes.
+"""Base of the seam that redirects the files written by all ranks except the first.
+
+An ordinary script that trains as several ranks would write each of its files once per rank, to the
+same path. Only the first rank may do so; the others write to a shadow folder, which is deleted
+afterwards.
 
 Covered: ``torch.save`` anywhere; ``open`` (and so ``Path.write_text``, numpy, json, pickle) for
 writing; renaming and removing files; making folders; ``logging.FileHandler``; TensorBoard's
-``SummaryWriter``; safetensors, HDF5, SQLite and images of cv2. What is written goes to a folder
-that ends with the rank. Not covered: what other libraries write by their own C code.
+``SummaryWriter``; safetensors, HDF5, SQLite and images of cv2.
+
+Not covered: files that other libraries write in C code.
 """
 
 from __future__ import annotations
@@ -26,16 +31,21 @@ from autotune.inside.seams import library_files
 from autotune.inside.seams.after_import import AfterImport
 from autotune.inside.seams.base import Patches, Seam
 
-MAX_COPIED_BYTES = 256 * 2**20  # memory-mapped data sets are opened for change and only read
+# A larger file that is opened for change is not copied to a shadow but opened itself: it is
+# probably a memory-mapped data set, which programs open with "r+" and only read.
+MAX_COPIED_BYTES = 256 * 2**20
 TENSORBOARD = "torch.utils.tensorboard.writer"
 
 
 class RankFilesSeam(Seam):
-    """Redirects what a rank writes.
+    """Redirects the files that a rank writes to shadow files.
+
+    A file that the rank has redirected is read from its shadow, too. ``RankOutputSeam`` derives
+    from it. The patched functions run on whatever thread the program uses.
 
     Args:
-        shadow_dir: Where redirected files go.
-        unguarded: Directories in which the program may do as it likes: caches and its temporary
+        shadow_dir: The folder for shadow files; made when the first one is needed.
+        unguarded: Directories in which the program may write freely: caches and its temporary
             files.
     """
 
@@ -49,7 +59,10 @@ class RankFilesSeam(Seam):
         self._patches = Patches()
 
     def install(self) -> None:
-        """Begin to redirect."""
+        """Patch Python's, torch's and the libraries' functions that write files.
+
+        Libraries that are imported later are patched when they are.
+        """
         self._redirect_open()
         self._redirect_renames()
         self._redirect_removals()
@@ -104,7 +117,7 @@ class RankFilesSeam(Seam):
         return str(shadow)
 
     def _is_guarded(self, real: str) -> bool:
-        """Tell whether a path is a file of the user's: it was there before this trial."""
+        """Tell whether a path is the user's file, which existed before this trial."""
         is_own = real in self._made or real.startswith(self._unguarded)
         return not is_own and os.path.isfile(real)
 
@@ -118,11 +131,15 @@ class RankFilesSeam(Seam):
             self._patches.replace(os, name, self._rename_by(getattr(os, name)))
 
     def _rename_by(self, original: Callable[..., None]) -> Callable[..., None]:
-        """A file is often written aside and renamed over the old one, which has to stay."""
+        """Return a rename that moves the source into a shadow if the target is guarded.
+
+        Programs often write a file under a temporary name and rename it over the old one. The old
+        one must not be replaced.
+        """
         seam = self
 
         def rename(src: Any, dst: Any, **kwargs: Any) -> None:
-            if kwargs:  # relative to open directories: left alone
+            if kwargs:  # relative to open directories (dir_fd): not redirected
                 original(src, dst, **kwargs)
                 return
             source, target = os.path.realpath(src), os.path.realpath(dst)

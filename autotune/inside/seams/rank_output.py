@@ -1,11 +1,15 @@
-"""The seam that silences ranks beside the first: one program is heard, and one writes files.
+"""Mutes all ranks except the first, so that the program prints and writes files only once.
 
-Covered: what is printed, progress bars, log handlers, experiment trackers, ``torch.save``, files
-opened for writing, also by the C code of safetensors, HDF5, SQLite and cv2, renamed, linked or
-removed, directories made. A checkpoint that such a rank would have saved and loads again is the one
-that the first rank saved at the same turn, whatever names they give it, and wherever the first rank
-has brought it; other files that it writes, and checkpoints among temporary files, are its own, in a
-folder that ends with it. Not covered: what other libraries write by their own C code.
+Covered: printed output, progress bars, log handlers, experiment trackers, ``torch.save``, files
+opened for writing (also by the C code of safetensors, HDF5, SQLite and cv2), renaming, linking and
+removing files, making directories.
+
+Ranks exchange checkpoints: the n-th checkpoint that a muted rank would have saved is the n-th that
+the first rank saves, even if their names differ. If the muted rank loads it, it reads the first
+rank's file, wherever that was renamed or copied to. Other files that a muted rank writes, and
+checkpoints in temporary folders, are its own; they lie in a folder that is deleted afterwards.
+
+Not covered: files that other libraries write in C code.
 """
 
 from __future__ import annotations
@@ -32,7 +36,11 @@ POLL_S = 0.02
 
 
 def mute_output() -> None:
-    """Print nothing from here on but the error that ends the process."""
+    """Send all output of this process to /dev/null, except the error that ends it.
+
+    Covers Python's stdout and stderr, the stdout of C code, trackers and tqdm. The traceback of an
+    uncaught exception still goes to the real stderr.
+    """
     nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open to the end
     os.dup2(nowhere.fileno(), 1)
     sys.stdout = sys.stderr = nowhere
@@ -41,17 +49,27 @@ def mute_output() -> None:
 
 
 class RankOutputSeam(RankFilesSeam):
-    """Keeps a rank from writing where the first rank writes."""
+    """Keeps a rank other than the first from writing where the first rank writes.
+
+    ``SeamSet.silence()`` installs it before the program starts. The patched functions run on
+    whatever thread the program uses. Loading a checkpoint blocks that thread until the first rank
+    has saved it.
+
+    Args:
+        shadow_dir: The folder for this rank's files.
+        unguarded: Folders in which the rank may write freely.
+        group: The processes that train together.
+    """
 
     def __init__(self, shadow_dir: Path, unguarded: Sequence[Path], group: Group) -> None:
         super().__init__(shadow_dir, unguarded)
         self._group = group
-        self._turns = 0  # of saving checkpoints
-        self._turn_of: dict[str, int] = {}  # by where this rank would have the checkpoint
+        self._turns = 0  # number of checkpoints saved so far, by which ranks identify them
+        self._turn_of: dict[str, int] = {}  # by the path at which this rank expects the checkpoint
 
     def install(self) -> None:
-        """Begin to keep quiet."""
-        self._shadow_dir.mkdir(parents=True, exist_ok=True)  # while directories can be made
+        """Make the shadow folder, then patch saving, loading, renaming, copying and linking."""
+        self._shadow_dir.mkdir(parents=True, exist_ok=True)  # os.mkdir is patched below
         super().install()
         self._patches.replace(shutil, "rmtree", self._unless_guarded(shutil.rmtree))
         for owner, name, places in (
@@ -69,6 +87,7 @@ class RankOutputSeam(RankFilesSeam):
 
     def _path_for(self, path: Any, mode: str) -> Any:
         if isinstance(path, str):
+            # With no old content to keep, nothing has to be copied into the shadow.
             if set(mode) & set("ax+") and not os.path.exists(path):
                 mode = "w"
             if "r" in mode:
@@ -91,7 +110,11 @@ class RankOutputSeam(RankFilesSeam):
     def _pass_on_by(
         self, original: Callable[..., Any], places: Callable[[Any, Any], tuple[str, str]]
     ) -> Callable[..., Any]:
-        """The first rank copies or links; what is a checkpoint of its goes on being one."""
+        """Return a copy or link function that does nothing at a guarded target.
+
+        The first rank does the copying. If the source is a checkpoint, the target is known as the
+        same checkpoint from then on.
+        """
         seam = self
 
         def call(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
@@ -167,7 +190,14 @@ class RankOutputSeam(RankFilesSeam):
             self._turn_of[target] = self._turn_of[source]
 
     def _place_of(self, path: str) -> str:
-        """Return where to read a file: of a checkpoint, where the first rank has it by now."""
+        """Return the path from which to read a file; waits if it is a checkpoint.
+
+        A file that this rank has redirected is read from its shadow, a checkpoint from where the
+        first rank has it now. Other paths are returned unchanged.
+
+        Raises:
+            TimeoutError: if the first rank has not saved the checkpoint within PATIENCE_S.
+        """
         real = os.path.realpath(path)
         if real in self._shadows:
             return str(self._shadows[real])
@@ -179,18 +209,23 @@ class RankOutputSeam(RankFilesSeam):
             if monotonic() > until:
                 raise TimeoutError(
                     f"rank {self._group.rank} waits for {path}, which the first rank never saves: "
-                    "the ranks decide otherwise. Leave strategy and world_size out of the search."
+                    "their decisions differ. Leave strategy and world_size out of the search."
                 )
             sleep(POLL_S)
         return place
 
 
 class TellSavesSeam(Seam):
-    """On the first rank: tells the others where checkpoints are saved, renamed and copied to.
+    """Tells the other ranks where the first rank saves, renames and copies checkpoints.
+
+    ``SeamSet.silence()`` installs it on the first rank before the program starts. The patched
+    functions run on the thread that saves, and write the path into the group's store, from which
+    ``RankOutputSeam`` reads it.
 
     Args:
         group: The processes that train together.
-        place_of: Returns where a file lies that was saved by a name.
+        place_of: Returns the real path of a file by the name under which it was saved. A guard may
+            have redirected it.
     """
 
     def __init__(self, group: Group, place_of: Callable[[str], str]) -> None:
@@ -202,7 +237,7 @@ class TellSavesSeam(Seam):
         self._patches = Patches()
 
     def install(self) -> None:
-        """Begin to tell."""
+        """Patch ``torch.save``, ``os.replace``, ``os.rename`` and ``shutil.copyfile``."""
         original = torch.save
         seam = self
 
@@ -237,19 +272,27 @@ class TellSavesSeam(Seam):
 
 
 def told_place(group: Group, turn: int) -> str | None:
-    """Return where the first rank has the checkpoint of a turn by now, None until it has."""
+    """Return the path at which the first rank has a checkpoint; None until it exists.
+
+    Args:
+        group: The processes that train together.
+        turn: The checkpoint's number, from 1, in the order of saving.
+
+    Returns:
+        The latest of its known paths that still exists.
+    """
     places: list[str] = group.store.look(_turn_key(turn)) or []
     return next((place for place in reversed(places) if os.path.exists(place)), None)
 
 
 def _place(path: str | os.PathLike[str]) -> str:
-    """Where a file lies that is renamed: of a link, the link itself."""
+    """Return the real path of a file, or of a link itself: renaming does not follow links."""
     folder, name = os.path.split(path)
     return os.path.join(os.path.realpath(folder), name)
 
 
 def _linked(path: str | os.PathLike[str], link: str | os.PathLike[str]) -> str:
-    """Where a file lies that a link is made to, by a path from the link's folder."""
+    """Return the real path of a link's target; a relative one starts at the link's folder."""
     return os.path.realpath(os.path.join(os.path.dirname(link), path))
 
 

@@ -1,8 +1,9 @@
-"""The seam at random numbers where several ranks train: alike for set-up, different for training.
+"""The seam at random numbers of several ranks: equal during set-up, different during training.
 
-Before training, a script may split its data or number its labels at random: all ranks must do so
-alike. From the first batch on, each rank draws numbers of its own, for dropout, augmentation, and
-batches that are drawn without a loader; those of the first rank are the program's.
+Before training, a script may split its data or number its labels at random, and all ranks must get
+the same result. From the first batch on, each rank must draw other numbers for dropout,
+augmentation, and batches that are drawn without a loader. The first rank keeps the numbers that the
+program would draw as one process.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from autotune.inside.seams.base import Patches, Seam
 
 
 class RandomnessSeam(Seam):
-    """Seeds torch, numpy and Python's ``random`` in this process."""
+    """Seeds torch, numpy and Python's ``random`` in this process.
+
+    The distribution seam makes it. It calls ``agree()`` before the program starts, and ``differ()``
+    when training begins, on the thread that iterates the loader or calls the model.
+
+    Args:
+        group: The processes that train together.
+    """
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -25,7 +33,10 @@ class RandomnessSeam(Seam):
         self._patches = Patches()
 
     def agree(self) -> None:
-        """Start with one seed on all ranks."""
+        """Seed all ranks with one random number that the first rank draws.
+
+        The first rank puts it into the group's store; the others wait for it there.
+        """
         if self._group.is_first:
             self._group.store.set("seed", random.SystemRandom().randrange(1 << 32))
         seed: int = self._group.store.get("seed")
@@ -34,7 +45,11 @@ class RandomnessSeam(Seam):
         torch.manual_seed(seed)
 
     def differ(self) -> None:
-        """Draw other numbers than the other ranks from here on, also after the program seeds."""
+        """Make this rank draw other random numbers than the others from here on.
+
+        ``torch.manual_seed`` adds the rank to later seeds of the program's, too. Only the first
+        call acts, and the first rank stays as it is.
+        """
         if self._differs:
             return
         self._differs = True

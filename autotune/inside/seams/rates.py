@@ -1,14 +1,15 @@
-"""The seam at learning rates: while an optimizer steps, its rate follows the batch of that step.
+"""The seam at learning rates: scales an optimizer's rates to the batch size while it steps.
 
-A rate is multiplied when ``step()`` begins and is the program's own again when it ends. So whatever
-the program does with its rates, sets them by hand, schedules them, loads or saves them, adds groups
-or shares them among optimizers, the factor is on them once, and in no checkpoint. Hooks of the
-program's that an optimizer calls before and after its step see the program's own rates too.
+A rate is multiplied when ``step()`` begins and restored when it ends. The program may set its rates
+by hand, schedule, load or save them, add groups or share them among optimizers: the factor is
+applied exactly once, and never gets into a checkpoint. The program's own step hooks see the
+program's rates, too, except pre-hooks that it registers after the optimizer's first step.
 
-Covered: several optimizers, each by the rule of its kind; optimizers that step others, or hold
-their groups; rates that are tensors; steps that fail; a loader that feeds the optimizer with a
-batch of its own; a program that follows the batch by itself. Not covered: code of the program's
-that applies a rate itself, beside an optimizer.
+Covered: several optimizers, each by the rule of its family; optimizers that step others, or share
+their groups; rates that are tensors; steps that fail; a loader that was not tuned and feeds the
+optimizer with another batch size; a program that already scales its rates with the batch size.
+
+Not covered: program code that applies a learning rate without an optimizer.
 """
 
 from __future__ import annotations
@@ -30,12 +31,21 @@ from autotune.inside.code.frames import stack
 from autotune.program.lr import LrRule, lr_factor, optimizer_factor
 from autotune.program.profile import OptimizerFacts
 
-LIKE = 1e-3  # rates are equal but for so much: programs compute them in their own ways
+# Relative tolerance when rates are compared: programs compute them in different ways, and the
+# result may be rounded.
+LIKE = 1e-3
 
 
 @dataclass(frozen=True)
 class _Scaled:
-    """A group whose rate is multiplied while its optimizer steps."""
+    """A parameter group whose rate is multiplied while its optimizer steps.
+
+    Attributes:
+        group: The optimizer's parameter group.
+        own: The program's rate.
+        used: The multiplied rate, which the group has during the step.
+        factor: What the rate was multiplied by.
+    """
 
     group: dict[str, Any]
     own: Any
@@ -43,7 +53,11 @@ class _Scaled:
     factor: float
 
     def put_back(self) -> None:
-        """Give the group its own rate again; one that the step itself has changed stays changed."""
+        """Restore the program's rate.
+
+        If the step itself has changed the rate, the change is kept and only the factor is taken
+        out.
+        """
         if self.group["lr"] is self.used:
             self.group["lr"] = self.own
         else:
@@ -52,10 +66,14 @@ class _Scaled:
 
 @dataclass(frozen=True)
 class _Step:
-    """A step that goes on.
+    """A step that is running, or that has failed without its post-hooks being called.
 
     Attributes:
-        frame: Of torch, which calls the optimizer's step; on the stack as long as that goes on.
+        optimizer: The optimizer that steps.
+        scaled: The groups whose rates are multiplied during this step.
+        thread: Identifier of the thread on which it runs.
+        frame: The frame of torch that calls the optimizer's ``step``. It is on the stack as long as
+            the step is running, so a failed step is recognized by its absence.
     """
 
     optimizer: Optimizer
@@ -65,14 +83,18 @@ class _Step:
 
 
 class RatesSeam:
-    """Multiplies the rates of optimizers while they step.
+    """Multiplies the learning rates of optimizers while they step.
+
+    ``SeamSet`` makes it, and ``Steering`` sets the rule and the batch on the main thread. The
+    optimizer seam calls ``before_step()`` on the thread that steps, and the loader seam calls
+    ``fed()`` on the thread that reads batches.
 
     Args:
-        say: Told what the user should know of the rates.
+        say: Called with each sentence that the user should read, once for each.
 
     Attributes:
-        sums: Gradients grow with the batch: the loss sums over samples.
-        growth: Samples of a step of the tuned loader, times the program's own.
+        sums: Whether the loss sums over samples, so that gradients grow with the batch.
+        growth: Ratio of the samples per step (now / in the program as written).
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -82,10 +104,11 @@ class RatesSeam:
         self._batch: dict[str, int] = {}
         self.sums = False
         self.growth = 1.0
-        self._factors: dict[tuple[type[Optimizer], bool], float] = {}  # as they were worked out
+        # Cached by optimizer class and ``sums``, until the batch changes.
+        self._factors: dict[tuple[type[Optimizer], bool], float] = {}
         self._known: tuple[OptimizerFacts, ...] = ()
         self._feeds_target = True
-        self._fed: set[bool] = set()  # since the last step
+        self._fed: set[bool] = set()  # the ``by_target`` of all batches since the last step
         self._is_held = False
         self._steps: list[_Step] = []
         self._met: WeakSet[Optimizer] = WeakSet()
@@ -100,38 +123,51 @@ class RatesSeam:
         batch: Mapping[str, int],
         known: tuple[OptimizerFacts, ...] = (),
     ) -> None:
-        """Say how rates follow the batch.
+        """Set how rates follow the batch size.
 
         Args:
-            rule: For all optimizers, or AUTO.
-            batch: What the program's own global batch is the product of, by knob.
-            known: The optimizers with their rates at the program's own batch, in order of steps.
+            rule: The rule for all optimizers, or AUTO for that of each optimizer's family.
+            batch: The knobs whose product is the program's own global batch, with their values.
+            known: The optimizers with their rates at the program's own batch, in the order of their
+                first steps. Without them, programs that scale their rates are not recognized.
         """
         self._rule, self._own, self._known = rule, dict(batch), known
         self._batch = {**batch, **self._batch}
         self._batch_changed()
 
     def follow(self, **batch: int) -> None:
-        """Say what the global batch is now the product of, by the names of the knobs."""
+        """Set knobs whose product is the present global batch; the others keep their values.
+
+        Has no effect before ``set_rule()``.
+        """
         if self._own:
             self._batch |= batch
             self._batch_changed()
 
     def hold(self, *, held: bool) -> None:
-        """Leave rates as the program has them, until it is known how gradients take the batch."""
+        """Leave rates as the program has them while *held*.
+
+        Used while a probe learns whether gradients grow with the batch size.
+        """
         self._is_held = held
 
     def fed(self, *, by_target: bool) -> None:
-        """Note a batch, of the loader that was tuned or of another one; from any thread.
+        """Note that a batch was read with gradients enabled; may be called on any thread.
 
-        A step is made of the tuned loader's batch if that handed one out since the last step, be
-        it beside others: what is only looked at needs no gradients, and may have them all the same.
-        Where no loader did, the step goes on with what the last one had.
+        A step uses the tuned loader's batch if that loader handed out one since the last step, even
+        if other loaders did, too: a program may only look at their batches without disabling
+        gradients. If no loader did, the step counts like the one before.
+
+        Args:
+            by_target: Whether the batch comes from the loader that was tuned.
         """
         self._fed.add(by_target)
 
     def misses_target(self) -> None:
-        """The loader that was tuned is not there: steps have batches of the program's own."""
+        """Note that the tuned loader was not built, so steps use the program's own batches.
+
+        Rates are not scaled until the tuned loader hands out a batch.
+        """
         self._feeds_target = False
 
     def _batch_changed(self) -> None:
@@ -140,11 +176,15 @@ class RatesSeam:
 
     @property
     def is_needed(self) -> bool:
-        """Some rate may be another than the program's own."""
+        """Whether some rate may differ from the program's own."""
         return self.growth != 1.0 and self._rule is not LrRule.NONE
 
     def factor(self, optimizer: Optimizer) -> float:
-        """Return the factor on the rates of an optimizer in its present step."""
+        """Return the factor for an optimizer's rates in its present step.
+
+        It is 1 while rates are held, if the tuned loader does not feed the step, and for an
+        optimizer whose rate the program scales.
+        """
         if self._is_held or not self._feeds_target or optimizer in self._follows_itself:
             return 1.0
         kind = type(optimizer), self.sums
@@ -155,7 +195,11 @@ class RatesSeam:
         return self._factors[kind]
 
     def before_step(self, optimizer: Optimizer) -> None:
-        """An optimizer is about to step, maybe within the step of another."""
+        """Prepare for an optimizer's step, which may run within another optimizer's step.
+
+        Called by torch's global pre-hook. The rates are multiplied later, by hooks of the optimizer
+        that this call registers, so that the program's earlier hooks still see its rates.
+        """
         self._end_failed_steps()
         if not self._steps:
             self._look_at_batches()
@@ -165,18 +209,21 @@ class RatesSeam:
             before = optimizer.register_step_pre_hook(lambda own, *_: self._begin(own))
             after = optimizer.register_step_post_hook(lambda own, *_: self._end(own))
             hooks: Any = optimizer._optimizer_step_post_hooks  # noqa: SLF001
-            hooks.move_to_end(after.id, last=False)  # the program's come later
+            hooks.move_to_end(after.id, last=False)  # restore rates before the program's post-hooks
             self._hooks[optimizer] = [before, after]
 
     def remove(self) -> None:
-        """Scale no more."""
+        """Remove the hooks of all optimizers, so that no rate is scaled any more."""
         for handles in self._hooks.values():
             for handle in handles:
                 handle.remove()
         self._hooks.clear()
 
     def _begin(self, optimizer: Optimizer) -> None:
-        """Torch calls an optimizer's step next."""
+        """Multiply the rates of an optimizer's groups; torch calls its ``step`` next.
+
+        A group that an outer step has already scaled is left out.
+        """
         taken = {id(scaled.group) for step in self._steps for scaled in step.scaled}
         factor = self.factor(optimizer)
         groups = [g for g in optimizer.param_groups if id(g) not in taken and _has_rate(g)]
@@ -186,7 +233,7 @@ class RatesSeam:
             self._steps.append(_Step(optimizer, scaled, get_ident(), torchs))
 
     def _end(self, optimizer: Optimizer) -> None:
-        """The optimizer has made its step; what began within it and did not end has failed."""
+        """Restore rates after an optimizer's step, also those of failed steps within it."""
         own = [number for number, step in enumerate(self._steps) if step.optimizer is optimizer]
         if own:
             for step in reversed(self._steps[own[-1] :]):
@@ -194,7 +241,10 @@ class RatesSeam:
                     self._leave(step)
 
     def _end_failed_steps(self) -> None:
-        """End what did not come to its end: it had an error, which the program has caught."""
+        """Restore the rates of steps that raised an error which the program has caught.
+
+        torch calls no post-hook for such a step.
+        """
         if not self._steps:
             return
         running = {id(frame) for frame in stack(sys._getframe(1))}  # noqa: SLF001
@@ -208,21 +258,25 @@ class RatesSeam:
             scaled.put_back()
 
     def _look_at_batches(self) -> None:
-        """Tell whose batch the next step is made of."""
+        """Determine whether the next step uses the tuned loader's batch.
+
+        The user is told the first time that another loader takes over.
+        """
         fed, self._fed = self._fed, set()
         if not fed:
             return
         was_target, self._feeds_target = self._feeds_target, True in fed
         if was_target and not self._feeds_target and self.is_needed:
             self._tell(
-                "a loader that was not tuned feeds the optimizer now, by its own batch: the "
-                "learning rate is the program's own meanwhile"
+                "a loader that was not tuned now feeds the optimizer, with its own batch size, so "
+                "the learning rate is not scaled meanwhile"
             )
 
     def _meet(self, optimizer: Optimizer) -> None:
-        """An optimizer makes its first step: does the program scale its rate with the batch?
+        """Check at an optimizer's first step whether the program scales its rate with the batch.
 
-        One that builds its optimizers again, as for each fold, builds them in the same order.
+        The rate is compared with that of the same optimizer at the program's own batch. A program
+        that builds its optimizers anew, as for each fold, is assumed to keep their order.
         """
         number = self._count_met
         self._count_met += 1
@@ -234,9 +288,9 @@ class RatesSeam:
         if how := _how_scaled(facts.lrs, now, self.growth):
             self._follows_itself.add(optimizer)
             self._tell(
-                f"the program follows the batch by itself ({how}): the learning rate of "
-                f"{facts.name} begins at {now[0]:g} where it began at {facts.lrs[0]:g}, and is "
-                "left to it"
+                f"the program already scales the learning rate with the batch size ({how}): that "
+                f"of {facts.name} begins at {now[0]:g} instead of {facts.lrs[0]:g}, so autotune "
+                "does not scale it"
             )
 
     def _tell(self, sentence: str) -> None:
@@ -246,12 +300,15 @@ class RatesSeam:
 
 
 def families_of(optimizer: Optimizer) -> tuple[str, ...]:
-    """Return the names of an optimizer's class and of the optimizers among its base classes."""
+    """Return the names of an optimizer's class and of its base classes that are optimizers.
+
+    The own class comes first; the scaling rules are looked up in this order.
+    """
     return tuple(c.__name__ for c in type(optimizer).__mro__ if issubclass(c, Optimizer))
 
 
 def rates_of(optimizer: Optimizer) -> tuple[float, ...]:
-    """Return the learning rates of an optimizer's groups."""
+    """Return the learning rates of an optimizer's groups; groups without a rate are left out."""
     return tuple(float(g["lr"]) for g in optimizer.param_groups if _has_rate(g))
 
 
@@ -261,12 +318,18 @@ def _has_rate(group: dict[str, Any]) -> bool:
 
 def _scale(group: dict[str, Any], factor: float) -> _Scaled:
     own = group["lr"]
-    group["lr"] = used = own * factor  # a new tensor, where it is one: groups may share it
+    group["lr"] = used = own * factor  # not in place: groups may share one tensor as their rate
     return _Scaled(group, own, used, factor)
 
 
 def _how_scaled(before: tuple[float, ...], now: tuple[float, ...], growth: float) -> str:
-    """By which rule rates follow the batch already, empty for none."""
+    """Return the rule by which the program already scales its rates; empty if it does not.
+
+    Args:
+        before: The rates at the program's own batch.
+        now: The present rates.
+        growth: Ratio of the samples per step (now / before).
+    """
     if growth == 1.0 or len(before) != len(now) or not all(before):
         return ""
     for rule in (LrRule.LINEAR, LrRule.SQRT):

@@ -1,13 +1,13 @@
-"""Recomputation: a block computes again from the state in which it computed at first.
+"""Activation checkpointing that recomputes a block from the state in which it first ran.
 
-torch's checkpoint keeps a block's inputs and torch's random numbers. A pass may change more that
-the next pass sees: buffers (BatchNorm's statistics, spectral norm's vectors, codebooks),
-attributes, lists and caches among its arguments, the random states of Python and NumPy. Each call
-of a block keeps what it changed as it was before; the recomputation works on copies of that, and
-afterwards all is as it was found.
+torch's checkpoint keeps a block's inputs and torch's random state. A pass may change more state
+that the next pass reads: buffers (BatchNorm's statistics, spectral norm's vectors, codebooks),
+attributes, lists and caches among its arguments, the random states of Python and NumPy. So each
+call of a block saves the old values of what it changed. The recomputation works on copies of these
+values, and afterwards the present state is restored.
 
-Not covered: what a pass changes within an attribute (a list, a generator of the block's own) and
-parameters that it writes; ``purity`` finds programs that do.
+Not covered: changes within an attribute (a list, the block's own generator), and parameters that a
+pass writes to; ``purity`` finds programs that do this.
 """
 
 from __future__ import annotations
@@ -30,15 +30,18 @@ from autotune.inside.code.structure import structure_of
 
 Call = Callable[..., Any]
 Entries = MutableMapping[str, Any]
-SMALL_BYTES = 64 * 1024  # kept without a look at whether it changed; a look would sync the device
+# A smaller buffer is always kept, changed or not: to compare its values would sync the device.
+SMALL_BYTES = 64 * 1024
 ABSENT = object()
 
 
 class Recomputing:
-    """Runs blocks so that they forget what they computed; learns which of their buffers change.
+    """Runs blocks without keeping their activations, and learns which of their buffers change.
 
-    A buffer changed through ``.data`` or by BatchNorm's kernels does not show it, so the first pass
-    of a block in each of its modes (training or not, of every module) compares all values.
+    The checkpoint seam calls ``run()`` for each chosen block, on the thread that calls the model.
+    The version counter does not show changes through ``.data`` or by BatchNorm's kernels. So the
+    first pass of a block compares the values of all buffers, once for each combination of its
+    modules' training modes.
     """
 
     def __init__(self) -> None:
@@ -49,11 +52,21 @@ class Recomputing:
     def run(
         self, forward: Call, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Call the block; it computes again, from the same state, when the gradients need it.
+        """Call the block; it is computed again from the same state when gradients need it.
 
-        All arguments are handed to torch by position: it guards only those against changes, and
-        looks only among those for the device whose random numbers it keeps. What the block adds to
-        lists and caches that it is given, it adds to copies when it computes again.
+        All arguments are passed to torch's checkpoint by position, because it protects only
+        positional arguments against later changes and searches only these for the device whose
+        random state it keeps. In the recomputation the block gets copies of its lists and caches,
+        so nothing is added to them twice.
+
+        Args:
+            forward: The ``forward`` of the block's class.
+            block: The block.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+
+        Returns:
+            The block's output.
         """
         names, count = tuple(kwargs), len(args)
         given = (*args, *kwargs.values())
@@ -72,29 +85,31 @@ class Recomputing:
             *map(structure_of, given),
             use_reentrant=False,
             context_fn=one_pass.contexts,
-            early_stop=changing.get(mode) == set(),  # else what is kept of a buffer may change yet
+            # A recomputation may end early only if the block changes no buffer; otherwise a tensor
+            # that is kept of a buffer could still be changed by the part that is left out.
+            early_stop=changing.get(mode) == set(),
         )
         changing.setdefault(mode, one_pass.changed)
         return output
 
 
 class _Pass:
-    """One call of a block: what it found, as far as it changed it.
+    """The state that one call of a block found, as far as the call changed it.
 
     Attributes:
-        changed: Names of the buffers that it was seen to change.
+        changed: Names of the buffers that the call was seen to change.
     """
 
     def __init__(self, block: nn.Module, changing: set[str] | None) -> None:
         self._block = block
-        self._changing = changing  # None until a first pass has told
+        self._changing = changing  # None in the first pass, which compares all values
         self._found: list[tuple[Entries, dict[str, Any]]] = []
         self._copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._randoms: _Randoms | None = None
         self.changed: set[str] = set()
 
     def contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """Return what torch enters around the first pass, and around each recomputation."""
+        """Return two contexts: torch enters one for the first pass, the other to recompute."""
         return self._first(), _Again(self._again)
 
     @contextmanager
@@ -117,7 +132,7 @@ class _Pass:
 
     @contextmanager
     def _again(self) -> Iterator[None]:
-        """Put in what the first pass found, and in the end what was there."""
+        """Set the state that the first pass found, and restore the present one afterwards."""
         later = _entries(self._block)
         randoms = _Randoms.now() if self._randoms is not None else None
         self._put_in()
@@ -139,7 +154,7 @@ class _Pass:
                     place[name] = value
         fresh = {key: copy.clone() for key, (_, copy) in self._copies.items()}
         for place, _ in self._found if fresh else ():
-            for name, value in place.items():  # one buffer may have several names
+            for name, value in place.items():  # one buffer may be registered under several names
                 if id(value) in fresh:
                     place[name] = fresh[id(value)]
         if self._randoms is not None:
@@ -148,7 +163,14 @@ class _Pass:
 
 @dataclass(frozen=True)
 class _Buffer:
-    """A buffer before a pass."""
+    """A buffer before a pass.
+
+    Attributes:
+        name: Its qualified name in the block.
+        tensor: The tensor that was registered.
+        copy: A copy of its values.
+        version: autograd's version counter of the tensor, which counts changes in place.
+    """
 
     name: str
     tensor: torch.Tensor
@@ -160,7 +182,13 @@ class _Buffer:
         return cls(name, tensor, tensor.detach().clone(), tensor._version)  # noqa: SLF001
 
     def is_changed(self, now: torch.Tensor | None, *, looks: bool) -> bool:
-        """Tell whether it is another one now, by its values only if asked to look at them."""
+        """Tell whether the buffer was replaced or changed.
+
+        Args:
+            now: The tensor that is registered now; None if there is none.
+            looks: Also compare values, which syncs the device. Needed where a change does not show
+                in the version counter.
+        """
         if now is not self.tensor or now._version != self.version:  # noqa: SLF001
             return True
         return looks and not torch.equal(now, self.copy)
@@ -168,7 +196,7 @@ class _Buffer:
 
 @dataclass(frozen=True, eq=False)
 class _Randoms:
-    """The random states that torch's checkpoint knows nothing of."""
+    """The random states of Python and NumPy, which torch's checkpoint does not keep."""
 
     python: tuple[Any, ...]
     numpy: dict[str, Any]
@@ -192,7 +220,11 @@ class _Randoms:
 
 
 class _Again(AbstractContextManager[None]):
-    """A context to be entered for each recomputation: with retain_graph there are several."""
+    """A context that may be entered several times, once for each recomputation.
+
+    torch uses one object for all of them, and ``retain_graph=True`` allows several. A context made
+    by ``@contextmanager`` can be entered only once.
+    """
 
     def __init__(self, begin: Callable[[], AbstractContextManager[None]]) -> None:
         self._begin = begin
@@ -213,7 +245,7 @@ class _Again(AbstractContextManager[None]):
 
 
 def _entries(block: nn.Module) -> list[tuple[Entries, dict[str, Any]]]:
-    """What the names of a block's modules stand for: its attributes and buffers, with copies."""
+    """Return the dictionaries of attributes and buffers of a block's modules, each with a copy."""
     places: list[Entries] = []
     for module in block.modules():
         places += [vars(module), module._buffers]  # noqa: SLF001
@@ -221,13 +253,21 @@ def _entries(block: nn.Module) -> list[tuple[Entries, dict[str, Any]]]:
 
 
 def _changes(place: Entries, held: dict[str, Any]) -> dict[str, Any]:
-    """Return what names stood for that stand for something else now, ABSENT for nothing."""
+    """Return the old values of the entries that changed.
+
+    Args:
+        place: The dictionary as it is now.
+        held: Its copy from before the pass.
+
+    Returns:
+        The old value by name; ABSENT for a name that was added since.
+    """
     was = {k: _without_history(v) for k, v in held.items() if place.get(k, ABSENT) is not v}
     return was | {k: ABSENT for k in place if k not in held}
 
 
 def _without_history(value: Any) -> Any:
-    """Return a tensor without what computed it: a recomputation needs values alone."""
+    """Return a tensor detached from its graph, because a recomputation needs only the values."""
     if isinstance(value, torch.Tensor) and value.grad_fn is not None:
         return value.detach().requires_grad_()
     return value

@@ -1,6 +1,6 @@
-"""A backward pass that begins from a scale, and leaves gradients as if it had begun from 1.
+"""A backward pass with a scaled loss that leaves unscaled gradients behind.
 
-The scale is a power of two: to multiply by it and to divide by it again changes no digit.
+The scale is a power of two, so multiplying by it and dividing again does not round.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from autotune.inside.ranks.dtensor import is_sharded
 
 
 class ScaledPass:
-    """One outermost backward pass, with those that run within it.
+    """One outermost backward pass, together with the passes that run within it.
 
-    Gradients that lie there from earlier passes are brought up before it adds to them, and all of
-    them are brought back when it ends.
+    Gradients left from earlier passes are multiplied by the scale before the pass adds to them, and
+    all gradients are divided by it when the pass ends. ``ScalingSeam`` makes one for each pass, and
+    calls it on the thread that computes gradients; gradient hooks call it in between.
 
     Args:
-        scale: By which the gradients are multiplied with which it begins.
-        groups: Parameters of optimizers. One group's gradients overflow together.
-        keeps_graph: Gradients are functions that the program differentiates again.
+        scale: The factor for the gradients with which the pass begins.
+        groups: The parameters of each optimizer. If one gradient of a group overflows, the whole
+            group counts as overflowed.
+        keeps_graph: Whether gradients are themselves differentiated (``create_graph=True``). They
+            must then not be changed in place.
     """
 
     def __init__(
@@ -36,7 +39,10 @@ class ScaledPass:
             self.take_in(group)
 
     def take_in(self, leaves: Iterable[torch.Tensor]) -> None:
-        """Bring up the gradients of these, to which the pass may add."""
+        """Scale the present gradients of leaves to which the pass may add; each leaf only once.
+
+        With ``keeps_graph`` they are set aside instead and added when the pass ends.
+        """
         new = {id(leaf): leaf for leaf in leaves if id(leaf) not in self._leaves}
         self._leaves |= new
         if self._aside is None:
@@ -47,17 +53,25 @@ class ScaledPass:
                 self._aside[key], leaf.grad = leaf.grad, None
 
     def bring_back(self, leaf: torch.Tensor) -> bool:
-        """Make one gradient true before the pass has ended; return whether it overflowed."""
+        """Unscale one gradient before the pass has ended, so that a hook reads its true value.
+
+        Returns:
+            Whether it overflowed.
+        """
         self.take_in([leaf])
         return leaf.grad is not None and _unscale([leaf.grad], self.scale)
 
     def take_up(self, leaf: torch.Tensor) -> None:
-        """Let the pass go on with a gradient that was brought back."""
+        """Scale a gradient again after ``bring_back()``, so that the pass can go on with it."""
         if leaf.grad is not None:
             _multiply([leaf.grad], self.scale)
 
     def end(self) -> list[torch.Tensor]:
-        """Make all gradients true; return the leaves whose gradients overflowed."""
+        """Unscale all gradients.
+
+        Returns:
+            The leaves of all groups in which a gradient overflowed.
+        """
         scale = self.scale if self._aside is None else 1.0
         if self._aside is not None:
             self._divide(self._aside)
@@ -72,7 +86,7 @@ class ScaledPass:
         return overflowed
 
     def _divide(self, aside: dict[int, torch.Tensor]) -> None:
-        """Bring gradients back in the eyes of autograd too."""
+        """Unscale gradients by operations that autograd records, and add those set aside."""
         with torch.enable_grad():
             for key, leaf in self._leaves.items():
                 parts = [] if leaf.grad is None else [leaf.grad / self.scale]
@@ -81,7 +95,7 @@ class ScaledPass:
 
 
 def clear(leaves: Iterable[torch.Tensor]) -> None:
-    """Set gradients to 0 in place."""
+    """Set the gradients of leaves to 0 in place; leaves without a gradient are skipped."""
     with torch.no_grad():
         for leaf in leaves:
             if leaf.grad is not None:
@@ -89,7 +103,17 @@ def clear(leaves: Iterable[torch.Tensor]) -> None:
 
 
 def begun(tensors: Sequence[torch.Tensor], grads: Any, scale: float) -> tuple[Any, ...]:
-    """Return the gradients with which a backward pass begins, times the scale."""
+    """Return the gradients with which a backward pass begins, multiplied by the scale.
+
+    Args:
+        tensors: The tensors that the program differentiates.
+        grads: The program's ``grad_tensors``; None stands for 1.
+        scale: The factor.
+
+    Returns:
+        One gradient for each tensor. None for a tensor that needs one and has none, so that torch
+        raises its usual error.
+    """
     if grads is None or isinstance(grads, torch.Tensor):
         grads = (grads,) * len(tensors)
     return tuple(_first(tensor, grad, scale) for tensor, grad in zip(tensors, grads, strict=True))
@@ -104,13 +128,13 @@ def _first(tensor: torch.Tensor, grad: torch.Tensor | None, scale: float) -> tor
 
 
 def leaves_of(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the leaves that a backward pass from these tensors reaches."""
+    """Return the leaves that a backward pass from these tensors reaches, by walking the graph."""
     leaves = [t for t in tensors if t.is_leaf]
     todo: list[Any] = [t.grad_fn for t in tensors if t.grad_fn is not None]
     seen = set(todo)
     while todo:
         node = todo.pop()
-        if not node.next_functions and hasattr(node, "variable"):  # where gradients are added up
+        if not node.next_functions and hasattr(node, "variable"):  # an AccumulateGrad node
             leaves.append(node.variable)
         for before, _ in node.next_functions:
             if before is not None and before not in seen:
@@ -127,7 +151,11 @@ def _multiply(gradients: list[torch.Tensor], scale: float) -> None:
 
 
 def _unscale(gradients: Iterable[torch.Tensor], scale: float) -> bool:
-    """Divide in place as a GradScaler does; tell whether any number is infinite or none."""
+    """Divide gradients by the scale in place, with the kernel that GradScaler uses.
+
+    Returns:
+        Whether any value is infinite or NaN. Reading this syncs the device.
+    """
     found = []
     with torch.no_grad():
         for pile in _piles(gradients):
@@ -140,7 +168,7 @@ def _unscale(gradients: Iterable[torch.Tensor], scale: float) -> bool:
 
 
 def _piles(gradients: Iterable[torch.Tensor]) -> Iterable[list[torch.Tensor]]:
-    """Put together what one kernel takes."""
+    """Group gradients by device, dtype and kind, because one kernel call takes only equal ones."""
     piles: dict[object, list[torch.Tensor]] = {}
     for gradient in gradients:
         numbers = _numbers(gradient)
@@ -150,7 +178,7 @@ def _piles(gradients: Iterable[torch.Tensor]) -> Iterable[list[torch.Tensor]]:
 
 
 def _numbers(gradient: torch.Tensor) -> torch.Tensor:
-    """Return the real numbers of a gradient, to be changed in place."""
+    """Return a real, dense view of a gradient's values, through which they are changed in place."""
     numbers = gradient.detach()
     if numbers.is_sparse:
         numbers = numbers._values()  # noqa: SLF001

@@ -1,15 +1,18 @@
-"""The seam of loss scaling: fp16 gradients are scaled up before they vanish, and back at once.
+"""The seam of loss scaling: keeps small fp16 gradients from underflowing during a backward pass.
 
-The outermost backward pass begins from a scale and brings all gradients back when it ends, so
-whoever reads a gradient reads the true one: clipping of any kind, logs, optimizers that compute the
-loss again within their step, and hooks, within the pass. Where gradients overflowed, they are set
-to 0, the next step of their optimizer is left out and the scale is halved. Several ranks leave
-overflowed gradients as they are: that tells the others when gradients are averaged.
+A GradScaler needs calls in the program's code; this seam needs none. The outermost backward pass
+begins with a scaled loss and unscales all gradients when it ends. So everything that reads a
+gradient reads the true one: clipping of any kind, logs, optimizers that compute the loss again
+within their step, and hooks within the pass. If gradients overflow, they are set to 0, the
+optimizer's next step is skipped, and the scale is halved. Several ranks leave overflowed gradients
+as they are, because averaging them tells the other ranks of the overflow.
 
 Covered: several passes before a step, passes within passes, leaves that no optimizer knows, sparse
 and complex gradients, retained gradients of other tensors, steps made within the pass, gradients
-that are differentiated again. Not covered: ``torch.autograd.grad``, whose results are true but
-not scaled, so that small ones vanish; hooks on nodes of the graph, which see scaled gradients.
+that are differentiated again.
+
+Not covered: ``torch.autograd.grad``, whose results are true but unscaled, so small ones underflow;
+hooks on nodes of the graph, which see scaled gradients.
 """
 
 from __future__ import annotations
@@ -27,16 +30,20 @@ from autotune.inside.seams.base import Patches, Seam
 from autotune.inside.seams.gradient_hooks import GradientHooks
 from autotune.inside.seams.scaled_pass import ScaledPass, begun, clear, leaves_of
 
-# Those of torch.amp.GradScaler
+# The defaults of torch.amp.GradScaler.
 FIRST_SCALE = 2.0**16
 GROWTH_INTERVAL = 2000
 
 
 class ScalingSeam(Seam):
-    """Scales the gradients of a program that has no GradScaler of its own.
+    """Scales the loss of a program that has no GradScaler.
+
+    ``SeamSet`` installs it if the config trains in fp16, or if the program is measured. The
+    optimizer seam calls ``hook()`` for every optimizer. The patched functions run on the thread
+    that computes gradients or steps.
 
     Attributes:
-        passes: Backward passes that the program has made without scaling.
+        passes: Number of backward passes that the program has made without scaling.
     """
 
     def __init__(self) -> None:
@@ -53,21 +60,24 @@ class ScalingSeam(Seam):
 
     @property
     def is_needed(self) -> bool:
-        """Scaling was asked for."""
+        """Whether scaling was requested."""
         return self._scale is not None
 
     @property
     def scale(self) -> float:
-        """The present scale, 1 without scaling."""
+        """The present scale; 1 without scaling."""
         return 1.0 if self._scale is None else self._scale
 
     @property
     def scale_within(self) -> float:
-        """By how much gradients are scaled at this moment: 1 where no pass is under way."""
+        """The factor on gradients at this moment; 1 outside of a backward pass."""
         return 1.0 if self._pass is None else self._pass.scale
 
     def set_enabled(self, *, enabled: bool) -> None:
-        """Scale from the next backward pass on, or stop doing so; between two steps."""
+        """Turn scaling on or off from the next backward pass on.
+
+        Call it between two steps. Turning it on begins with FIRST_SCALE.
+        """
         if enabled != self.is_needed:
             self._scale = FIRST_SCALE if enabled else None
             self._clean_steps = 0
@@ -75,12 +85,15 @@ class ScalingSeam(Seam):
             self._overflowed.clear()
 
     def install(self) -> None:
-        """Begin to act; optimizers are hooked when ``hook()`` learns of them."""
+        """Patch ``torch.autograd.backward`` and hooks; optimizers are patched by ``hook()``."""
         self._scale_backward()
         self._hooks.install()
 
     def hook(self, optimizer: Optimizer) -> None:
-        """Act at the steps of an optimizer."""
+        """Let the steps of an optimizer be skipped after an overflow.
+
+        Patches ``step`` of the optimizer's class, once for each class.
+        """
         self._optimizers.add(optimizer)
         cls = type(optimizer)
         if cls in self._hooked:
@@ -97,7 +110,9 @@ class ScalingSeam(Seam):
             finally:
                 seam._settle(target)
 
-        vars(step)["hooked"] = True  # torch's own hooks run inside ours
+        # torch wraps each step that lacks this mark in its global hooks. The original has them
+        # already, and a skipped step must not run them.
+        vars(step)["hooked"] = True
         self._patches.replace(cls, "step", step)
 
     def remove(self) -> None:
@@ -109,8 +124,10 @@ class ScalingSeam(Seam):
     def _step(self, original: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Let an optimizer make its step unless its gradients overflowed.
 
-        The optimizers of torch compute the loss before they change anything; others may have
-        changed the weights by then, and go on with gradients of 0.
+        With a closure, torch's optimizers compute the loss before they change anything, so the
+        closure is called here first and the step skipped if it overflows. Other optimizers (and
+        LBFGS) may change weights before they call it. They make their step, with gradients of 0 in
+        place of those that overflowed.
         """
         closure = kwargs.get("closure", args[0] if args else None)
         if closure is None:
@@ -122,13 +139,13 @@ class ScalingSeam(Seam):
         return loss if self._lost(optimizer) else original(optimizer, lambda: loss)
 
     def _lost(self, optimizer: Optimizer) -> bool:
-        """Tell whether gradients overflowed that the optimizer would use."""
+        """Tell whether any gradient that the optimizer would use has overflowed."""
         return bool(self._overflowed) and any(
             id(p) in self._overflowed for p in _parameters(optimizer) if p.grad is not None
         )
 
     def _settle(self, optimizer: Optimizer) -> None:
-        """Its step is made, or left out."""
+        """Forget an optimizer's overflows after its step was made or skipped."""
         self._has_stepped = True
         if self._overflowed:
             for parameter in _parameters(optimizer):
@@ -158,7 +175,9 @@ class ScalingSeam(Seam):
                 return
             roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
             leaves = leaves_of(roots)
-            if seam._pass is not None:  # activations are computed again, maybe on another thread
+            # A pass within a pass: reentrant checkpointing recomputes activations, maybe on another
+            # thread. Its gradients carry the scale already.
+            if seam._pass is not None:
                 seam._pass.take_in(leaves)
                 original(tensors, grad_tensors, **rest)
                 return
@@ -184,7 +203,10 @@ class ScalingSeam(Seam):
 
     @contextmanager
     def true_gradient(self, leaf: torch.Tensor) -> Iterator[None]:
-        """Have the gradient of a leaf true for a moment within a pass."""
+        """Unscale a leaf's gradient within the context, so that a hook reads its true value.
+
+        Outside of a backward pass gradients are true already, and nothing is done.
+        """
         if self._pass is None:
             yield
             return
@@ -196,7 +218,11 @@ class ScalingSeam(Seam):
             self._pass.take_up(leaf)
 
     def _note(self, overflowed: Sequence[torch.Tensor]) -> None:
-        """Gradients overflowed: let nobody use them."""
+        """Record overflowed gradients and set them to 0, so that they do not reach the weights.
+
+        With several ranks they keep their values, which tell the other ranks of the overflow when
+        gradients are averaged.
+        """
         if not overflowed:
             return
         self._has_overflowed = True
@@ -207,8 +233,9 @@ class ScalingSeam(Seam):
     def _adjust(self) -> None:
         """Choose the scale of the pass that begins.
 
-        Ranks have the same overflows at their steps only. The program may have cleared what
-        overflowed, and make no step of it.
+        It is halved after an overflow and doubled after GROWTH_INTERVAL steps without one, as by
+        GradScaler. Ranks know the same overflows only after a step, so several ranks change the
+        scale only then. Overflowed gradients that the program has cleared are forgotten.
         """
         cleared = [key for key, leaf in self._overflowed.items() if leaf.grad is None]
         for key in cleared:

@@ -1,4 +1,8 @@
-"""The seam at learning-rate schedulers: they wait for steps."""
+"""The seam at learning-rate schedulers: skips their steps where no optimizer step is counted.
+
+That is within a group of accumulated micro-batches, and in a rig once the endless training loop
+has begun.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +18,11 @@ from autotune.inside.seams.base import Patches, Seam
 
 
 class SchedulerSeam(Seam):
-    """Holds every scheduler once ``hold()`` is called, and within a group of micro-batches.
+    """Skips the steps of all schedulers after ``hold()``, and within a group of micro-batches.
 
-    The training feed never ends, a schedule does: OneCycleLR raises after its last step, and a
-    linear decay goes below zero.
-
-    What they do with rates is theirs: the factor for another batch comes on them in each step.
+    A trial's training loop does not end but a schedule does: OneCycleLR raises after its last step,
+    and a linear decay goes below zero. ``SeamSet`` installs it; the patched ``step`` runs on the
+    thread that trains. Rates are not changed here: the rates seam scales them in each step.
 
     Args:
         accumulation: Tells which batches make no step.
@@ -37,11 +40,15 @@ class SchedulerSeam(Seam):
         return list(self._schedulers)
 
     def hold(self) -> None:
-        """Let no scheduler step any more."""
+        """Skip all scheduler steps from here on."""
         self._held = True
 
     def install(self) -> None:
-        """Wrap ``step`` of every scheduler class that has its own."""
+        """Wrap ``step`` of every scheduler class that defines it, and record new schedulers.
+
+        Classes defined later inherit or call a wrapped ``step``; one that overrides it without
+        calling a base class is not held.
+        """
         self._know_schedulers()
         for cls in _with_subclasses(LRScheduler):
             if "step" in vars(cls):
@@ -51,7 +58,7 @@ class SchedulerSeam(Seam):
         original = LRScheduler.__init__
         seam = self
 
-        @wraps(original)  # Lightning looks at the signature
+        @wraps(original)  # Lightning reads the signature
         def init(scheduler: LRScheduler, *args: Any, **kwargs: Any) -> None:
             original(scheduler, *args, **kwargs)
             seam._schedulers.add(scheduler)

@@ -1,12 +1,16 @@
-"""The seam around sharded parameters: what would be done to them in vain ends with an error.
+"""Raises an error where a program acts on sharded parameters in a way that would have no effect.
 
-A program may hold the parameters that its model had before sharded ones came in their place, and
-have hooks on them. A DTensor keeps its numbers in a tensor within it, which assigning to ``.data``
-does not reach: an optimizer that puts weights back in this way, as SAM does, would go on with
-others. A hook on its gradient is not called: backward passes go through gathered parameters.
+fsdp replaces a model's parameters by sharded ones, and three habits of programs would then fail
+silently:
 
-Not covered: an alias of a parameter's numbers that was taken before it was sharded; parameters of a
-class of the program's own.
+- The program holds the former parameters, which are no longer trained.
+- It assigns to ``.data``. A DTensor keeps its values in an inner tensor, which the assignment does
+  not reach. An optimizer that restores weights in this way, as SAM does, would go on with others.
+- It hooks the gradient of a parameter. The hook is never called, because backward passes go through
+  the gathered parameters.
+
+Not covered: an alias of a parameter's values that was taken before sharding; parameters of a class
+that the program defines.
 """
 
 from __future__ import annotations
@@ -23,9 +27,10 @@ MEND = "Leave fsdp out of the search, or set strategy to ddp in best.yaml."
 
 
 class ShardGuardSeam(Seam):
-    """Watches over the parameters of a model from the moment that it is sharded.
+    """Watches the parameters of a model from the moment that it is sharded.
 
-    The seam of distribution calls it, in the thread that calls the model for the first time.
+    The distribution seam calls ``check()`` before and ``guard()`` after sharding a model, on the
+    thread that calls the model for the first time.
     """
 
     def __init__(self) -> None:
@@ -33,10 +38,13 @@ class ShardGuardSeam(Seam):
         self._is_installed = False
 
     def check(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Insist that nothing hooks the gradients of parameters that are about to be replaced.
+        """Check that no hooks are registered on parameters that are about to be replaced.
+
+        Args:
+            parameters: The model's parameters by their names.
 
         Raises:
-            RuntimeError: where something does.
+            RuntimeError: if a parameter has a hook on its gradient, which would be lost.
         """
         for name, parameter in parameters.items():
             if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):  # noqa: SLF001
@@ -46,7 +54,12 @@ class ShardGuardSeam(Seam):
                 )
 
     def guard(self, before: Mapping[str, nn.Parameter], after: Mapping[str, nn.Parameter]) -> None:
-        """Watch over the parameters of a model, by their names, and over the former ones."""
+        """Watch sharded parameters, and make the former ones raise an error when they are used.
+
+        Args:
+            before: The model's parameters before sharding, by their names.
+            after: Those of the sharded model, by the same names.
+        """
         if not self._is_installed:
             self._install()
         for name, old in before.items():
@@ -54,7 +67,7 @@ class ShardGuardSeam(Seam):
                 old.__class__ = _Retired
 
     def remove(self) -> None:
-        """Put PyTorch back as it was; former parameters go on to say that they are."""
+        """Put PyTorch back as it was; former parameters still raise an error when used."""
         self._is_installed = False
         self._patches.undo()
 
@@ -71,7 +84,7 @@ class ShardGuardSeam(Seam):
                     "the program assigns to .data of a tensor that fsdp has sharded, which would "
                     "change nothing. Write .data.copy_(...) instead, or leave fsdp out of the "
                     "search."
-                )  # "p.data *= 0.5" has changed it in place and then assigns the same
+                )  # "p.data *= 0.5" is allowed: it changes the values in place, then assigns them
 
         def register_hook(tensor: torch.Tensor, hook: Any) -> Any:
             if tensor.is_leaf:
@@ -105,15 +118,19 @@ _HARMLESS = {
 
 
 class _Retired(nn.Parameter):
-    """A parameter in whose place a sharded one has come: what it holds is not trained."""
+    """A parameter that a sharded one has replaced; its values are no longer trained.
+
+    ``guard()`` makes former parameters instances of it. Looking at one still works (its shape,
+    dtype or ``repr``); every other operation raises an error.
+    """
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func not in _HARMLESS:
             raise RuntimeError(
-                "the program goes on with a parameter that it took from its model before the "
-                "first step, in whose place fsdp trains a sharded one. Take parameters from the "
-                "model each time, or leave fsdp out of the search."
+                "the program uses a parameter that it took from its model before the first step. "
+                "fsdp has replaced it by a sharded one and trains only that. Take parameters from "
+                "the model each time, or leave fsdp out of the search."
             )
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
             return func(*args, **(kwargs or {}))

@@ -1,9 +1,10 @@
-"""The seam at processes that the program starts: those that may train begin under the seams.
+"""The seam at processes that the program starts, so that processes that train get the seams, too.
 
 Covered: ``multiprocessing.Process`` with a target, by any start method, and so
 ``torch.multiprocessing.spawn`` and ``start_processes``; scripts that start themselves again with
-``LOCAL_RANK`` and ``WORLD_SIZE`` in the environment, as Lightning's launcher does. Not covered:
-subclasses of Process that have a ``run`` of their own, programs that are started as another script.
+``LOCAL_RANK`` and ``WORLD_SIZE`` in the environment, as Lightning's launcher does.
+
+Not covered: subclasses of Process that override ``run``; programs that start another script.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from autotune.inside.seams.base import Patches, Seam
 
 SPAWN = "torch.multiprocessing.spawn"  # a module; the package has a function of that name
 PROCESS = "multiprocessing.Process"
-# What starts processes whose target is its own, which may run anything later
+# Modules whose processes run the module's own function, which gets its work only later.
 POOLS = ("concurrent.futures.", "multiprocessing.")
 Act = Callable[..., Any]
 
@@ -34,11 +35,11 @@ class Starting:
     """A process that is about to start.
 
     Attributes:
-        rank: Its number among those that are started together.
-        ranks: How many these are.
-        by: What of the program starts it.
-        forks: It begins as a copy of this one.
-        pools: It will run whatever it is handed later.
+        rank: Its number among the processes that are started together, from 0.
+        ranks: The number of processes that are started together.
+        by: The function or launcher that starts it, as named to the user.
+        forks: It begins as a copy of this process, with the seams in it.
+        pools: It is a worker of a pool or a daemon, which may run anything later.
     """
 
     rank: int
@@ -50,11 +51,11 @@ class Starting:
 
 @dataclass(frozen=True)
 class Script:
-    """What starts in place of the program's own script.
+    """The command that is started instead of the program's own script.
 
     Attributes:
         argv: The argument list.
-        env: Variables added to the environment.
+        env: Environment variables that are added or replaced.
     """
 
     argv: tuple[str, ...]
@@ -62,42 +63,67 @@ class Script:
 
 
 class Host(Protocol):
-    """Who takes processes in."""
+    """Decides what runs in the processes that a program starts.
+
+    In a rig this is ``Children``; under ``autotune run`` it is ``RunChildren``. ``StartedSeam``
+    calls it on the thread that starts the process.
+    """
 
     def process_starts(self, starting: Starting, act: Act) -> Act | None:
-        """Return what runs in a process in place of its target; None leaves it alone."""
+        """Return what runs in a process in place of its target.
+
+        Args:
+            starting: The process.
+            act: Its target, or a rank's function under ``start_processes``.
+
+        Returns:
+            A callable that takes the target's arguments; None leaves the process as it is.
+        """
 
     def process_started(self, starting: Starting, process: BaseProcess, act: Act) -> None:
-        """A process has started with the act that was returned for it."""
+        """Note that a process has started with the act that ``process_starts()`` returned."""
 
     def script_starts(self, starting: Starting, args: Sequence[str]) -> Script | None:
-        """Return what starts in place of the program's own script; None leaves it alone."""
+        """Return what is started instead of the program's own script.
+
+        Args:
+            starting: The process.
+            args: The script's arguments.
+
+        Returns:
+            The command; None leaves the process as it is.
+        """
 
     def script_started(self, starting: Starting, process: subprocess.Popen[Any]) -> None:
-        """A script has started with what was returned for it."""
+        """Note that a script has started with the command that ``script_starts()`` returned."""
 
 
 class StartedSeam(Seam):
-    """Tells a host of processes before they start, in whatever thread starts them.
+    """Lets a host decide about each process that the program starts.
+
+    ``Children`` and ``RunChildren`` make and install it before the program starts. The patched
+    functions run on whatever thread starts a process. Processes started by a forked child are left
+    as they are.
 
     Args:
-        host: Who takes them in.
+        host: Decides what runs in the processes.
     """
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._together: list[tuple[int, str]] = []  # of start_processes() that runs now
+        # Number of processes and starter of each start_processes() call that is running.
+        self._together: list[tuple[int, str]] = []
         self._pid = os.getpid()
         self._patches = Patches()
 
     def install(self) -> None:
-        """Begin to act."""
+        """Patch ``start_processes``, ``Process.start`` and ``subprocess.Popen``."""
         self._watch_together()
         self._watch_processes()
         self._watch_scripts()
 
     def _watch_together(self) -> None:
-        """Know how many processes torch starts as one."""
+        """Record how many processes a call of torch's ``start_processes`` starts together."""
         module = import_module(SPAWN)
         original = module.start_processes
         seam = self
@@ -145,9 +171,10 @@ class StartedSeam(Seam):
         return Starting(0, 1, PROCESS, forks, pools)
 
     def _replace_target(self, process: Any, starting: Starting) -> Act | None:
-        """Put the host's act, if it has one, in the place of the program's function; return it.
+        """Replace the program's function by the host's act, and return that; None for no change.
 
-        What torch runs around a rank's function stays: it hands exceptions on.
+        Under ``start_processes`` the target is torch's wrapper, which reports a rank's exceptions.
+        It stays, and only the function within it is replaced.
         """
         together = starting.by != PROCESS
         own = process._args[0] if together else process._target  # noqa: SLF001
@@ -182,12 +209,20 @@ def _default_method() -> str:
 
 
 def _is_called_by(function: Any) -> bool:
-    """Tell whether the caller of our caller is a function."""
+    """Tell whether *function* has called the function that calls this one."""
     return sys._getframe(2).f_code is function.__code__  # noqa: SLF001
 
 
 def _rank_of_script(args: Sequence[Any], env: Mapping[str, str] | None) -> Starting | None:
-    """Return which rank a process is that runs this very script again; None for any other."""
+    """Return the rank of a process that runs the program's own script again.
+
+    Args:
+        args: The command. It must begin with this Python interpreter.
+        env: The environment that the process gets; None if it inherits this one.
+
+    Returns:
+        The rank and their number; None for any other process.
+    """
     if env is None or len(args) < 2 or args[0] != sys.executable:
         return None
     rank, ranks = env.get("LOCAL_RANK", ""), env.get("WORLD_SIZE", "")
@@ -196,7 +231,7 @@ def _rank_of_script(args: Sequence[Any], env: Mapping[str, str] | None) -> Start
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     is_own = args[1] == "-m" and main is not None and args[2:3] == [main.name]
     main_file = getattr(sys.modules.get("__main__"), "__file__", None) or ""
-    # sys.argv may be relative to a folder that the program has left
+    # sys.argv[0] may be relative to a folder that the program has left; __file__ is compared, too.
     own_files = {os.path.realpath(sys.argv[0]), os.path.realpath(main_file)}
     if not is_own and os.path.realpath(args[1]) not in own_files:
         return None
@@ -204,12 +239,12 @@ def _rank_of_script(args: Sequence[Any], env: Mapping[str, str] | None) -> Start
 
 
 def _arguments(args: Sequence[str]) -> Sequence[str]:
-    """Return the arguments of the script that a command runs."""
+    """Return the arguments of the script in a command that runs a file or, by ``-m``, a module."""
     return args[3:] if args[1] == "-m" else args[2:]
 
 
 def _launcher() -> str:
-    """Name what starts the script again, by the library that does."""
+    """Return what starts the script again, as named to the user; looks for Lightning's frames."""
     frame = sys._getframe(1)  # noqa: SLF001
     while frame is not None:
         if "lightning" in str(frame.f_globals.get("__name__", "")).partition(".")[0]:

@@ -1,4 +1,8 @@
-"""Switches that hold for the whole process, by the names of their knobs."""
+"""torch's settings that hold for the whole process, by the names of their knobs.
+
+Each switch sets a value in torch. Those whose knob can return to the program's own value remember
+it, because a search changes them several times in one process.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,11 @@ from autotune.program.config import KnobValue
 
 
 class TorchSettingsSeam(Seam):
-    """Sets process-wide switches, and sets them again after the program's own set-up code."""
+    """Sets process-wide settings of torch, and sets them again after the program's set-up code.
+
+    ``Steering`` calls ``switch()`` on the main thread, before the program starts or between two
+    steps. ``SeamSet`` calls ``settle()`` just before the first step, on the thread that trains.
+    """
 
     def __init__(self) -> None:
         self._wanted: dict[str, KnobValue] = {}
@@ -24,16 +32,24 @@ class TorchSettingsSeam(Seam):
 
     @property
     def is_needed(self) -> bool:
-        """Some switch was asked for."""
+        """Whether any setting was requested."""
         return bool(self._wanted)
 
     def switch(self, name: str, value: KnobValue) -> None:
-        """Set a switch of SWITCHES."""
+        """Set a setting now, and again when training begins.
+
+        Args:
+            name: A key of SWITCHES, which is the name of the setting's knob.
+            value: A value of that knob.
+        """
         self._wanted[name] = value
         SWITCHES[name](value)
 
     def settle(self) -> None:
-        """Set again what was asked for: the program may have set its own while it started."""
+        """Set the requested values again, because the program's set-up code may have changed them.
+
+        Switches that can return to the program's values remember the new ones.
+        """
         for name, value in self._wanted.items():
             switch = SWITCHES[name]
             if isinstance(switch, _Remembering):
@@ -41,18 +57,25 @@ class TorchSettingsSeam(Seam):
             switch(value)
 
     def set_interop_threads(self, threads: int) -> None:
-        """Set torch's inter-op threads; torch allows that once, so the program's own call idles."""
+        """Set the number of torch's inter-op threads.
+
+        torch allows this only once in a process and raises an error the second time. So the
+        program's own call is replaced by a function that does nothing.
+        """
         torch.set_num_interop_threads(threads)
         self._patches.replace(torch, "set_num_interop_threads", lambda _threads: None)
 
 
 def profiles() -> bool:
-    """Tell whether a profiler of torch's records."""
+    """Tell whether an autograd profiler of torch is recording now."""
     return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 class _Remembering(ABC):
-    """A switch that can go back to what the program had."""
+    """A switch that can return to the program's own values.
+
+    A subclass says how values are read and written, and which values a knob's value stands for.
+    """
 
     def __init__(self) -> None:
         self._own: tuple[Any, ...] | None = None
@@ -65,7 +88,7 @@ class _Remembering(ABC):
         self.write(*self._set)
 
     def look_again(self) -> None:
-        """Remember what the program has set since."""
+        """Remember values that the program has set since this switch was last set."""
         if self._set is not None and (now := self.read()) != self._set:
             self._own = now
 
@@ -80,7 +103,7 @@ class _Remembering(ABC):
 
 
 class _Deterministic(_Remembering):
-    """Deterministic algorithms off, or back on as strict as the program had them."""
+    """Turns deterministic algorithms off, or back on exactly as the program had them."""
 
     def read(self) -> tuple[Any, ...]:
         return (
@@ -100,10 +123,11 @@ class _Deterministic(_Remembering):
 
 
 def matmul_precision() -> str:
-    """Return how coarsely products of fp32 may be computed: highest, high or medium.
+    """Return the precision of fp32 matrix products: ``highest``, ``high`` or ``medium``.
 
-    torch itself does not say once a program has used both its older and its newer names for it, as
-    ``set_float32_matmul_precision("medium")`` and then ``cuda.matmul.allow_tf32 = True``.
+    torch's own function raises an error after a program has used both the older and the newer names
+    of this setting, such as ``set_float32_matmul_precision("medium")`` and then
+    ``cuda.matmul.allow_tf32 = True``. The backend's setting is read then.
     """
     try:
         return torch.get_float32_matmul_precision()
@@ -114,7 +138,10 @@ def matmul_precision() -> str:
 
 
 class _Tf32(_Remembering):
-    """TF32 products on CUDA, or what the program set itself; the CPU has a knob of its own."""
+    """Turns TF32 on CUDA on or off, or returns to what the program set.
+
+    Without CUDA it changes nothing, because ``matmul_precision`` is the knob for the CPU.
+    """
 
     def read(self) -> tuple[Any, ...]:
         return matmul_precision(), bool(cudnn.allow_tf32)
@@ -138,17 +165,21 @@ SDPA_BACKENDS: Mapping[str, tuple[Callable[[], bool], Callable[[bool], None]]] =
 
 
 def sdpa_backend(enabled: tuple[bool, ...] | None = None) -> str:
-    """Return the one backend of attention that is enabled, of several ``auto``."""
+    """Return the attention backend that is enabled; ``auto`` unless exactly one is.
+
+    Args:
+        enabled: Whether each of SDPA_BACKENDS is enabled; None reads torch's present settings.
+    """
     enabled = _Attention().read() if enabled is None else enabled
     names = [name for name, is_on in zip(SDPA_BACKENDS, enabled, strict=True) if is_on]
     return names[0] if len(names) == 1 else "auto"
 
 
 class _Attention(_Remembering):
-    """One backend of scaled dot-product attention, all of them, or what the program had.
+    """Enables one backend of scaled dot-product attention, all of them, or what the program had.
 
-    The one of plain arithmetic stays beside a fused one: torch takes it for what that cannot do,
-    as an evaluation in fp32 or a mask of another kind.
+    ``math`` stays enabled together with a chosen backend, because torch needs it for calls that a
+    fused backend cannot compute, such as an evaluation in fp32 or another kind of mask.
     """
 
     def read(self) -> tuple[Any, ...]:
@@ -165,7 +196,10 @@ class _Attention(_Remembering):
 
 
 class _Profiler:
-    """The profiler on, or ended early: whoever left it on gets what it recorded until then."""
+    """Leaves the autograd profiler on, or ends it early.
+
+    A program that left it on still gets the events recorded until then when it ends the profiler.
+    """
 
     def __init__(self) -> None:
         self._patches = Patches()

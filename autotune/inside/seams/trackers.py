@@ -1,11 +1,14 @@
-"""The seam at experiment trackers and the Hugging Face hub: nothing of a trial leaves the machine.
+"""Keeps experiment trackers and the Hugging Face hub from uploading anything during a trial.
 
-Covered, beside what ``program/trackers.py`` switches off by the environment: arguments in the
-program's own code that override it (W&B, Neptune, SwanLab, Trackio, Aim, DVCLive, CodeCarbon,
-tensorboardX), MLflow on any server or data base, and all that changes repositories of the Hugging
-Face hub. Downloads go on. The loggers of Lightning and the callbacks of transformers use these
-libraries. Not covered: litlogger; ClearML and Comet where the program switches them on by calls;
-``git push``; MLflow runs and experiments of the server's that a program takes up by their ids.
+A trial is not one of the user's experiments, so it must not appear among them.
+``program/trackers.py`` switches trackers off by environment variables; this seam covers what these
+do not reach: arguments in the program's code that override them (W&B, Neptune, SwanLab, Trackio,
+Aim, DVCLive, CodeCarbon, tensorboardX), MLflow on any server or database, and everything that
+changes repositories of the Hugging Face hub. Downloads still work. The loggers of Lightning and the
+callbacks of transformers use these libraries, so they are covered, too.
+
+Not covered: litlogger; ClearML and Comet if the program switches them on by calls; ``git push``;
+MLflow runs and experiments on a server that the program continues by their ids.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from autotune.inside.seams.base import Patches, Seam
 
 logger = logging.getLogger("autotune")
 
-Choose = Callable[[Path, object], object]  # by a folder of the trial's own, and the program's value
+# Returns an argument's value in a trial, by the trial's folder and the program's value.
+Choose = Callable[[Path, object], object]
 
 
 def _always(value: object) -> Choose:
@@ -35,7 +39,10 @@ def _always(value: object) -> Choose:
 
 
 def _in_folder(name: str) -> Choose:
-    """Return a choice of a place in the trial's folder; different places stay different."""
+    """Return a Choose that gives a path in the trial's folder.
+
+    Different values of the program give different paths, so that runs are not mixed.
+    """
 
     def choose(folder: Path, given: object) -> str:
         digest = hashlib.sha256(str(given).encode()).hexdigest()[:8]
@@ -46,13 +53,13 @@ def _in_folder(name: str) -> Choose:
 
 @dataclass(frozen=True)
 class _Start:
-    """Where runs of a tracker start, and the arguments that keep one on this machine.
+    """A function that starts a tracker's run, and arguments that keep the run on this machine.
 
     Attributes:
-        module: The module that defines it.
-        name: The function or method there.
-        arguments: What each argument is in a trial; those that a version does not take are left
-            out.
+        module: The module that defines the function.
+        name: The function, or ``Class.method``, in that module.
+        arguments: The value of each replaced argument in a trial. Arguments that the installed
+            version does not take are left out.
     """
 
     module: str
@@ -92,7 +99,7 @@ STARTS = (
         {"output_methods": _always(())},
     ),
     _Start("tensorboardX.writer", "SummaryWriter.__init__", {"logdir": _in_folder("tensorboardX")}),
-    # A run that the server knows by this id is not in the trial's own store.
+    # The trial's local store has no run with an id from the server.
     _Start(
         "mlflow.tracking.fluent",
         "start_run",
@@ -100,7 +107,7 @@ STARTS = (
     ),
 )
 
-# Variables by which a program sends its runs somewhere: they go, as the arguments do.
+# Environment variables that name a remote destination of runs; unset during a trial.
 DESTINATIONS = (
     "MLFLOW_RUN_ID",
     "MLFLOW_EXPERIMENT_ID",
@@ -111,11 +118,11 @@ DESTINATIONS = (
     "TRACKIO_WEBHOOK_URL",
 )
 
-# Variables that say where a tracker keeps its files.
+# Environment variables that name a tracker's local folder; set to one in the trial's folder.
 PLACES = ("TRACKIO_DIR", "NEPTUNE_DATA_DIRECTORY", "NEPTUNE_LOG_DIRECTORY")
 
-# HfApi's methods are named by what they do; these change something on the hub. sync_bucket goes
-# either way, and uploads by batch_bucket_files.
+# First words of those HfApi methods that change something on the hub. sync_bucket is not among
+# them, because it may also download; it uploads through batch_bucket_files, which is.
 HUB_VERBS = (
     *("accept", "add", "batch", "cancel", "change", "comment", "copy", "create", "delete"),
     *("disable", "duplicate", "edit", "enable", "grant", "hide", "merge", "move", "pause"),
@@ -137,10 +144,13 @@ NO_COMMIT = "0" * 40
 
 
 class TrackersSeam(Seam):
-    """Keeps what a program logs and uploads on this machine, in a folder of the trial's.
+    """Keeps what a program logs and uploads on this machine.
+
+    ``SeamSet`` installs it before a trial's program starts, and on muted ranks. A library is
+    patched as soon as the program imports it. The patched functions run on any thread.
 
     Args:
-        folder: Where trackers write that have to write somewhere; deleted with the trial's files.
+        folder: The folder for trackers that cannot be switched off; deleted with the trial's files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -151,7 +161,7 @@ class TrackersSeam(Seam):
         self._told: set[str] = set()
 
     def install(self) -> None:
-        """Wait for the libraries, which the program may or may not import."""
+        """Set environment variables now, and patch each library when the program imports it."""
         for start in STARTS:
             self._imports.wait_for(start.module, partial(self._keep, start))
         for package, kind in (("_tracking_service", "tracking"), ("_model_registry", "registry")):
@@ -166,7 +176,7 @@ class TrackersSeam(Seam):
             self._set_variable(name, str(self._folder / name.lower()))
 
     def remove(self) -> None:
-        """Put everything back as it was."""
+        """Put the libraries and the environment back as they were."""
         self._imports.remove()
         self._patches.undo()
         for name, value in self._environment.items():
@@ -182,12 +192,17 @@ class TrackersSeam(Seam):
         _put(name, value)
 
     def _keep(self, start: _Start, module: ModuleType) -> None:
-        """Give a tracker the arguments of a trial, whatever the program gives it."""
+        """Patch the start of a tracker's run to use a trial's arguments, not the program's.
+
+        If the function is not in the module, the user is warned: the tracker stays active then.
+        """
         owner, _, method = start.name.rpartition(".")
         place: Any = getattr(module, owner, None) if owner else module
         original = getattr(place, method, None)
         if original is None:  # a version that starts its runs elsewhere
-            logger.warning("autotune: %s.%s is unknown: not kept", start.module, start.name)
+            logger.warning(
+                "autotune: %s.%s is unknown, so trials may upload by it", start.module, start.name
+            )
             return
         taken = signature(original)
 
@@ -202,7 +217,7 @@ class TrackersSeam(Seam):
         self._patches.replace(place, method, begin)
 
     def _keep_stores(self, module: ModuleType) -> None:
-        """Let MLflow's clients find one store of files behind every address."""
+        """Make MLflow's clients use one local file store, whatever address the program gives."""
         for name, places in (("TrackingStoreRegistry", 1), ("ModelRegistryStoreRegistry", 2)):
             registry = getattr(module, name, None)
             if registry is not None:
@@ -218,12 +233,12 @@ class TrackersSeam(Seam):
         return get_store
 
     def _tell_place(self, name: str, module: ModuleType) -> None:
-        """Let MLflow itself know the store: it acts by the kind of address."""
+        """Make MLflow report the local store's URI, because it acts by the URI's scheme."""
         if hasattr(module, name):
             self._patches.replace(module, name, lambda: self._mlflow_uri)
 
     def _keep_uploads(self, module: ModuleType) -> None:
-        """Let what changes the hub return what it would, and do nothing."""
+        """Replace the methods that change the hub by ones that only return a fitting result."""
         api = module.HfApi
         names = [
             name
@@ -232,7 +247,7 @@ class TrackersSeam(Seam):
         ]
         for name in names:
             self._patches.replace(api, name, self._kept_upload(module, name, getattr(api, name)))
-            if name in vars(module):  # the functions are methods of one object
+            if name in vars(module):  # module-level functions are bound methods of module.api
                 self._patches.replace(module, name, getattr(module.api, name))
 
     def _kept_upload(
@@ -254,19 +269,26 @@ class TrackersSeam(Seam):
         return keep
 
     def _tell(self, what: str) -> None:
-        """Say once for each kind what does not happen."""
+        """Log what was not uploaded, once for each kind."""
         if what not in self._told:
             self._told.add(what)
             logger.warning("autotune: not uploaded in a trial (%s)", what)
 
 
 def _hub_result(module: ModuleType, name: str, endpoint: str, given: Mapping[str, Any]) -> Any:
-    """Return what a method of HfApi gives back: a repository, a commit, or nothing."""
+    """Return what a method of HfApi would return: a repository, a commit, or None.
+
+    Args:
+        module: ``huggingface_hub.hf_api``.
+        name: The method.
+        endpoint: The hub's address.
+        given: The arguments of the call.
+    """
     from huggingface_hub.constants import REPO_TYPES_URL_PREFIXES
 
     repo_id = str(given.get("repo_id", ""))
     if "/" not in repo_id:
-        repo_id = f"trial/{repo_id}"  # the hub would put the user's name before it
+        repo_id = f"trial/{repo_id}"  # the hub would prefix the user's name
     url = f"{endpoint}/{REPO_TYPES_URL_PREFIXES.get(str(given.get('repo_type')), '')}{repo_id}"
     if name == "create_repo":
         return module.RepoUrl(url, endpoint=endpoint)

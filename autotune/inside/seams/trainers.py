@@ -1,4 +1,8 @@
-"""The seam at trainers of other libraries: Lightning and Hugging Face run the loop themselves."""
+"""The seam at the trainers of Lightning and Hugging Face, which run the training loop themselves.
+
+Such a trainer counts its own steps and accumulates gradients itself. So the seams at PyTorch alone
+can neither keep it in its first epoch, as a measurement needs, nor set how it accumulates.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,8 @@ from weakref import WeakSet
 from autotune.inside.seams.base import Patches, Seam
 from autotune.program.rehearsal import RehearsalPlan
 
-FOREVER = 10**15  # steps
+FOREVER = 10**15  # a number of steps that no trainer reaches
+# Classes of Lightning that choose the number of processes by arguments of their constructor.
 LIGHTNING_TAKES_DEVICES = (
     ("lightning.pytorch", "Trainer"),
     ("pytorch_lightning", "Trainer"),
@@ -30,17 +35,22 @@ MODULES = {
 class TrainersSeam(Seam):
     """Keeps trainers in their first epoch in a rig, and sets how they accumulate gradients.
 
-    They count steps by themselves, so a feed that never ends does not keep them from validating,
-    saving and ending. They read batches ahead, so how many make a step is best left to them. Where
-    a version of theirs lacks the methods below, it stays as it is: the program ends, and a search
-    starts it again.
+    Trainers count steps, so a feed that never ends does not keep them from validating, saving and
+    ending. They read batches ahead, so accumulation is set on the trainer instead of holding steps
+    back. A version of a library without the methods patched here is left as it is: the program then
+    ends during a trial, and the search starts it again.
+
+    ``SeamSet`` makes it. In a rig the loader seam calls ``adopt()`` after each loader is built,
+    because the program has imported its trainer by then. Otherwise ``Steering`` calls ``prepare()``
+    on the main thread before the program starts. The patched methods run on the trainer's thread.
 
     Args:
-        endless: The first epoch goes on for as long as it is wanted.
-        rehearsal: Epochs are as short as this says, and end as the program wrote.
+        endless: Keep the first epoch running until the rig ends the program.
+        rehearsal: Shorten epochs by this plan and let them end normally; None to leave them.
 
     Attributes:
-        in_use: Which library's trainer runs the program's loop, empty for none.
+        in_use: The library whose trainer runs the program's loop (``lightning`` or
+            ``transformers``); empty if the program has its own loop.
     """
 
     def __init__(self, *, endless: bool, rehearsal: RehearsalPlan | None = None) -> None:
@@ -54,11 +64,14 @@ class TrainersSeam(Seam):
 
     @property
     def rehearses(self) -> bool:
-        """Trainers are told of short epochs when they begin."""
+        """Whether trainers get short epochs when they begin."""
         return self._rehearsal is not None
 
     def adopt(self) -> None:
-        """Change the trainers that the program has imported by now."""
+        """Patch the trainers that the program has imported by now, each library once.
+
+        Does not import a library, because most programs use none of them.
+        """
         for name, library in MODULES.items():
             module = sys.modules.get(name)
             if name in self._adopted or not hasattr(module, "Trainer"):
@@ -71,7 +84,14 @@ class TrainersSeam(Seam):
                 self._adopt_lightning(module.Trainer, loops._TrainingEpochLoop)  # type: ignore[union-attr]  # noqa: SLF001
 
     def prepare(self, library: str) -> None:
-        """Change a library's trainer before the program imports it."""
+        """Import a library and patch its trainer before the program starts.
+
+        Used if accumulation or short epochs must be set before the trainer begins. A library that
+        cannot be imported is skipped.
+
+        Args:
+            library: ``lightning`` or ``transformers``.
+        """
         for name, its in MODULES.items():
             if its == library:
                 with suppress(ImportError):
@@ -81,7 +101,7 @@ class TrainersSeam(Seam):
 
     @property
     def bound(self) -> str:
-        """How many steps the running trainer was told to make, empty where epochs end it."""
+        """The step limit of the running trainer, as text for the user; empty if epochs end it."""
         for trainer in self._running:
             arguments = getattr(trainer, "args", None)
             steps = getattr(trainer if arguments is None else arguments, "max_steps", -1)
@@ -91,11 +111,13 @@ class TrainersSeam(Seam):
         return ""
 
     def launch(self, ranks: int, nodes: int) -> None:
-        """Have Lightning take all ranks that were launched; by itself it takes those it is told of.
+        """Make Lightning use all ranks that were launched, instead of the program's arguments.
+
+        The strategy becomes ``ddp`` if the program leaves it at ``auto``.
 
         Args:
-            ranks: On this machine.
-            nodes: Machines.
+            ranks: Number of ranks on this machine.
+            nodes: Number of machines.
         """
         for name, owner in LIGHTNING_TAKES_DEVICES:
             with suppress(ImportError):
@@ -114,7 +136,7 @@ class TrainersSeam(Seam):
         self._patches.replace(owner, "__init__", init)
 
     def accumulate(self, steps: int) -> None:
-        """Have running trainers, and those to come, make a step of so many batches."""
+        """Set the batches per optimizer step of running trainers and of those that begin later."""
         self._steps = steps
         for trainer in self._running:
             self._set_steps(trainer)
@@ -137,7 +159,7 @@ class TrainersSeam(Seam):
             trainer.args.gradient_accumulation_steps = self._steps
 
     def _before(self, owner: Any, method: str, library: str) -> None:
-        """Know a trainer when it begins."""
+        """Patch a trainer's method so that the seam learns of the trainer before it runs."""
         original: Callable[..., Any] = getattr(owner, method)
         seam = self
 
@@ -156,7 +178,8 @@ class TrainersSeam(Seam):
         seam = self
 
         def on_run_start(epoch: Any, fetcher: Any) -> None:
-            seam._begins(epoch.trainer, LIGHTNING)  # its fit() may have begun before it was known
+            # fit() may have begun before adopt() patched it: a loader is often built only there.
+            seam._begins(epoch.trainer, LIGHTNING)
             original(epoch, fetcher)
             if fetcher.length is not None:
                 fetcher.length = FOREVER
@@ -178,7 +201,7 @@ class TrainersSeam(Seam):
         seam = self
 
         def run_epoch(its: Any, *args: Any, **kwargs: Any) -> Any:
-            seam._begins(its, TRANSFORMERS)  # so may its train()
+            seam._begins(its, TRANSFORMERS)  # train() may have begun before adopt() patched it
             its.state.max_steps = FOREVER
             counts = {"steps_in_epoch": FOREVER, "num_update_steps_per_epoch": FOREVER}
             return original(its, *args, **{**kwargs, **counts})
@@ -190,14 +213,16 @@ class TrainersSeam(Seam):
 
         def get_batch_samples(its: Any, *args: Any, **kwargs: Any) -> Any:
             found = batches(its, *args, **kwargs)
-            if not found[0]:  # before its loader is known, an epoch does end
+            # The feed starts over only once its loader is known to train. If the data end before
+            # that, the epoch must end, too: the trainer would go on to ask for batches.
+            if not found[0]:
                 its.control.should_epoch_stop = True
             return found
 
         self._patches.replace(trainer, "get_batch_samples", get_batch_samples)
 
     def _cut_epochs(self, trainer: Any, plan: RehearsalPlan) -> None:
-        original = trainer._run_epoch  # noqa: SLF001 - by which it counts the batches of an epoch
+        original = trainer._run_epoch  # noqa: SLF001 - gets the batches per epoch as arguments
 
         def run_epoch(its: Any, *args: Any, **kwargs: Any) -> Any:
             updates = _updates(its.args, plan)
@@ -211,7 +236,7 @@ class TrainersSeam(Seam):
         self._patches.replace(trainer, "_run_epoch", run_epoch)
 
     def _leave_out(self, owner: Any, name: str, before: Callable[[Any], None] | None) -> None:
-        """Call a method after something, or not at all."""
+        """Call *before* ahead of a method; if *before* is None, leave the method out."""
         original = getattr(owner, name, None)
         if original is None:
             return
@@ -226,12 +251,16 @@ class TrainersSeam(Seam):
 
 
 def _nothing_to_save(trainer: Any) -> None:
-    """A trial writes no checkpoint, removes none, uploads none, and stops for no evaluation."""
+    """Keep a trial from writing, removing or uploading checkpoints, and from evaluating."""
     trainer.control.should_save = trainer.control.should_evaluate = False
 
 
 def _shorten_lightning(trainer: Any, plan: RehearsalPlan) -> None:
-    """Make a trainer's epochs few and short, with what it does after each."""
+    """Make a Lightning trainer's epochs few and short, each followed by a validation.
+
+    Limits that are 0 stay so, because they switch a stage off. The program's number of epochs is
+    kept if it is smaller.
+    """
     batches = max(plan.batches, trainer.accumulate_grad_batches)
     for name in ("train", "val", "test", "predict"):
         if getattr(trainer, f"limit_{name}_batches"):  # 0 leaves a stage out
@@ -244,7 +273,10 @@ def _shorten_lightning(trainer: Any, plan: RehearsalPlan) -> None:
 
 
 def _shorten_transformers(arguments: Any, plan: RehearsalPlan) -> None:
-    """Make a trainer's epochs few, and have it evaluate and save after each what it does ever."""
+    """Make a Hugging Face trainer's epochs few, each followed by what the program does at all.
+
+    Evaluating and saving by steps happen at the end of each short epoch.
+    """
     updates = _updates(arguments, plan)
     if arguments.max_steps > 0:
         arguments.max_steps = min(arguments.max_steps, plan.epochs * updates)
@@ -253,5 +285,5 @@ def _shorten_transformers(arguments: Any, plan: RehearsalPlan) -> None:
 
 
 def _updates(arguments: Any, plan: RehearsalPlan) -> int:
-    """Steps in a short epoch."""
+    """Return the optimizer steps in a short epoch, at least one."""
     return -(-plan.batches // int(arguments.gradient_accumulation_steps))

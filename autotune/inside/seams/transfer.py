@@ -1,4 +1,8 @@
-"""The seam at copies to a device: those from pinned memory need not block."""
+"""The seam at copies to a device: makes copies from pinned memory non-blocking.
+
+A copy from pinned memory can run on the device while the program goes on, but only with
+``non_blocking=True``, which many programs do not pass.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +20,16 @@ Copy = Callable[..., torch.Tensor]
 
 
 class TransferSeam(Seam):
-    """Makes copies of pinned tensors to a device non-blocking.
+    """Makes copies of tensors that a DataLoader has pinned non-blocking.
 
-    Only tensors that a DataLoader has pinned: torch's allocator of pinned memory gives these to no
-    other use before their copies are done, while a program may fill a buffer of its own again. All
-    other copies stay as the program makes them.
+    Other pinned tensors are copied as the program asks, because the program may refill its own
+    buffer before a non-blocking copy has read it. Memory pinned by a DataLoader is not reused
+    before its copies are done: torch's allocator of pinned memory waits for them. ``SeamSet``
+    installs it if the config needs it, or if the program is measured on a GPU. The patched methods
+    run on any thread that copies.
 
     Attributes:
-        own_non_blocking: The program was seen to ask for such a copy itself.
+        own_non_blocking: Whether the program itself was seen to request a non-blocking copy.
     """
 
     def __init__(self) -> None:
@@ -34,15 +40,15 @@ class TransferSeam(Seam):
 
     @property
     def is_needed(self) -> bool:
-        """Copies are to be changed."""
+        """Whether copies are to be made non-blocking."""
         return self._is_enabled
 
     def set_non_blocking(self, *, enabled: bool) -> None:
-        """Make copies that way, or as the program makes them."""
+        """Make copies non-blocking from here on, or leave them as the program makes them."""
         self._is_enabled = enabled
 
     def install(self) -> None:
-        """Begin to see the copies."""
+        """Patch ``Tensor.to``, ``Tensor.cuda`` and the function by which loaders pin batches."""
         self._know_batches()
         self._wrap("to", _target_of_to)
         self._wrap("cuda", _target_of_cuda)
@@ -80,7 +86,11 @@ class TransferSeam(Seam):
 def _without_blocking(
     original: Copy, tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> torch.Tensor:
-    """Make the copy; whoever passed the flag by position keeps its place."""
+    """Make the copy with ``non_blocking=True``.
+
+    If the program passed the flag by position, it is replaced there: passing it again by name would
+    be an error.
+    """
     flags = [i for i, value in enumerate(args) if isinstance(value, bool)]
     if flags:
         args = (*args[: flags[0]], True, *args[flags[0] + 1 :])
@@ -89,14 +99,17 @@ def _without_blocking(
 
 
 def _target_of_to(*args: Any, **kwargs: Any) -> tuple[str, bool]:
-    """Return where ``Tensor.to`` copies to, by device type, and whether without blocking."""
+    """Return the device type that ``Tensor.to`` copies to, and whether the copy is non-blocking.
+
+    Arguments without a device, and arguments that torch will refuse, count as ``cpu``.
+    """
     if "other" in kwargs or (args and isinstance(args[0], torch.Tensor)):
         other = kwargs["other"] if "other" in kwargs else args[0]
         flag = kwargs.get("non_blocking", args[1] if len(args) > 1 else False)
         return other.device.type, bool(flag)
     kwargs = {name: value for name, value in kwargs.items() if name != "copy"}
     flags = [place for place, value in enumerate(args) if isinstance(value, bool)]
-    args = args[: flags[0] + 1] if flags else args  # a second one is copy
+    args = args[: flags[0] + 1] if flags else args  # a second flag is copy: _parse_to refuses it
     try:
         device, _, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)  # noqa: SLF001
     except (RuntimeError, TypeError):  # torch's own to() says what is wrong with it
@@ -109,5 +122,5 @@ def _target_of_cuda(
     non_blocking: bool = False,  # noqa: FBT001, FBT002
     **_kwargs: Any,
 ) -> tuple[str, bool]:
-    """Return the same for ``Tensor.cuda``."""
+    """Return the device type that ``Tensor.cuda`` copies to, and whether it is non-blocking."""
     return "cuda", non_blocking

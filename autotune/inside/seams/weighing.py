@@ -1,10 +1,15 @@
-"""The seam that weighs each rank's loss, so that the ranks' mean is the loss of one process.
+"""The seam that weighs each rank's loss, so that the mean over ranks is the loss of one process.
 
-Gradients are averaged over ranks. A term of the loss that sums over samples counts once for each
-rank then; one that is a mean over a rank's own tokens counts by that rank's share of all tokens.
-Each is weighed at its own node of autograd's graph, so terms of several kinds make one loss. During
-the first rounds ranks exchange their counts in each backward pass; where these never differ, no
-more. A penalty that parameters alone make is the same on all ranks and stays as it is.
+Data-parallel training averages gradients over ranks. That is exact for a loss that is a mean over
+equal numbers of samples. Two kinds of terms need a weight:
+
+- A term that sums over samples is multiplied by the number of ranks.
+- A term that is a mean over a rank's own tokens is weighted by that rank's share of all tokens.
+
+Each term is weighted at its own node of autograd's graph, so a loss may contain several kinds.
+During the first rounds the ranks exchange their counts in each backward pass. If the counts never
+differ, they stop doing so. A penalty computed from parameters alone is the same on all ranks and
+gets no weight.
 """
 
 from __future__ import annotations
@@ -21,19 +26,25 @@ from autotune.inside.code.loss_graph import Reading, Term, read
 from autotune.inside.ranks.group import Group
 from autotune.inside.seams.base import Patches, Seam, outermost
 
-MAX_COUNTS = 16  # that ranks exchange together: all send as many, whatever their losses are
-SAME = 1e-9
+# Length of the vector of counts that ranks exchange. It is fixed because all_reduce needs the same
+# shape on all ranks, also where their losses have different numbers of terms.
+MAX_COUNTS = 16
+SAME = 1e-9  # counts are equal up to rounding if their relative variance is below this
 
 
 class WeighingSeam(Seam):
-    """Weighs outermost backward passes.
+    """Weights the loss terms of each outermost backward pass.
+
+    The distribution seam makes it and installs it where autotune distributes the program. It acts
+    within ``torch.autograd.backward``, on the thread that computes gradients, and changes only what
+    flows through the graph in that pass.
 
     Args:
         group: The processes that train together.
 
     Attributes:
-        sums: The loss is known to sum over samples, also where its graph does not tell.
-        samples: In the latest input of a model, None before the first.
+        sums: The loss is known to sum over samples, even if its graph does not show it.
+        samples: Number of samples in the latest input of a model; None before the first call.
     """
 
     def __init__(self, group: Group) -> None:
@@ -42,11 +53,11 @@ class WeighingSeam(Seam):
         self.samples: int | None = None
         self._is_settled = False
         self._has_sums = False
-        self._uneven: set[int] = set()  # terms by their numbers, whose counts differ among ranks
+        self._uneven: set[int] = set()  # indices of terms whose counts differ among ranks
         self._patches = Patches()
 
     def install(self) -> None:
-        """Begin to weigh."""
+        """Wrap ``torch.autograd.backward``, which ``Tensor.backward()`` calls, too."""
         original = torch.autograd.backward
         seam = self
 
@@ -54,14 +65,18 @@ class WeighingSeam(Seam):
             hooks = seam._weigh(tensors, grad_tensors) if seam._is_needed else []
             try:
                 original(tensors, grad_tensors, *args, **kwargs)
-            finally:  # what is kept for another pass is weighed again
+            finally:  # a retained graph is weighted anew in the next pass
                 for hook in hooks:
                     hook.remove()
 
         self._patches.replace(torch.autograd, "backward", outermost(backward, original))
 
     def settle(self) -> None:
-        """What the losses are is known from now on, on all ranks alike."""
+        """Stop learning which terms need a weight.
+
+        Called on all ranks in the same step, because ranks that have settled may no longer take
+        part in the exchange of counts.
+        """
         self._is_settled = True
 
     @property
@@ -85,7 +100,7 @@ class WeighingSeam(Seam):
         return hooks + self._weigh_unknown(readings)
 
     def _weight(self, number: int, term: Term, shares: torch.Tensor | None) -> Any:
-        """Return what a term counts on this rank; None for as much as the mean of the ranks'."""
+        """Return the weight of a term on this rank; None if the plain mean over ranks is right."""
         is_sum = term.count is None or (term.is_sum_if_constant and number not in self._uneven)
         if is_sum:
             return float(self._group.world_size)
@@ -94,7 +109,7 @@ class WeighingSeam(Seam):
     def _weigh_unknown(
         self, readings: Sequence[tuple[torch.Tensor, Reading]]
     ) -> list[RemovableHandle]:
-        """Weigh whole losses that are known to be sums and whose graph tells no terms."""
+        """Weight whole losses whose graph shows no terms, if losses are known to be sums."""
         if not self.sums:
             return []
         weight = float(self._group.world_size)
@@ -105,7 +120,10 @@ class WeighingSeam(Seam):
         ]
 
     def _exchange(self, terms: Sequence[Term]) -> torch.Tensor:
-        """Return this rank's shares of the counts, times the ranks."""
+        """Return this rank's share of each term's count, multiplied by the number of ranks.
+
+        All ranks call it together. Until ``settle()`` it also notes which counts differ.
+        """
         size = self._group.world_size
         counts = _vector([term.count for term in terms])
         sums = torch.stack([counts, counts * counts])
@@ -119,7 +137,7 @@ class WeighingSeam(Seam):
 
 
 def _vector(counts: Sequence[float | torch.Tensor | None]) -> torch.Tensor:
-    """Return counts as a vector of the length that all ranks send."""
+    """Return the counts as a vector of MAX_COUNTS entries; missing ones are 0."""
     devices = {c.device for c in counts if isinstance(c, torch.Tensor)}
     vector = torch.zeros(MAX_COUNTS, dtype=torch.float64, device=next(iter(devices), None))
     for number, count in enumerate(counts[:MAX_COUNTS]):
@@ -129,7 +147,11 @@ def _vector(counts: Sequence[float | torch.Tensor | None]) -> torch.Tensor:
 
 
 def _weighed(weight: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return gradients times a weight; of no tokens at all there is none, and no NaN."""
+    """Return gradients times a weight.
+
+    A rank whose batch holds no tokens has a mean of 0/0, hence NaN gradients. Its weight is 0, and
+    its gradients become exactly 0, where ``NaN * 0`` would stay NaN.
+    """
     if not isinstance(weight, torch.Tensor):
         return tuple(None if grad is None else grad * weight for grad in grads)
     return tuple(

@@ -1,8 +1,12 @@
-"""The beginnings of iterations: workers that a program does not ask for leave its data as it is.
+"""Starts iterations over a DataLoader so that a changed number of workers leaves the data as it is.
 
-Covered: what is drawn when an epoch begins (torch draws no seed where workers stay, and begins to
-iterate a sampler twice where they start), how workers start, datasets that change between epochs
-while workers stay, files that items have opened in this process.
+Covered:
+
+- random numbers that torch draws when an epoch begins: it draws no seed if persistent workers
+  continue, and begins to iterate a sampler twice if workers start;
+- the start method of worker processes;
+- datasets that the program changes between epochs while persistent workers hold an older copy;
+- files that the dataset has opened in this process and that workers must not share.
 """
 
 from __future__ import annotations
@@ -23,45 +27,60 @@ from autotune.inside.data.datasets import Kind, Part, Path, Picture, look
 from autotune.inside.ranks.data_sharding import ShardedIterable
 from autotune.program.profile import LoaderFacts
 
-CONTEXT = "_DataLoader__multiprocessing_context"  # behind the property, which refuses 0 workers
+# The attribute behind ``multiprocessing_context``, whose setter raises for 0 workers.
+CONTEXT = "_DataLoader__multiprocessing_context"
 
 
 @dataclass(frozen=True)
 class _Beginning:
-    """How an iteration begins: with workers that start, with workers that stay, or with none."""
+    """How an iteration begins: without workers, with new ones, or with persistent ones.
+
+    Attributes:
+        has_workers: Worker processes load the batches.
+        stay: These workers continue from an earlier epoch.
+    """
 
     has_workers: bool
     stay: bool
 
     @property
     def orders(self) -> int:
-        """How often torch begins to iterate the sampler."""
+        """How often torch calls ``iter()`` on the sampler: twice if workers start, else once."""
         return 2 if self.has_workers and not self.stay else 1
 
 
 class Workers:
-    """Begins iterations over loaders, under whatever options, as the program's own would begin."""
+    """Begins iterations over changed loaders as they would begin with the program's own options.
+
+    The loader seam owns one and calls it on the thread that builds or iterates a loader. Without
+    it, a trial with another number of workers would draw other random numbers than the program.
+    """
 
     def __init__(self) -> None:
-        self._built: dict[int, tuple[ref[Any], Picture]] = {}  # datasets may compare as they like
+        # Keyed by id(), because a dataset may define __eq__ and __hash__ in any way.
+        self._built: dict[int, tuple[ref[Any], Picture]] = {}
         self._started: WeakKeyDictionary[DataLoader[Any], Picture] = WeakKeyDictionary()
         self._orders: WeakKeyDictionary[DataLoader[Any], _Order] = WeakKeyDictionary()
         self._beginnings: WeakKeyDictionary[DataLoader[Any], int] = WeakKeyDictionary()
 
     def built(self, loader: DataLoader[Any]) -> None:
-        """Note what a dataset holds before its items are asked for."""
+        """Record what a loader's dataset holds when the loader is built.
+
+        New workers get the dataset in this state, without files that its items opened since. A
+        dataset without weak references, such as a list, is not recorded.
+        """
         dataset, known = loader.dataset, self._built
         key = id(dataset)
         if key in known:
             return
         try:
             watched = ref(dataset, lambda _: known.pop(key, None) and None)
-        except TypeError:  # a list and the like: not to be noted, and without attributes
+        except TypeError:  # no weak reference to a list; it has no attributes to record either
             return
         known[key] = (watched, look(dataset=dataset))
 
     def picture(self, loader: DataLoader[Any]) -> Picture | None:
-        """Return what its dataset held when the loader was built, if that was noted."""
+        """Return what the loader's dataset held when the loader was built; None if not recorded."""
         _, picture = self._built.get(id(loader.dataset), (None, None))
         return picture
 
@@ -72,13 +91,16 @@ class Workers:
         facts: LoaderFacts,
         begin: Callable[[DataLoader[Any]], Iterator[Any]],
     ) -> Iterator[Any]:
-        """Begin to iterate.
+        """Begin to iterate a loader, drawing the random numbers that the program's own would draw.
 
         Args:
-            loader: Under the options.
-            own: As the program built it.
-            facts: Of that.
-            begin: Does what PyTorch does.
+            loader: The loader with the options of the config.
+            own: The loader that the program built; the same object if nothing is changed.
+            facts: The options of *own* as the program wrote them.
+            begin: PyTorch's ``DataLoader.__iter__``.
+
+        Returns:
+            PyTorch's iterator.
         """
         keeps = loader.persistent_workers and loader.num_workers > 0
         own_keeps = facts.persistent_workers and facts.num_workers > 0
@@ -92,14 +114,19 @@ class Workers:
         changes = self._like_order(loader, ours, theirs)
         if ours.has_workers and not theirs.has_workers and not ours.stay:
             changes |= self._for_workers(loader)
-        if theirs.stay and not ours.stay:  # here the program itself draws nothing
+        # The program's persistent workers would draw no seed from the global generator here, but
+        # torch is about to: let it draw from another generator.
+        if theirs.stay and not ours.stay:
             seed = (torch.initial_seed() + number) % (1 << 63)
             changes["generator"] = torch.Generator().manual_seed(seed)
         with _changed(loader, changes):
             return begin(loader)
 
     def _restart_if_changed(self, loader: DataLoader[Any]) -> None:
-        """Let go of workers that hold another dataset than the program does by now."""
+        """Drop persistent workers if the program has changed its dataset since they started.
+
+        The program's own loader, without persistent workers, would read the changed dataset.
+        """
         now = _copied(loader)
         if not _is_same(self._started.get(loader), now):
             vars(loader)["_iterator"] = None
@@ -109,7 +136,16 @@ class Workers:
     def _like_order(
         self, loader: DataLoader[Any], ours: _Beginning, theirs: _Beginning
     ) -> dict[str, Any]:
-        """Draw seed and order as theirs would; return what torch is to find in the loader."""
+        """Draw the seed and the sampler's order as the program's own loader would.
+
+        Args:
+            loader: The loader with the options of the config.
+            ours: How its iteration begins.
+            theirs: How the iteration of the program's own loader would begin.
+
+        Returns:
+            Attributes that the loader needs while torch begins the iteration.
+        """
         name = "sampler" if loader.batch_sampler is None else "batch_sampler"
         order = self._orders.get(loader) if ours.stay else _Order.of(vars(loader)[name])
         if order is not None:
@@ -124,9 +160,14 @@ class Workers:
         return {name: order}
 
     def _for_workers(self, loader: DataLoader[Any]) -> dict[str, Any]:
-        """What new workers need besides, where the program itself has none."""
+        """Return attributes for new workers in a program that loads without workers.
+
+        These are the dataset without files opened in this process, and a start method.
+        """
         changes: dict[str, Any] = {"dataset": self._as_built(loader)}
-        if vars(loader)[CONTEXT] is None:  # torch would settle the program's default for good
+        # Without a context, torch would fix the default start method for the whole process, and a
+        # later set_start_method() in the program would fail.
+        if vars(loader)[CONTEXT] is None:
             changes[CONTEXT] = multiprocessing.get_context(start_method())
         return changes
 
@@ -136,9 +177,10 @@ class Workers:
 
 
 class _Order:
-    """Stands for a sampler that draws its order as soon as an iteration begins.
+    """Stands for a sampler that draws its order as soon as ``iter()`` is called.
 
-    Torch may begin to iterate it as often as it likes: it is iterated once.
+    torch may call ``iter()`` on it any number of times and always gets the same iterator. So the
+    number of draws is decided by ``begin()`` and ``begin_late()`` alone.
     """
 
     def __init__(self, whole: Any) -> None:
@@ -147,7 +189,10 @@ class _Order:
 
     @classmethod
     def of(cls, sampler: Any) -> _Order | None:
-        """Return one for a sampler; None where nothing happens before the first batch is asked."""
+        """Return a stand-in for a sampler; None if its ``__iter__`` is a generator function.
+
+        Such a sampler draws nothing before the first batch is requested, so it needs no stand-in.
+        """
         is_lazy = inspect.isgeneratorfunction(getattr(type(sampler), "__iter__", None))
         return None if is_lazy else cls(sampler)
 
@@ -156,7 +201,7 @@ class _Order:
         self._present = iter(self._whole)
 
     def begin_late(self) -> None:
-        """Begin to iterate it when the first batch is asked for."""
+        """Begin to iterate the sampler when the first batch is requested, not earlier."""
         self._present = (batch for sampler in (self._whole,) for batch in sampler)
 
     def __iter__(self) -> Iterator[Any]:
@@ -167,7 +212,13 @@ class _Order:
 
 
 def start_method(context: Any = None) -> str:
-    """Return how processes start, without settling it for a program that may yet choose."""
+    """Return the start method of worker processes: ``fork``, ``spawn`` or ``forkserver``.
+
+    Reads the process's default without fixing it, because the program may still choose another.
+
+    Args:
+        context: The loader's multiprocessing context; None for the process's default.
+    """
     if context is not None:
         return str(context.get_start_method())
     chosen = multiprocessing.get_start_method(allow_none=True)
@@ -176,7 +227,10 @@ def start_method(context: Any = None) -> str:
 
 @contextmanager
 def _changed(loader: DataLoader[Any], changes: Mapping[str, Any]) -> Iterator[None]:
-    """Give a loader other attributes for a moment; DataLoader refuses to set some by name."""
+    """Change attributes of a loader within the context.
+
+    Writes to ``vars()``, because DataLoader's ``__setattr__`` refuses some of these names.
+    """
     before = {name: vars(loader)[name] for name in changes}
     vars(loader).update(changes)
     try:
@@ -186,17 +240,20 @@ def _changed(loader: DataLoader[Any], changes: Mapping[str, Any]) -> Iterator[No
 
 
 def _copied(loader: DataLoader[Any]) -> Picture:
-    """What workers get a copy of."""
+    """Return a picture of what worker processes would copy now: the dataset and collate_fn."""
     dataset = loader.dataset
-    if isinstance(dataset, ShardedIterable):  # knows by itself how many epochs have begun
+    # A sharded stream counts epochs, which would look like a change; workers count them, too.
+    if isinstance(dataset, ShardedIterable):
         dataset = dataset.whole
     return look(dataset=dataset, collate_fn=loader.collate_fn)
 
 
 def _is_same(started: Picture | None, now: Picture) -> bool:
-    """Tell whether workers that stay have what workers that start would get.
+    """Tell whether persistent workers hold the same data that new workers would get.
 
-    Generators, and what items count up, have gone on in them.
+    The answer is False if the dataset holds random generators or counters that its items advance,
+    because these have advanced in the persistent workers only. It is also False if the dataset
+    could not be read completely.
     """
     if started is None or not now.is_whole or now.of(Kind.GENERATOR) or now.counted & now.read:
         return False

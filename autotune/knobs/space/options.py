@@ -1,4 +1,8 @@
-"""What is typed after an option of ours: names, knob=value, knob=value,value."""
+"""Parsing of option values on the command line: names, ``knob=value`` and ``knob=value,value``.
+
+The functions check the form only. Whether a knob exists and takes the value is checked by
+``SearchSpace``.
+"""
 
 from __future__ import annotations
 
@@ -13,49 +17,69 @@ MIN_SCRATCH_BYTES = 1 << 20
 
 
 def names(text: str) -> list[str]:
-    """Return the names in ``a,b``."""
+    """Return the names in ``a,b``, without blanks and empty entries."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def settings(pairs: Sequence[str], option: str) -> dict[str, object]:
-    """Return one value per knob, read as YAML would.
+    """Return one value per knob from ``knob=value`` texts, with the types that YAML gives them.
+
+    Args:
+        pairs: The texts.
+        option: Name of the option, for messages.
 
     Raises:
-        UsageError: for what is no knob=value.
+        UsageError: A text is not of the form ``knob=value``, or the value is not YAML.
     """
     return {knob: _scalar(text) for knob, text in _pairs(pairs, option)}
 
 
 def values(pairs: Sequence[str], option: str) -> dict[str, list[object]]:
-    """Return several values per knob, read as YAML would."""
+    """Return a list of values per knob from ``knob=value,value`` texts, with YAML's types.
+
+    Raises:
+        UsageError: A text is not of the form ``knob=value``, or a value is not YAML.
+    """
     return {knob: _scalars(text) for knob, text in _pairs(pairs, option)}
 
 
 def own_values(pairs: Sequence[str], option: str) -> dict[str, list[object]]:
-    """Return values of flags as they are written, of a function's keywords as Python has them."""
+    """Return a list of values per flag or keyword from the texts of ``--arg``.
+
+    Values of flags stay text, because the program's parser reads them. Values of a function's
+    keywords get the types that YAML gives them.
+
+    Raises:
+        UsageError: A text is not of the form ``name=value``, or a keyword's value is not YAML.
+    """
     return {
+        # "--lr=1e-4" must reach the program as typed, not as the number that YAML makes of it.
         name: list(text.split(",")) if name.startswith("-") else _scalars(text)
         for name, text in _pairs(pairs, option)
     }
 
 
 def texts(pairs: Sequence[str], option: str) -> dict[str, list[str]]:
-    """Return several values per name, as they are written."""
+    """Return a list of values per name, as text.
+
+    Raises:
+        UsageError: A text is not of the form ``name=value``.
+    """
     return {name: text.split(",") for name, text in _pairs(pairs, option)}
 
 
 def size_bytes(text: str, option: str) -> int:
-    """Return bytes from ``500M`` or ``20G``, in powers of 1024.
+    """Return the number of bytes in ``500M`` or ``20G``; units are powers of 1024.
 
     Raises:
-        UsageError: when the text is no size.
+        UsageError: The text is not a size, or the size is less than 1 MiB.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", text.strip(), re.IGNORECASE)
     if match is None:
         raise UsageError(f"{option} takes a size such as 500M or 20G, not '{text}'.")
     size = int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
     if size < MIN_SCRATCH_BYTES:
-        raise UsageError(f"{option} {text} lets a program write nothing. Give 1M or more.")
+        raise UsageError(f"{option} {text} is too little for a program to write. Give 1M or more.")
     return size
 
 
@@ -67,15 +91,27 @@ def fence(
     *,
     allow_side_effects: bool,
 ) -> FenceOptions:
-    """Return what the options of a command say of the fence.
+    """Return the fence options that the command line requests.
+
+    Args:
+        kind: Name of a fence; None lets autotune choose the strongest that works.
+        scratch_dir: Existing folder for what trials write, until it is discarded; None lets
+            autotune choose.
+        max_scratch: The most that a trial may write, such as ``20G``; None allows a tenth of the
+            free space.
+        cache_dir: Folders of data that the program prepares before its first step; later trials
+            reuse them.
+        allow_side_effects: Search even if only the guard is available, which covers Python's own
+            functions and nothing else.
 
     Raises:
-        UsageError: when there is no such fence, size or folder.
+        UsageError: A fence, size or folder does not exist, or ``--fence guard`` lacks
+            ``--allow-side-effects``.
     """
     if kind is not None and kind not in list(FenceKind):
         raise UsageError(f"There is no fence '{kind}'. Fences are: {', '.join(FenceKind)}.")
     if scratch_dir is not None and not scratch_dir.is_dir():
-        raise UsageError(f"--scratch-dir '{scratch_dir}' is no folder. Make it first.")
+        raise UsageError(f"--scratch-dir '{scratch_dir}' is not a folder. Create it first.")
     if kind == FenceKind.GUARD and not allow_side_effects:
         raise UsageError("--fence guard covers Python alone: it needs --allow-side-effects.")
     return FenceOptions(
@@ -102,11 +138,14 @@ def _scalars(text: str) -> list[object]:
 
 
 def _scalar(text: str) -> object:
-    """Read a value as YAML would: numbers, booleans, names."""
+    """Return a value with the type that YAML gives it: number, boolean or text."""
+    # YAML's rules, so that an option takes a value as a search space file does.
     import yaml
 
     try:
         value: object = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise UsageError(f"'{text}' is no value: write a number, true, false or a name.") from error
+        raise UsageError(
+            f"'{text}' is not a value: write a number, true, false or a name."
+        ) from error
     return value

@@ -1,4 +1,8 @@
-"""SearchSpace: which knobs, with which values; resolved for one machine and one program."""
+"""``SearchSpace``: which knobs are searched with which values, as the user wants it.
+
+Its ``resolve()`` asks every knob what it offers for one program on one machine and returns a
+``ResolvedSpace``, which holds the configs that the search can measure.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +21,27 @@ from autotune.program.flags import KEYWORD, Flag, find
 from autotune.program.lr import PARTS, batch_parts, global_batch
 from autotune.program.profile import Profile
 
-# Beyond, scaled learning rates stop holding for most models (knobs/batch_size.py has the source)
+# Beyond it, scaled learning rates no longer fit most models (source: knobs/batch_size.py).
 MAX_GROWTH = 8
 
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """What the user wants searched, before machine and program are known.
+    """What the user wants searched, before the machine and the program are known.
 
     Attributes:
-        knobs: Values per knob; None lets the knob offer what fits here.
-        fixed: Knobs held at one value in every config but the baseline.
-        requested: Knobs that the user named: not to be able to offer one is an error.
-        keeps_global_batch: Each optimizer step gets as many samples as the program gives it.
-        max_global_batch: The most samples of a step; by default eight times the program's own.
-        uses_flags: Where the seams cannot reach, a flag of the program's own that means the same
-            knob is taken.
+        name: Name of the space: its file without the extension.
+        knobs: Candidate values per knob; None uses the values that the knob itself offers.
+        fixed: Knobs held at one value in every config except the baseline.
+        requested: Knobs that the user named in an option such as ``--tune``. It is an error if one
+            of them cannot act; other knobs are left out, with the reason in
+            ``ResolvedSpace.refused``.
+        keeps_global_batch: Each optimizer step must get the number of samples that it has in the
+            program.
+        max_global_batch: Largest number of samples per optimizer step; None allows eight times the
+            program's number, and more if a batch size or rank count on offer needs it.
+        uses_flags: Knobs that refuse may act through the program's own flags instead (``--arg
+            auto``).
     """
 
     name: str
@@ -44,10 +53,10 @@ class SearchSpace:
     uses_flags: bool = False
 
     def tune(self, names: Iterable[str]) -> SearchSpace:
-        """Return the space of these knobs alone, with the values this space gives them.
+        """Return a space of these knobs only, with the values that this space gives them.
 
         Raises:
-            UsageError: for names that are no knobs.
+            UsageError: A name is not a knob.
         """
         names = list(names)
         check_names(names, "--tune")
@@ -59,10 +68,10 @@ class SearchSpace:
         )
 
     def fix(self, settings: Mapping[str, object]) -> SearchSpace:
-        """Return this space with knobs held at a value.
+        """Return this space with some knobs held at a value.
 
         Raises:
-            UsageError: for names that are no knobs and values they do not take.
+            UsageError: A name is not a knob, or the knob does not take the value.
         """
         check_names(settings, "--fix")
         fixed = {knob: parse_value(knob, raw, "--fix") for knob, raw in settings.items()}
@@ -74,10 +83,12 @@ class SearchSpace:
         )
 
     def with_values(self, values: Mapping[str, Iterable[object]]) -> SearchSpace:
-        """Return this space with the user's own candidate values for some knobs.
+        """Return this space with the user's candidate values for some knobs.
+
+        A knob that the space did not contain is added, and a fixed one becomes free.
 
         Raises:
-            UsageError: for names that are no knobs and values they do not take.
+            UsageError: A name is not a knob, or the knob does not take a value.
         """
         check_names(values, "--values")
         given = {
@@ -92,43 +103,49 @@ class SearchSpace:
         )
 
     def use_flags(self) -> SearchSpace:
-        """Return this space with flags of the program's own in the place of seams."""
+        """Return this space with ``uses_flags``, so that refused knobs may act through flags."""
         return replace(self, uses_flags=True)
 
     def keep_global_batch(self) -> SearchSpace:
-        """Return this space with as many samples in each step as the program has.
+        """Return this space with the same number of samples per optimizer step as in the program.
 
-        The batch is not searched by itself then: it follows accumulation_steps.
+        The batch size is then not searched. It follows from ``accumulation_steps`` and
+        ``world_size``.
 
         Raises:
-            UsageError: when the user has named the batch size.
+            UsageError: The user has requested the batch size.
         """
         if "batch_size" in self.requested:
             raise UsageError(
-                "'batch_size' is both asked for and to be left as it is. Drop one of the two."
+                "'batch_size' is requested, but the global batch is to stay the same. Drop one of "
+                "the two."
             )
         return replace(self, keeps_global_batch=True)
 
     def up_to_global_batch(self, most: int | None) -> SearchSpace:
-        """Return this space with at most so many samples in a step; None sets no limit.
+        """Return this space with at most *most* samples per optimizer step; None: the default.
 
         Raises:
-            UsageError: when it is no number of samples.
+            UsageError: *most* is less than 1.
         """
         if most is not None and most < 1:
             raise UsageError(f"--max-global-batch takes a number of samples, not {most}.")
         return replace(self, max_global_batch=most)
 
     def resolve(self, hardware: Hardware, profile: Profile) -> ResolvedSpace:
-        """Return what can be searched with this program on this machine.
+        """Return what can be searched for this program on this machine.
+
+        Knobs that cannot act, or have a single value here, are listed in ``refused`` with the
+        reason.
 
         Raises:
-            UsageError: when a knob that the user named cannot act here, with the reason.
+            UsageError: A requested knob cannot act here. The message gives the reason for each.
         """
         domains: dict[str, Domain] = {}
         refused: dict[str, str] = {}
         baseline: dict[str, KnobValue] = {}
         flags: dict[str, Flag] = {}
+        # Keeping the global batch needs the program's batch size, even if the space lacks the knob.
         needed = ["batch_size"] if self.keeps_global_batch else []
         for name in dict.fromkeys([*self.fixed, *self.knobs, *needed]):
             knob = registry()[name]
@@ -140,9 +157,12 @@ class SearchSpace:
             if offer.flag is not None:
                 flags[name] = offer.flag
             given = (self.fixed[name],) if name in self.fixed else self.knobs.get(name)
+            # Only the user's values need this check: those of the domain fit by definition.
             cannot = (knob.refusal(value, Here(hardware, profile)) for value in given or ())
             if reason := next(filter(None, cannot), None):
                 refused[name] = reason
+                # A knob that cannot act must not appear in configs, not even with the program's own
+                # value.
                 del baseline[name]
                 continue
             if name in self.fixed:
@@ -150,7 +170,7 @@ class SearchSpace:
             domain = Domain(given) if given else offer.domain
             domain = domain.including(baseline[name])
             if self.keeps_global_batch and name == "batch_size":
-                refused[name] = "the global batch is to be kept"
+                refused[name] = "the global batch stays the same"
             elif len(domain.values) > 1:
                 domains[name] = domain
             else:
@@ -162,6 +182,7 @@ class SearchSpace:
                 "These knobs cannot act here:\n" + "\n".join(unmet) + "\nLeave them out."
             )
         scope = {n: registry()[n].scope for n in baseline}
+        # The program reads these values once, while it starts, so changing them needs a new start.
         from_start = {*profile.config_reads, *flags}
         restart = frozenset(n for n in scope if scope[n] is Scope.RESTART or n in from_start)
         return ResolvedSpace(
@@ -177,14 +198,25 @@ class SearchSpace:
         )
 
     def _is_named(self, knob: str) -> bool:
-        """Tell whether the user names the knob, or values for it in a file."""
+        """Return whether the user named the knob, or gave values for it in a file.
+
+        ``NotOffered.by_name`` applies to such knobs. ``--keep-global-batch`` names the factors of
+        the global batch, because the number of samples per step then stays the same.
+        """
         is_kept = self.keeps_global_batch and knob in PARTS
         return is_kept or knob in self.requested or knob in self.fixed or bool(self.knobs.get(knob))
 
     def _offer(self, knob: Knob, hardware: Hardware, profile: Profile) -> _Offer | NotOffered:
-        """What a knob has here: by the seams, or by the program itself where these do not reach."""
+        """Return the values that a knob has here, or why it has none.
+
+        The first source that applies decides: the knob's own domain, the value that the program
+        reads from its ``config`` parameter, the domain for knobs named by the user, and last the
+        program's own flag.
+        """
         domain, flag = knob.domain(Here(hardware, profile)), _own_flag(knob.name, profile)
         own = profile.config_reads.get(knob.name)
+        # The program takes the value from its config, so no seam is needed. Other values must come
+        # from the user.
         if isinstance(domain, NotOffered) and own is not None:
             domain = Domain((own,))
         if (
@@ -199,17 +231,21 @@ class SearchSpace:
         if isinstance(domain, NotOffered):
             return domain
         if own is None:
+            # A ProgramFlag is named by a spelling of its flag and reads its own value in current().
             means_knob = flag is not None and knob.name not in flag.spellings
             own = knob.parse_flag(flag) if flag and means_knob else knob.current(profile)
         try:
             return _Offer(domain, knob.parse(own), flag)
         except ValueError as error:
-            return NotOffered(f"the program has a value of its own for it, but it {error}")
+            return NotOffered(f"the program's own value does not fit: the knob {error}")
 
 
 @dataclass(frozen=True)
 class _Offer:
-    """What a knob has: values worth trying, the program's own, and the flag by which it acts."""
+    """What one knob offers: values worth trying, the program's own value, and the flag to use.
+
+    The flag is None for knobs that act through the seams.
+    """
 
     domain: Domain
     own: KnobValue
@@ -218,18 +254,20 @@ class _Offer:
 
 @dataclass(frozen=True)
 class ResolvedSpace:
-    """The configs that can be measured here.
+    """The configs that can be measured for one program on one machine.
 
     Attributes:
-        domains: Candidate values of each free knob, the baseline's among them.
-        fixed: Knobs held at one value in every config but the baseline.
-        baseline: What the program does by itself.
-        refused: Why knobs of the space are not searched.
+        domains: Candidate values of each free knob, including the baseline's value.
+        fixed: Knobs held at one value in every config except the baseline.
+        baseline: The config of the unchanged program.
+        refused: Knobs of the space that are not searched, with the reasons as clauses.
         restart: Knobs whose change needs a fresh process.
-        keeps_global_batch: The batch is what accumulation_steps leaves of the program's own.
-        max_global_batch: The most samples of a step, None without a batch.
-        flags: Flags of the program's own by which knobs act, by the names of the knobs.
-        asked: Restart knobs that the user asked for: they come before what may help anyway.
+        keeps_global_batch: The batch size follows from the other factors of the global batch.
+        max_global_batch: Largest number of samples per optimizer step; None if the batch size is
+            not known.
+        flags: The program's own flags through which knobs act, by the names of the knobs.
+        asked: Restart knobs that are tried before the other restart knobs: those that the user
+            named or that act through flags and, on CUDA, ``strategy`` and ``world_size``.
     """
 
     domains: Mapping[str, Domain]
@@ -244,16 +282,23 @@ class ResolvedSpace:
 
     @property
     def start(self) -> Config:
-        """The config nearest to the baseline that may win."""
+        """The baseline with the fixed values; the search starts from it."""
         return self.baseline.replace(**self.fixed)
 
     @property
     def size(self) -> int:
-        """Number of configs, idle knobs counted."""
+        """Number of combinations of values, including those that differ only in idle knobs.
+
+        Conflicts are not subtracted, so fewer configs can be measured.
+        """
         return math.prod(len(d.values) for d in self.domains.values())
 
     def canonical(self, config: Config) -> Config:
-        """Return the config with idle knobs at the baseline's value: equal trials become equal."""
+        """Return the config with idle knobs set to the baseline's values.
+
+        Configs that act alike become equal, so they count as one trial. With a kept global batch,
+        the batch size is set to what the other factors leave of it.
+        """
         idle = {
             n: self.baseline[n]
             for n in config
@@ -266,7 +311,11 @@ class ResolvedSpace:
         return config
 
     def conflicts(self, config: Config) -> list[str]:
-        """Return why the config cannot be measured, one sentence each; empty when it can."""
+        """Return why the config cannot be measured, one sentence per reason; empty if it can.
+
+        Besides the knobs' conflicts, the samples per optimizer step must be within the limit and,
+        if the global batch is kept, equal to the program's.
+        """
         found = [registry()[n].conflict(config) for n in config]
         samples = global_batch(config)
         if samples is not None and self.max_global_batch and samples > self.max_global_batch:
@@ -276,26 +325,34 @@ class ResolvedSpace:
             )
         whole = global_batch(self.baseline)
         if self.keeps_global_batch and whole is not None and samples != whole:
-            found.append(f"{whole} samples cannot be shared out in that way.")
+            found.append(f"{whole} samples per step cannot be divided in that way.")
         return [sentence for sentence in found if sentence]
 
     def needs_restart(self, here: Config, there: Config) -> bool:
-        """Tell whether going from one config to the other needs a fresh process."""
+        """Return whether a change from one config to the other needs a fresh process."""
         return bool(self.restart & there.changes_from(here).keys())
 
     def configs(self, at: Config) -> Iterable[Config]:
-        """Yield every canonical config without conflict whose restart knobs are those of *at*."""
+        """Yield each canonical config without conflicts that has the restart values of *at*.
+
+        A process that runs under *at* can measure all of them without a restart.
+        """
         live = [n for n in self.domains if n not in self.restart]
         seen = set()
         for values in product(*(self.domains[n].values for n in live)):
             config = self.canonical(at.replace(**dict(zip(live, values, strict=True))))
+            # Several products become equal when their idle knobs are reset.
             if config not in seen and not self.conflicts(config):
                 seen.add(config)
                 yield config
 
 
 def check_names(names: Iterable[str], where: str) -> None:
-    """Raise a UsageError that names every unknown knob, with the nearest known one."""
+    """Check that all names are knobs.
+
+    Raises:
+        UsageError: It lists every unknown name with the nearest known one.
+    """
     known = registry()
     if unknown := [n for n in names if n not in known]:
         raise UsageError(
@@ -305,7 +362,16 @@ def check_names(names: Iterable[str], where: str) -> None:
 
 
 def parse_value(knob: str, raw: object, where: str) -> KnobValue:
-    """Return a value of a knob, or raise a UsageError that says what the knob takes."""
+    """Return a value of a knob.
+
+    Args:
+        knob: Name of an existing knob.
+        raw: The value as the user wrote it.
+        where: Option or file, for the message.
+
+    Raises:
+        UsageError: The knob does not take the value.
+    """
     try:
         return registry()[knob].parse(raw)
     except ValueError as error:
@@ -315,7 +381,10 @@ def parse_value(knob: str, raw: object, where: str) -> KnobValue:
 def _keep_divisors(
     domains: dict[str, Domain], baseline: Mapping[str, KnobValue], refused: dict[str, str]
 ) -> None:
-    """Leave the accumulation steps and ranks into which the program's own batch can be cut."""
+    """Remove accumulation steps and rank counts that do not divide the program's global batch.
+
+    All three mappings belong to ``resolve()``; *domains* and *refused* are changed in place.
+    """
     whole = global_batch(baseline)
     for name in ("accumulation_steps", "world_size"):
         if name in domains:
@@ -328,9 +397,10 @@ def _keep_divisors(
 
 
 def _most_samples(domains: Mapping[str, Domain], baseline: Mapping[str, KnobValue]) -> int | None:
-    """As many as the largest batch offered, and MAX_GROWTH times the program's own in any case.
+    """Return the default limit of samples per optimizer step; None if the batch size is unknown.
 
-    And as many as all ranks have, each with the program's own.
+    It is the largest of: MAX_GROWTH times the program's global batch, the largest batch size on
+    offer, and the program's batch on every rank.
     """
     own = global_batch(baseline)
     if own is None:
@@ -341,17 +411,26 @@ def _most_samples(domains: Mapping[str, Domain], baseline: Mapping[str, KnobValu
 
 
 def _first(profile: Profile) -> set[str]:
-    """Knobs that come before the sampler's: several GPUs gain more than anything on one."""
+    """Return the knobs that are tried before the sampler's choices.
+
+    Several GPUs gain more than any setting on one GPU.
+    """
     return {"strategy", "world_size"} if profile.device == "cuda" else set()
 
 
 def _own_flag(name: str, profile: Profile) -> Flag | None:
-    """The flag or keyword that this knob is, None for other knobs."""
+    """Return the flag or keyword that a ProgramFlag knob stands for; None for other knobs.
+
+    A flag that was not observed still gets a ``Flag`` of its name.
+    """
     if name.startswith(("-", KEYWORD)):
         return find(profile.flags, name) or Flag(name)
     return None
 
 
 def _flag_for(knob: Knob, profile: Profile) -> Flag | None:
-    """The flag of the program's own that means this knob."""
+    """Return the program's flag that sets the same thing as this knob, or None.
+
+    The flag's spellings are compared with ``Knob.flag_names``; dashes and case do not matter.
+    """
     return next((flag for flag in profile.flags if flag.words & set(knob.flag_names)), None)

@@ -1,4 +1,7 @@
-"""Search spaces as YAML files: the shipped ones by name, the user's own by path."""
+"""Reading of search spaces from YAML files: shipped ones by name, the user's by path.
+
+All faults of a file are reported together, each with its line.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +21,28 @@ AUTO = "auto"
 
 
 def shipped_dir() -> Path:
-    """Return where the shipped spaces are: in the wheel, or beside the package in a clone."""
+    """Return the folder of the shipped spaces.
+
+    A wheel contains it inside the package; in a clone it is next to the package.
+    """
     inside = Path(__file__).parents[2] / "search_spaces"
     return inside if inside.is_dir() else Path(__file__).parents[3] / "search_spaces"
 
 
 def shipped_names() -> list[str]:
-    """Return the names that ``--space`` knows."""
+    """Return the sorted names that ``--space`` accepts."""
     return sorted(p.stem for p in shipped_dir().glob("*.yaml"))
 
 
 def load(name_or_path: str) -> SearchSpace:
-    """Return the search space of a shipped name or of a file.
+    """Return the search space with a shipped name, or from a YAML file.
+
+    A shipped name takes precedence over a file of the same name.
 
     Raises:
-        UsageError: when there is no such space.
-        FileFormatError: with every fault of the file, each with its line.
+        UsageError: There is neither a shipped space nor a file of this name.
+        FileFormatError: The file cannot be read or has faults. The message lists every fault with
+            its line.
     """
     if name_or_path in shipped_names():
         return _parse(yamlfile.read(shipped_dir() / f"{name_or_path}.yaml"))
@@ -65,6 +74,7 @@ def _parse(file: yamlfile.YamlFile) -> SearchSpace:
                 accept[str(name)] = value  # type: ignore[assignment]
     if faults:
         raise FileFormatError("\n".join(faults))
+    # A knob in both sections is held at its fixed value.
     return SearchSpace(file.path.stem, {k: v for k, v in knobs.items() if k not in fixed}, fixed)
 
 
@@ -105,5 +115,6 @@ def _check_name(name: str) -> None:
         hint = did_you_mean(name, registry())
         raise ValueError(f"Unknown knob '{name}'.{hint} 'autotune knobs' lists them.")
     variable = name.removeprefix("$")
+    # A shared file must not load code into the user's program, as LD_PRELOAD would.
     if variable != name and (danger := danger_of(variable)):
         raise ValueError(f"'{name}': {danger}. Name it yourself: --env {variable}=VALUE,VALUE.")

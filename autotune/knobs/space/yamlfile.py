@@ -1,4 +1,7 @@
-"""Reading YAML that people edit: the data, and the line on which each key stands."""
+"""Reading of YAML files that people edit, with the line of each key.
+
+Messages about a file need the line, which ``yaml.safe_load`` does not give.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,12 @@ KeyPath = tuple[str, ...]
 
 @dataclass(frozen=True)
 class YamlFile:
-    """A mapping read from a file.
+    """The content of a YAML file whose top level is a mapping.
 
     Attributes:
-        lines: Line of each key by its path, counted from 1.
+        path: The file.
+        data: Its content.
+        lines: Line number of each key, from 1, by the keys that lead to it.
     """
 
     path: Path
@@ -27,19 +32,21 @@ class YamlFile:
     lines: Mapping[KeyPath, int]
 
     def where(self, *keys: str) -> str:
-        """Return ``file:line`` of a key, or of the nearest key above it."""
+        """Return ``file:line`` of a key, or of its nearest parent that is in the file."""
         while keys and keys not in self.lines:
             keys = keys[:-1]
         return f"{self.path}:{self.lines[keys]}" if keys else str(self.path)
 
 
 def read(path: Path) -> YamlFile:
-    """Read a YAML file whose top level is a mapping.
+    """Return the content of a YAML file whose top level is a mapping.
 
     Raises:
-        FileFormatError: when it is missing, unreadable, not YAML, no mapping, or names a key twice.
+        FileFormatError: The file is missing, cannot be read, is not YAML or not a mapping, or
+            contains a key twice.
     """
     try:
+        # The text is parsed twice: the nodes have line numbers, the data has Python's types.
         text = path.read_text(encoding="utf-8")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         data = yaml.safe_load(text)
@@ -57,9 +64,10 @@ def read(path: Path) -> YamlFile:
         raise FileFormatError(f"{path}: expected 'key: value' lines, found {type(data).__name__}.")
     lines: dict[KeyPath, int] = {}
     faults = []
+    # PyYAML keeps the last of two equal keys silently; one of them would be ignored.
     for key, number in _lines(node):
         if key in lines:
-            faults.append(f"{path}:{number}: '{key[-1]}' stands on line {lines[key]} already.")
+            faults.append(f"{path}:{number}: '{key[-1]}' is already on line {lines[key]}.")
         lines[key] = number
     if faults:
         raise FileFormatError("\n".join(faults))

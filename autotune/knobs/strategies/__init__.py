@@ -1,4 +1,7 @@
-"""The strategies: a family of one file per way to train on several devices."""
+"""The strategies: one file for each way to train a model on several devices.
+
+A new strategy is a file in this folder and an entry in ``STRATEGIES``.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,10 @@
-"""Strategy: one way to train a model on several devices; the interface of the family.
+"""The interface of all strategies: ``Strategy``, and the reasons why strategies are refused.
 
-A strategy acts on the program's own model and optimizers, in place: the program keeps its objects,
-and what it saves of them is what it would have saved on one device.
+A strategy trains a model on several devices. It acts on the program's own model and optimizers, in
+place: the program keeps its objects, and its checkpoints hold what they would hold on one device.
+
+Refusals are pure functions of hardware and profile and run in the parent process, which must not
+import torch. So torch is imported inside the functions that run in the program.
 """
 
 from __future__ import annotations
@@ -24,23 +27,25 @@ if TYPE_CHECKING:
 LIGHTNING, TRANSFORMERS = "Lightning's Trainer", "Hugging Face's Trainer"
 DDP, FABRIC, ACCELERATE = "DistributedDataParallel", "Lightning's Fabric", "Accelerate"
 MAKE_DDP = frozenset({DDP, FABRIC, ACCELERATE, LIGHTNING, TRANSFORMERS})
-"""What wraps a program's model in DDP by itself, where several ranks are started."""
+"""Classes and libraries that wrap the program's model in DDP where several ranks are started."""
 
+# Optimizers that decide by the value of the loss, which differs between ranks.
 BY_LOSS = {"LBFGS"}
-UNFINISHED = "Expected to have finished reduction in the prior iteration"  # what DDP says
+# The beginning of DDP's error when parameters got no gradient in the step before.
+UNFINISHED = "Expected to have finished reduction in the prior iteration"
 
 
 @dataclass(frozen=True)
 class Site:
-    """What a strategy works with, inside the program.
+    """What a strategy works with inside the program.
 
     Attributes:
-        rank: Number of this process among those that train together.
-        world_size: How many these are.
-        options: Values of the strategies' own knobs, by their names.
-        optimizers: All that the program has built.
-        blocks: Tells the repeated blocks of a model.
-        has_unused: Some parameters of the model got no gradient in the first step.
+        rank: Number of this process among the ranks, from 0.
+        world_size: Number of ranks.
+        options: Values of the strategies' knobs, by their names.
+        optimizers: All optimizers that the program has built so far.
+        blocks: Returns the repeated blocks of a model.
+        has_unused: On some rank, parameters of the model got no gradient in the first step.
     """
 
     rank: int
@@ -52,13 +57,17 @@ class Site:
 
 
 class Strategy(ABC):
-    """One strategy, one file. The first line of its docstring is what users read about it.
+    """One way to train a model on several devices; each is a subclass in its own file.
+
+    ``inside.seams.distribution`` calls the methods that take models or optimizers, on the thread
+    that trains. ``refusal()`` and ``conflict()`` are called in the parent process.
 
     Attributes:
-        name: Its name as a value of the knob ``strategy``.
-        launches_ranks: It runs the program in several processes, one per device, by torchrun.
-        replaces_parameters: It puts parameters of its own in the place of the model's, so it acts
-            before the first step; others act after it, when it is known what gets gradients.
+        name: Its value of the knob ``strategy``.
+        launches_ranks: It runs the program in several processes, one per device.
+        replaces_parameters: It replaces the model's parameters by others, so it must act at the
+            model's first call. Other strategies act after the first step, when it is known which
+            parameters get gradients.
     """
 
     name: ClassVar[str]
@@ -67,52 +76,93 @@ class Strategy(ABC):
 
     @property
     def summary(self) -> str:
-        """What it does, in one line."""
+        """The first line of the class docstring."""
         return (type(self).__doc__ or "").strip().splitlines()[0]
 
     def refusal(self, here: Here) -> str | None:
-        """Return why it cannot act here, as a clause, or None."""
+        """Return why the strategy does not work for this program on this machine, or None.
+
+        The reason is a clause: no capital, no full stop.
+        """
         return None
 
     def conflict(self, config: Config) -> str | None:
-        """Return why it cannot go with the rest of the config, as a sentence, or None."""
+        """Return why the strategy cannot be combined with the rest of the config, or None.
+
+        The reason is a sentence.
+        """
         return None
 
     @abstractmethod
     def distribute(self, module: nn.Module, site: Site) -> nn.Module:
-        """Distribute a model that the program trains; return what is called in its place."""
+        """Distribute a model that the program trains, and return the module to call in its place.
+
+        The returned module may be *module* itself, if that was changed in place.
+        """
 
     def hand_over(self, optimizer: Optimizer, replaced: Mapping[Any, Any]) -> None:  # noqa: B027
-        """Have an optimizer train the parameters that have come in the place of others."""
+        """Make an optimizer train the new parameters in place of the old ones.
+
+        It is called for optimizers that are built, or get parameters, after the model was
+        distributed.
+
+        Args:
+            optimizer: An optimizer of the program.
+            replaced: The new parameter of each parameter that was replaced.
+        """
 
     def adopt(self, optimizer: Optimizer, site: Site) -> None:  # noqa: B027
-        """Act on an optimizer, before its first step."""
+        """Prepare an optimizer for training under the strategy.
+
+        It is called once per optimizer: when a model that the optimizers train is first called, and
+        later for optimizers that are built after that.
+        """
 
     def sync_gradients(self, called: Any, *, enabled: bool) -> None:  # noqa: B027
-        """Say whether gradients of the next backward pass are averaged over the ranks."""
+        """Set whether the next backward pass averages gradients over the ranks.
+
+        It is called before each forward pass with gradients. Accumulation turns averaging off for
+        all but the last batch of a step.
+
+        Args:
+            called: The module that ``distribute()`` returned.
+            enabled: Whether to average.
+        """
 
 
 def ranks_refusal(hardware: Hardware, profile: Profile) -> str | None:
-    """Return why ranks cannot train together here, as a clause, or None."""
+    """Return why several ranks cannot train this program, as a clause, or None.
+
+    Reasons are an optimizer that decides by the loss, and all reasons of ``loss_refusal()`` and
+    ``shares_refusal()``.
+    """
     families = {name for optimizer in profile.optimizers for name in optimizer.families}
     if found := families & BY_LOSS:
-        return f"{', '.join(found)} decides by its loss, which is another one on each rank"
+        return f"{', '.join(found)} decides by its loss, which differs between ranks"
     if reason := loss_refusal(profile):
         return reason
     return shares_refusal(hardware, profile)
 
 
 def loss_refusal(profile: Profile) -> str | None:
-    """Return why what the program trains is not the mean of what ranks train, or None."""
+    """Return why the loss over all samples does not follow from the ranks' losses, or None.
+
+    Averaging gradients over ranks suits means and sums over samples. It does not suit losses that
+    compare samples of a batch, nor functions of a mean such as its root.
+    """
     if profile.in_batch_loss:
         return f"the loss compares samples of one batch: {profile.in_batch_loss}"
     if profile.curved_loss:
-        return f"the loss of all ranks is not the mean of theirs: {profile.curved_loss}"
+        return f"the loss over all ranks is not the mean of their losses: {profile.curved_loss}"
     return None
 
 
 def shares_refusal(hardware: Hardware, profile: Profile) -> str | None:
-    """Return why a batch cannot be shared out among devices here, as a clause, or None."""
+    """Return why a batch cannot be divided among devices, as a clause, or None.
+
+    Reasons are the program's own distribution, weights updated by hand, an unsupported device,
+    several training loaders, and state that is carried from batch to batch.
+    """
     if profile.starts_ranks or profile.distributes_itself:
         return _its_own_way(profile)
     if without := profile.without_optimizer("and what it does with several devices is not known"):
@@ -122,12 +172,12 @@ def shares_refusal(hardware: Hardware, profile: Profile) -> str | None:
     if len(profile.loaders) > 1:
         return f"{len(profile.loaders)} loaders train together"
     if not devices_of(hardware, profile):
-        return "no GPU's facts are known"
+        return "the properties of the GPUs are not known"
     return profile.depends_on_batch_before
 
 
 def starts_them_itself(profile: Profile) -> str:
-    """Return why other processes than the program's own cannot train, as a clause."""
+    """Return, as a clause, that the program starts its ranks itself, so that autotune cannot."""
     return f"the program starts the processes that train itself, by {profile.starts_ranks}"
 
 
@@ -138,12 +188,19 @@ def _its_own_way(profile: Profile) -> str:
 
 
 def ddp_refusal(hardware: Hardware, profile: Profile) -> str | None:
-    """Return why no options of DDP can act here, as a clause, or None."""
+    """Return why DDP's options have no effect here, as a clause, or None.
+
+    They act on the DDP that autotune makes, and on the DDP of programs and trainers that make one
+    when several ranks are started.
+    """
     return None if profile.distributes_itself in MAKE_DDP else in_place_refusal(hardware, profile)
 
 
 def in_place_refusal(hardware: Hardware, profile: Profile) -> str | None:
-    """Return why no options of ranks that autotune makes can act here, as a clause, or None."""
+    """Return why options of autotune's own ranks have no effect here, as a clause, or None.
+
+    A single device is a reason, too: one rank has nothing to communicate.
+    """
     if reason := ranks_refusal(hardware, profile):
         return reason
     is_one = devices_of(hardware, profile) == 1
@@ -151,12 +208,19 @@ def in_place_refusal(hardware: Hardware, profile: Profile) -> str | None:
 
 
 def devices_of(hardware: Hardware, profile: Profile) -> int:
-    """Return the devices that ranks can have to themselves: GPUs, or cores."""
+    """Return the number of devices that can each serve one rank: GPUs, or CPU cores.
+
+    It is 0 for a model on CUDA if no GPU's properties could be read.
+    """
     return len(hardware.gpus) if profile.device == "cuda" else hardware.cpu_quota
 
 
 def wrapped_by_ddp(module: nn.Module, site: Site) -> nn.Module:
-    """Return DDP around a model, by the options of the ``ddp_`` knobs."""
+    """Return the model wrapped in DDP, with the options of the ``ddp_…`` knobs.
+
+    The wrapper turns DDP's message about unfinished reductions into one that says which settings to
+    change.
+    """
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
 
@@ -184,5 +248,6 @@ def wrapped_by_ddp(module: nn.Module, site: Site) -> nn.Module:
         bucket_cap_mb=None if bucket_cap_mb is None else int(bucket_cap_mb),
         gradient_as_bucket_view=bool(options.get("ddp_gradient_as_bucket_view", False)),
         static_graph=bool(options.get("ddp_static_graph", False)),
+        # True costs a walk through the graph in each step (PyTorch documentation).
         find_unused_parameters=site.has_unused,
     )

@@ -1,7 +1,8 @@
-"""The strategy of fully sharded data parallelism (FSDP2).
+"""The strategy ``fsdp``: fully sharded data parallelism (PyTorch's FSDP2, ``fully_shard``).
 
-``fully_shard`` puts sharded parameters in the place of the model's. The program's optimizers follow
-by name, and what leaves the model or an optimizer as a state dict is whole, plain tensors.
+``fully_shard`` replaces the model's parameters by sharded ones (DTensors). The program's optimizers
+are switched to the new parameters by name. State dicts of the model and the optimizers contain
+whole, plain tensors, so checkpoints are those of a single device.
 """
 
 from __future__ import annotations
@@ -22,28 +23,42 @@ if TYPE_CHECKING:
 
 
 class Fsdp(Strategy):
-    """FSDP2: ranks share weights, gradients and optimizer state, and gather them block by block."""
+    """FSDP2: ranks share weights, gradients and optimizer state, and gather weights block by block.
+
+    It needs the least memory per rank and the most communication. Under it the model's parameters
+    are other objects than before the first step, so a trial ends with an error where the script
+    uses a parameter that it took before (``inside.seams.shard_guard``).
+    """
 
     name = "fsdp"
     replaces_parameters = True
 
     def __init__(self) -> None:
-        self._gathering: list[weakref.ref[Any]] = []  # FSDP's modules; they may stay gathered
+        self._gathering: list[weakref.ref[Any]] = []  # FSDP's modules, which may stay gathered
 
     def refusal(self, here: Here) -> str | None:
-        """Return why the data cannot be shared out, or the weights not be sharded."""
+        """Return why several ranks cannot train the program, or its weights cannot be sharded.
+
+        FSDP cannot shard weights that the program lays out as channels_last.
+        """
         if here.profile.channels_last:
             return "the program lays weights out as channels_last, which fsdp cannot shard"
         return ranks_refusal(here.hardware, here.profile)
 
     def conflict(self, config: Config) -> str | None:
-        """Shards are pieces of flat memory, without a layout of images."""
+        """Refuse the combination with ``channels_last``.
+
+        Shards are cut from flat memory, which has no image layout.
+        """
         if config.get("channels_last") is True:
-            return "fsdp shards weights, which channels_last would lay out otherwise."
+            return "fsdp cannot shard weights in channels_last layout."
         return None
 
     def distribute(self, module: nn.Module, site: Site) -> nn.Module:
-        """Shard the model block by block, and hand the new parameters to the optimizers."""
+        """Shard the model, by blocks or whole, and give the new parameters to the optimizers.
+
+        Hooks keep state dicts whole and make the sharded parameters visible after an evaluation.
+        """
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
@@ -51,6 +66,7 @@ class Fsdp(Strategy):
         device = next(iter(before.values())).device.type
         options = {"mesh": init_device_mesh(device, (site.world_size,)), **_options(site)}
         if site.options.get("fsdp_shard", "blocks") == "blocks":
+            # fully_shard must be applied to inner modules before the module that contains them.
             for block in site.blocks(module):
                 fully_shard(block, **options)
         fully_shard(module, **options)
@@ -67,10 +83,14 @@ class Fsdp(Strategy):
         return module
 
     def hand_over(self, optimizer: Optimizer, replaced: Mapping[Any, Any]) -> None:
-        """Give an optimizer the new parameters, with the state that was loaded for the old ones."""
+        """Make an optimizer train the new parameters.
+
+        State that it has for the old parameters, for example from a checkpoint, is sharded and
+        kept.
+        """
         for group in optimizer.param_groups:
             kept = [p for p in group["params"] if p not in replaced]
-            if kept and len(kept) < len(group["params"]):  # lists of both kinds have no kernels
+            if kept and len(kept) < len(group["params"]):  # foreach and fused take no mix
                 group.update({name: False for name in ("foreach", "fused") if name in group})
             group["params"] = [replaced.get(p, p) for p in group["params"]]
         for old in [p for p in optimizer.state if p in replaced]:
@@ -79,26 +99,33 @@ class Fsdp(Strategy):
             optimizer.state[new] = {key: _sharded_as(new, value) for key, value in state.items()}
 
     def adopt(self, optimizer: Optimizer, site: Site) -> None:
-        """Let its state be saved whole, and loaded so."""
+        """Make the optimizer's state dict whole when it is saved and shard it when loaded."""
         optimizer.register_state_dict_post_hook(_whole_state)
         optimizer.register_load_state_dict_post_hook(_shard_state)
         optimizer.register_step_post_hook(lambda *_: self._let_go_of_old_weights())
         _shard_state(optimizer)
 
     def _let_go_of_old_weights(self) -> None:
-        """After a step: what was called before it, and never backward, would go on with the old."""
+        """Drop gathered weights after an optimizer's step.
+
+        A module that was called without a backward pass keeps its weights gathered, and would go on
+        with the values from before the step.
+        """
         for part in filter(None, (known() for known in self._gathering)):
             part.reshard()
 
     def sync_gradients(self, called: Any, *, enabled: bool) -> None:
-        """Keep gradients whole on each rank until they are averaged."""
+        """Set whether FSDP averages and shards gradients; otherwise each rank keeps them whole."""
+        # FSDP then keeps whole gradients, which is why accumulation needs more memory under fsdp.
         called.set_requires_gradient_sync(enabled)
 
 
 def _let_go(trained: Sequence[nn.Parameter], module: nn.Module, *_: Any) -> None:
-    """After an evaluation the model's parameters are the sharded ones again, which are trained.
+    """Make a model's sharded parameters visible again after a call without a backward pass.
 
-    So they are after a call between the backward pass and the step: gradients are theirs.
+    After an evaluation, FSDP would leave the gathered parameters in place, but the program's next
+    access must reach the sharded ones, which are trained. The same holds after a call between the
+    backward pass and the step, because the gradients belong to the sharded parameters.
     """
     import torch
     from torch.distributed.fsdp import FSDPModule
@@ -113,8 +140,8 @@ def _options(site: Site) -> dict[str, Any]:
     import torch
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 
-    # of the outermost module, too, which torch keeps gathered by default: model.zero_grad() between
-    # forward and backward would clear gradients of gathered parameters, which have none
+    # PyTorch keeps the outermost module gathered by default. Then model.zero_grad() between forward
+    # and backward would clear the gradients of gathered parameters, which have none.
     reshards = site.options.get("fsdp_reshard_after_forward", True)
     options: dict[str, Any] = {"reshard_after_forward": bool(reshards)}
     if site.options.get("fsdp_mixed_precision") == "bf16":
@@ -127,7 +154,10 @@ def _options(site: Site) -> dict[str, Any]:
 
 
 def _sharded_as(parameter: Any, value: Any) -> Any:
-    """A whole tensor of a parameter's shape, sharded as that is; anything else as it is."""
+    """Return a whole tensor of the parameter's shape as a shard like the parameter's.
+
+    Anything else, such as a step count or a tensor that is sharded already, is returned as it is.
+    """
     import torch
     from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -136,7 +166,8 @@ def _sharded_as(parameter: Any, value: Any) -> Any:
     if isinstance(value, DTensor) or value.shape != parameter.shape:
         return value
     value = value.to(parameter.device)
-    # every rank holds the whole: each keeps its own piece, nothing is sent
+
+    # Every rank holds the whole tensor and keeps its own piece, so nothing needs to be sent.
     return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
 
 

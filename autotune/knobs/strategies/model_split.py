@@ -1,4 +1,8 @@
-"""The strategy of a sequential model whose stages lie on several GPUs."""
+"""The strategy ``model_split``: a sequential model whose stages lie on several GPUs.
+
+It is for models that do not fit on one GPU. A batch is cut into parts, as in GPipe (Huang et al.
+2019), so that the GPUs work on different parts at the same time.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +18,24 @@ if TYPE_CHECKING:
 
 # Weights, gradients and two moments of an Adam-like optimizer, in fp32
 STATE_BYTES_PER_PARAMETER = 16
-FULL = 0.5  # of a GPU by states alone leaves too little for activations of most models
+FULL = 0.5  # a GPU filled further by states leaves too little for most models' activations
 
 
 class ModelSplit(Strategy):
-    """A sequential model cut into stages, one per GPU, with parts of a batch in all of them."""
+    """A sequential model cut into stages, one per GPU; parts of each batch pass through them.
+
+    Every GPU holds only its stage's weights, gradients and optimizer state. At the start and the
+    end of each batch some GPUs wait.
+    """
 
     name = "model_split"
     launches_ranks = False
 
     def refusal(self, here: Here) -> str | None:
-        """Return that the model cannot be cut, or need not be."""
+        """Return why the model cannot be cut into stages, or does not need it, as a clause.
+
+        A model counts as fitting on one GPU if its states fill less than half of the smallest one.
+        """
         if here.profile.device != "cuda" or len(here.hardware.gpus) < 2:
             return "stages need two GPUs"
         if here.profile.distributes_itself:
@@ -32,14 +43,17 @@ class ModelSplit(Strategy):
         if without := here.profile.without_optimizer("and may expect them on one device"):
             return without.reason
         if here.profile.stages < 2:
-            return "the model is no nn.Sequential of several parts"
+            return "the model is not an nn.Sequential of several parts"
         smallest = min(gpu.memory_bytes for gpu in here.hardware.gpus)
         if here.profile.parameters * STATE_BYTES_PER_PARAMETER < FULL * smallest:
-            return "the model fits one GPU, where its stages need not wait for each other"
+            return "the model fits on one GPU, where no stage waits for another"
         return None
 
     def distribute(self, module: nn.Module, site: Site) -> nn.Module:
-        """Place the stages; the optimizers keep the parameters, which move within themselves."""
+        """Move each stage to its GPU and return a module that runs them.
+
+        Parameters keep their identity, so the program's optimizers keep training them.
+        """
         import torch
         from torch import nn
 
@@ -51,16 +65,17 @@ class ModelSplit(Strategy):
 
 
 class Pipeline:
-    """Cuts a sequential model into stages of about equal weight, and feeds them.
+    """Cuts a sequential model into stages with about equal numbers of parameters, and runs them.
 
-    A batch goes through in equal parts. Work is queued on a GPU without waiting, so while one GPU
-    has the second part, the next one has the first. Parameters move to their stage's device in
-    place, so optimizers built before go on with them.
+    ``ModelSplit.distribute()`` makes one in the program's process; the program's forward pass calls
+    it, on the thread that trains. A batch goes through the stages in equal parts. CUDA queues work
+    without waiting, so one GPU computes the second part while the next GPU computes the first.
 
     Args:
-        model: A sequential model.
-        devices: Of the stages, in order.
-        parts: How many parts of a batch are under way together.
+        model: A sequential model; its parameters are moved in place, so optimizers that were built
+            before keep training them.
+        devices: Devices of the stages, in order.
+        parts: Number of parts into which a batch is cut.
     """
 
     def __init__(self, model: nn.Sequential, devices: Sequence[torch.device], parts: int) -> None:
@@ -74,7 +89,7 @@ class Pipeline:
                 children[number].to(device)
 
     def staged(self) -> nn.Module:
-        """Return a module that calls the stages; it owns no parameters beside the model's."""
+        """Return a module that runs the stages; it has no parameters besides the model's."""
         from torch import nn
 
         pipeline = self
@@ -86,13 +101,18 @@ class Pipeline:
         return Staged()
 
     def __call__(self, batch: torch.Tensor) -> torch.Tensor:
-        """Return the model's output, on the device of its input."""
+        """Return the model's output for a batch, on the batch's device.
+
+        A batch with fewer samples than parts is cut into single samples.
+        """
         import torch
 
         home = batch.device
         parts = list(batch.chunk(min(self._parts, batch.shape[0])))
         done: list[Any] = [None] * len(parts)
         children = list(self._model)
+        # At each tick, stage s works on part (clock - s). Later stages go first: they use what the
+        # stage before them computed at the previous tick.
         for clock in range(len(parts) + len(self.stages) - 1):
             for place in reversed(range(len(self.stages))):
                 number = clock - place
@@ -106,7 +126,10 @@ class Pipeline:
 
 
 def cut(weights: Sequence[int], stages: int) -> list[list[int]]:
-    """Return runs of neighbours, at most *stages*, each of about an equal share of the weight."""
+    """Return the indices of the children in each stage: neighbours with about equal total weight.
+
+    Empty stages are left out, so there may be fewer than *stages*.
+    """
     total, so_far = max(1, sum(weights)), 0
     runs: list[list[int]] = [[] for _ in range(stages)]
     for number, weight in enumerate(weights):

@@ -1,4 +1,7 @@
-"""The strategy of programs that distribute themselves."""
+"""The strategy ``own``: the program distributes its model itself.
+
+Examples are programs that call ``torch.distributed`` or DDP, and trainers of libraries.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,17 @@ if TYPE_CHECKING:
 
 
 class Own(Strategy):
-    """The program's own: autotune launches its ranks and leaves the rest to it."""
+    """The program's own distribution: autotune starts its ranks and leaves the rest to it.
+
+    The number of ranks can still be searched, and so can DDP's options if the program uses DDP.
+    """
 
     name = "own"
 
     def refusal(self, here: Here) -> str | None:
-        """Return that the program knows nothing of ranks, if so."""
+        """Return a reason if the program does not distribute its model."""
         return None if here.profile.distributes_itself else "the program does not distribute itself"
 
     def distribute(self, module: nn.Module, site: Site) -> nn.Module:
-        """Leave the model alone."""
+        """Return the model unchanged."""
         return module

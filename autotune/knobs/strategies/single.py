@@ -1,4 +1,7 @@
-"""The strategy of one device."""
+"""The strategy ``single``: one process on one device.
+
+It is the baseline of every program that does not distribute itself.
+"""
 
 from __future__ import annotations
 
@@ -17,5 +20,5 @@ class Single(Strategy):
     launches_ranks = False
 
     def distribute(self, module: nn.Module, site: Site) -> nn.Module:
-        """Leave the model alone."""
+        """Return the model unchanged."""
         return module

@@ -1,8 +1,8 @@
-"""The strategy of sharded optimizer state (ZeRO, stage 1).
+"""The strategy ``zero1``: DDP with sharded optimizer state (ZeRO, stage 1).
 
-torch's ZeroRedundancyOptimizer builds an optimizer of its own, by a class and its defaults. Here
-the program's optimizer stays, of whatever class: its groups hold this rank's parameters alone while
-it steps, by the public hooks around a step, and each rank sends out what it has updated.
+PyTorch's ZeroRedundancyOptimizer builds a new optimizer from a class and its defaults. Here the
+program's optimizer object stays, whatever its class. Hooks around its step reduce its groups to
+this rank's parameters, and afterwards each rank broadcasts the parameters that it updated.
 
 Source: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter
 Models", section 5.1.
@@ -25,39 +25,49 @@ if TYPE_CHECKING:
 
 
 class Zero1(Strategy):
-    """DDP, with each rank keeping the optimizer's state of its own part of the parameters."""
+    """DDP in which each rank keeps the optimizer state of one part of the parameters.
+
+    It lowers the memory for optimizer state, which for Adam is twice that of the weights. Each step
+    ends with a broadcast of the updated parameters.
+    """
 
     name = "zero1"
 
     def refusal(self, here: Here) -> str | None:
-        """Return why the data, or an optimizer's step, cannot be shared out."""
+        """Return why ranks cannot train the program, or an optimizer's step cannot be divided.
+
+        A step that is not PyTorch's may compute over all parameters at once, for example a norm. It
+        would update differently if it saw only a part of them.
+        """
         if own := [
             optimizer.name for optimizer in here.profile.optimizers if optimizer.has_own_step
         ]:
             return (
-                f"the step of {', '.join(own)} is none of torch's: it may look at all parameters "
-                "together, as a norm over all does, and here each rank shows it a part (ddp shows "
-                "it all)"
+                f"the step of {', '.join(own)} is not one of torch's: it may need all parameters "
+                "at once, for example for a norm, and zero1 shows it only each rank's part (ddp "
+                "shows it all)"
             )
         return ranks_refusal(here.hardware, here.profile)
 
     def distribute(self, module: nn.Module, site: Site) -> nn.Module:
-        """Average gradients as ddp does."""
+        """Return the model wrapped in DDP, which averages gradients."""
         return wrapped_by_ddp(module, site)
 
     def adopt(self, optimizer: Optimizer, site: Site) -> None:
-        """Have each rank step its own part, and put the state together where it is saved."""
+        """Divide the optimizer's parameters among the ranks; gather its state when it is saved."""
         _Part(optimizer, site).install()
 
     def sync_gradients(self, called: Any, *, enabled: bool) -> None:
-        """Do what DDP's own ``no_sync()`` does."""
+        """Set the attribute that DDP's ``no_sync()`` sets, as the strategy ``ddp`` does."""
         called.require_backward_grad_sync = enabled
 
 
 class _Part:
-    """This rank's part of an optimizer.
+    """This rank's part of one optimizer.
 
-    Parameters go to the rank that holds the fewest numbers so far, the largest first.
+    ``Zero1.adopt()`` makes one per optimizer, in the program's process; the optimizer's hooks call
+    it, on the thread that trains. The largest parameters are assigned first, each to the rank that
+    has the fewest elements so far.
     """
 
     def __init__(self, optimizer: Optimizer, site: Site) -> None:
@@ -65,8 +75,10 @@ class _Part:
         self._world_size = site.world_size
         loads = [0] * site.world_size
         self._owners: dict[Any, int] = {}
+        # Sorting is stable, so all ranks assign the parameters alike without talking to each other.
         every = [p for group in optimizer.param_groups for p in group["params"]]
-        for parameter in sorted(every, key=lambda p: -p.numel()):  # stable: equal on all ranks
+        for parameter in sorted(every, key=lambda p: -p.numel()):
+            # On a tie the lowest rank takes it, on every rank alike.
             owner = loads.index(min(loads))
             self._owners[parameter] = owner
             loads[owner] += parameter.numel()
@@ -75,7 +87,10 @@ class _Part:
         self._forget_others()
 
     def install(self) -> None:
-        """Act around the optimizer's steps, and around its ``state_dict()``."""
+        """Register hooks around the optimizer's steps and around saving and loading its state.
+
+        They are PyTorch's public hooks, so any optimizer class works.
+        """
         self._optimizer.register_step_pre_hook(self._narrow)
         self._optimizer.register_step_post_hook(self._spread)
         self._optimizer.register_state_dict_pre_hook(lambda _optimizer: self._gather())
@@ -88,7 +103,9 @@ class _Part:
         closure = kwargs.pop("closure", args[1] if len(args) > 1 else None)
         self._whole = [group["params"] for group in optimizer.param_groups]
         if closure is not None:
-            with torch.enable_grad():  # it clears and computes all gradients, so it comes first
+            # The closure clears and computes the gradients of all parameters, so it runs before the
+            # groups are narrowed; the optimizer then gets its result.
+            with torch.enable_grad():
                 loss = closure()
             args = (args[0], lambda: loss)
         for group in optimizer.param_groups:
@@ -99,12 +116,13 @@ class _Part:
         from torch import distributed
 
         whole, self._whole = self._whole, None
-        if whole is None:  # it was adopted within its step, by a closure's first forward pass
+        if whole is None:  # adopted in the middle of this step, by the closure's first forward pass
             self._forget_others()
             return
         for group, parameters in zip(optimizer.param_groups, whole, strict=True):
             group["params"] = parameters
         sent = [
+            # Every parameter in the same order on every rank, so that the broadcasts match.
             distributed.broadcast(p.detach(), self._owner(p), async_op=True)
             for parameters in whole
             for p in parameters
@@ -114,10 +132,14 @@ class _Part:
             work.wait()
 
     def _owner(self, parameter: Any) -> int:
-        return self._owners.get(parameter, 0)  # of groups that were added later: the first rank's
+        # Parameters of groups that were added later belong to the first rank.
+        return self._owners.get(parameter, 0)
 
     def _gather(self) -> None:
-        """Put together the state of all ranks, which all save, as the program does."""
+        """Collect the state of all ranks, before ``state_dict()`` is read.
+
+        All ranks must call it, and they do, because every rank runs the program's code that saves.
+        """
         every = [p for group in self._optimizer.param_groups for p in group["params"]]
         own = {
             n: self._optimizer.state[p] for n, p in enumerate(every) if p in self._optimizer.state
@@ -136,7 +158,10 @@ class _Part:
 
 
 def _on_device(state: dict[str, Any], parameter: Any) -> dict[str, Any]:
-    """The state with its large tensors where the parameter is; step counts stay as they were."""
+    """Return the state with its parameter-sized tensors on the parameter's device.
+
+    Other values, such as step counts, stay where they are.
+    """
     return {
         key: value.to(parameter.device)
         if getattr(value, "shape", None) == parameter.shape
@@ -146,7 +171,10 @@ def _on_device(state: dict[str, Any], parameter: Any) -> dict[str, Any]:
 
 
 def _tell(states: dict[int, dict[str, Any]], rank: int) -> None:
-    """Send a rank's states to all others: their make as JSON, then tensor by tensor."""
+    """Broadcast a rank's states to the others: the structure as JSON, then tensor by tensor.
+
+    ``all_gather_object`` is not used, because it unpickles whatever it receives.
+    """
     import torch
     from torch import distributed
 
@@ -160,11 +188,11 @@ def _tell(states: dict[int, dict[str, Any]], rank: int) -> None:
 
 
 def _told(rank: int, device_of: Callable[[int], torch.device]) -> dict[int, dict[str, Any]]:
-    """Return the states that another rank sends.
+    """Return the states that another rank broadcasts, by the parameters' numbers.
 
     Args:
-        rank: It.
-        device_of: Gives the device of a parameter, by its number.
+        rank: The sending rank.
+        device_of: Returns the device of a parameter, given its number.
     """
     import torch
     from torch import distributed
@@ -185,7 +213,12 @@ def _told(rank: int, device_of: Callable[[int], torch.device]) -> dict[int, dict
 
 
 def _made(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """Return JSON that says how a state is made; its tensors are listed in their order."""
+    """Return the structure of a state as JSON, and append its tensors to *tensors*.
+
+    Raises:
+        TypeError: The state contains a value that is not a plain tensor, number, text, list, tuple
+            or dict.
+    """
     import torch
 
     if value is None or isinstance(value, bool | int | float | str):
@@ -205,7 +238,10 @@ def _made(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def _remade(made: Any, received: Callable[..., torch.Tensor]) -> Any:
-    """Return the value that was made so; tensors are received in their order."""
+    """Return the value whose structure is *made*; call ``received`` for each tensor, in order.
+
+    The order is that in which ``_made()`` listed the tensors.
+    """
     if not isinstance(made, dict):
         return made
     (kind, parts), *_ = made.items()
@@ -220,7 +256,10 @@ def _remade(made: Any, received: Callable[..., torch.Tensor]) -> Any:
 
 
 def _send(tensor: torch.Tensor, rank: int) -> None:
-    """Give all ranks the numbers of one, as bytes: not every backend sends every type."""
+    """Broadcast a tensor's values from one rank to all, as bytes.
+
+    Some backends cannot send every dtype. An empty tensor is not sent.
+    """
     import torch
     from torch import distributed
 

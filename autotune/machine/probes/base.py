@@ -1,4 +1,4 @@
-"""Probe: one source of readings; the interface of the family."""
+"""Probe: the interface of all sources that report memory over a measured window."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from autotune.measurement.measurement import Memory
 
 
 class Probe:
-    """Reads peaks over a window. What it cannot read stays None, and a dead source stays silent."""
+    """Reads the peak memory use over a window from one source.
+
+    The caller calls ``reset()`` when a window begins, ``sample()`` during it and ``read()`` at its
+    end. Every method does nothing by default. A value that cannot be read stays None, and a source
+    that stops answering never ends a measurement.
+    """
 
     def reset(self) -> None:
-        """Begin a window."""
+        """Forget earlier peaks, because a new window begins."""
 
     def sample(self) -> None:
-        """Take a reading, for sources that keep no peak of their own."""
+        """Take one reading; only needed for sources that do not record a peak themselves."""
 
     def read(self, memory: Memory) -> Memory:
         """Return *memory* with this probe's fields filled in."""

@@ -1,9 +1,9 @@
-"""Energy of the CPUs, by the counters of Linux's powercap (RAPL, of Intel's and AMD's CPUs).
+"""Energy of the CPUs from Linux's powercap counters (RAPL, on Intel and AMD CPUs).
 
-Covered: whole packages; https://docs.kernel.org/power/powercap/powercap.html.
-Not covered: systems that keep the counters for root, which is most of them; memory outside the
-package; a counter that goes round more than once between two readings (at 200 W and the usual
-range of 262 kJ: 20 minutes).
+Covered: whole CPU packages; https://docs.kernel.org/power/powercap/powercap.html.
+Not covered: systems on which only root may read the counters, which is the default on most; memory
+outside of the package; a counter that wraps more than once between two readings (at 200 W and the
+usual range of 262 kJ: 20 minutes).
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ POWERCAP = Path("/sys/class/powercap")
 
 
 class CpuEnergy:
-    """What all CPU packages used since this was made.
+    """The energy that all CPU packages have used since this object was created.
+
+    The parent process reads it while a rig is measured.
 
     Args:
-        powercap: The folder of the counters.
+        powercap: Folder of the counters; tests pass their own.
     """
 
     def __init__(self, powercap: Path = POWERCAP) -> None:
         self._counters = [_Counter(zone) for zone in _packages(powercap)]
 
     def joules(self) -> float | None:
-        """Return the energy up to now in joules, None where a package's is not readable."""
+        """Return the energy used so far, or None if a package's counter cannot be read."""
         totals_uj = [counter.total_uj() for counter in self._counters]
         known_uj = [total_uj for total_uj in totals_uj if total_uj is not None]
         if not totals_uj or len(known_uj) < len(totals_uj):
@@ -34,7 +36,7 @@ class CpuEnergy:
 
 
 class _Counter:
-    """One package's counter, from its first reading on; it starts again at its range's end."""
+    """One package's energy counter, which wraps to 0 at the end of its range."""
 
     def __init__(self, zone: Path) -> None:
         self._file = zone / "energy_uj"
@@ -47,7 +49,7 @@ class _Counter:
         if now_uj is None or self._last_uj is None:
             return None
         used_uj = now_uj - self._last_uj
-        if used_uj < 0:
+        if used_uj < 0:  # the counter has wrapped
             if self._range_uj is None:
                 return None
             used_uj += self._range_uj
@@ -57,7 +59,11 @@ class _Counter:
 
 
 def _packages(powercap: Path) -> list[Path]:
-    """The zones of whole packages: their parts, and the platform that holds them, count double."""
+    """Return the powercap zones of whole packages.
+
+    Zones below a package are parts of it, and the ``psys`` zone contains the packages; adding
+    either would count energy twice.
+    """
     zones = [z for z in powercap.glob("intel-rapl:*") if re.fullmatch(r"intel-rapl:\d+", z.name)]
     return sorted(zone for zone in zones if _read_text(zone / "name") != "psys")
 

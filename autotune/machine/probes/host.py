@@ -1,4 +1,4 @@
-"""Host memory of a rig's whole process tree."""
+"""Host memory used by a rig's whole process tree."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from autotune.measurement.measurement import Memory
 
 
 class HostMemory(Probe):
-    """Peak over samples of the tree's PSS, or RSS where PSS is not readable.
+    """Peak of the process tree's memory over the samples of a window.
 
-    Workers share most pages with the program: summed RSS would count them once per worker.
+    The parent process samples it once a second. It adds PSS, in which a shared page is divided
+    among the processes that share it, because loader workers share most of their pages with the
+    program. RSS, which counts such a page once per worker, is used only where PSS cannot be read.
     """
 
     def __init__(self, pid: int) -> None:
@@ -25,25 +27,25 @@ class HostMemory(Probe):
         self._peak_bytes = None
 
     def sample(self) -> None:
-        """Sum up the tree once."""
+        """Read the memory of the whole tree once."""
         total = tree_bytes(self._pid)
         if total is not None:
             self._peak_bytes = max(total, self._peak_bytes or 0)
 
     def read(self, memory: Memory) -> Memory:
-        """Fill in the peak."""
+        """Return *memory* with the peak filled in."""
         return replace(memory, host_bytes=self._peak_bytes)
 
 
 def tree_bytes(pid: int) -> int | None:
-    """Return the memory of a process and all its descendants, None when it has gone."""
+    """Return the memory of a process and its descendants in bytes; None if it has ended."""
     try:
         root = psutil.Process(pid)
         processes = [root, *root.children(recursive=True)]
     except psutil.Error:
         return None
     sizes = [size for size in map(_process_bytes, processes) if size is not None]
-    return sum(sizes) or None
+    return sum(sizes) or None  # 0: all of them ended before they could be read
 
 
 def _process_bytes(process: psutil.Process) -> int | None:

@@ -1,8 +1,8 @@
-"""What the kernel's counters say about a stretch of time; runs inside the rig, between blocks.
+"""The kernel's counters of CPU use and contention, read between blocks inside the rig.
 
-Covered: Linux with or without PSI and cgroups (v1 and v2). Elsewhere fields stay None.
-Not covered: helper processes that the program starts by other means than multiprocessing; until
-they end they count as foreign.
+Covered: Linux with or without PSI and cgroups (v1 and v2). On other systems these fields stay None.
+Not covered: helper processes that the program starts by other means than multiprocessing. Until
+they end, they count as other users of the machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,18 @@ PRESSURE = (Path("/sys/fs/cgroup/cpu.pressure"), Path("/proc/pressure/cpu"))  # 
 
 @dataclass(frozen=True)
 class Counters:
-    """Totals at one moment, in seconds of CPU time; None where nothing reports them."""
+    """Totals of the kernel's counters at one moment; None where the system does not report one.
+
+    Attributes:
+        at_s: Time by ``time.monotonic()``.
+        cores: Number of logical cores of the machine.
+        busy_s: Time in which the cores were busy, added over all cores.
+        ours_s: CPU time of the program, its workers, the other ranks and autotune.
+        steal_s: CPU time that the hypervisor gave to other guests.
+        pressure_s: Time in which some task waited for a core (PSI).
+        throttled_s: Time in which a CPU quota was used up, added over all cgroup levels.
+        switches: Involuntary context switches of this process.
+    """
 
     at_s: float
     cores: int
@@ -38,7 +49,7 @@ class Counters:
     switches: int
 
     def since(self, before: Counters) -> Interference | None:
-        """Return what happened since an earlier moment, None for no time at all."""
+        """Return the interference since an earlier moment, or None if no time has passed."""
         elapsed_s = self.at_s - before.at_s
         if elapsed_s <= 0:
             return None
@@ -54,13 +65,16 @@ class Counters:
 
 
 class HostLoad:
-    """Reads the counters of this process, its workers, and the machine.
+    """Reads the CPU counters of this process, its workers and the machine.
+
+    The lead rank reads it at the end of each block of the running program, so a reading must be
+    cheap.
 
     Args:
-        tuner_pid: The process that measures; its work is ours too.
-        pressure: PSI files of the CPU, tried in order.
-        throttling: Files that say how long CPU quotas were used up, which add up; by default those
-            of all control groups that hold this process and have a quota.
+        tuner_pid: The process that started the rig; its CPU time does not count as foreign.
+        pressure: PSI files for the CPU. The first one that can be read is used.
+        throttling: Where to read how long CPU quotas were used up; the readings are added. By
+            default, all cgroup levels that contain this process and have a quota.
     """
 
     def __init__(
@@ -79,17 +93,24 @@ class HostLoad:
         self._companions: dict[int, psutil.Process] = {}
 
     def count_in(self, pids: Iterable[int]) -> None:
-        """Say which processes are ours besides: those of other ranks, with their workers."""
+        """Set which further processes count as ours: other ranks and helpers, with their children.
+
+        Args:
+            pids: Their ids. They replace those of an earlier call.
+        """
         known, self._companions = self._companions, {}
         for pid in pids:
             if (process := known.get(pid) or _process(pid)) is not None:
                 self._companions[pid] = process
 
     def read(self) -> Counters:
-        """Return the totals now; takes about 0.1 ms and 0.05 ms per worker on a 2-core machine."""
+        """Return the totals now.
+
+        On a 2-core machine this takes about 0.1 ms, plus 0.05 ms for each worker.
+        """
         machine = psutil.cpu_times()
         idle = machine.idle + getattr(machine, "iowait", 0.0)
-        # what a hypervisor's guests of our own use is in user and nice already
+        # The kernel counts time of virtual machines that run here in user and nice as well.
         outside = getattr(machine, "guest", 0.0) + getattr(machine, "guest_nice", 0.0)
         steal = getattr(machine, "steal", None)
         return Counters(
@@ -104,10 +125,16 @@ class HostLoad:
         )
 
     def _ours_s(self) -> float:
-        """CPU time of the living, and of ended children through their parent."""
+        """Return our CPU time in seconds.
+
+        Living workers are read one by one. Those that have ended are part of their parent's
+        ``children`` times.
+        """
         living = {child.pid for child in multiprocessing.active_children() if child.pid}
-        own = self._self.cpu_times()  # after the ended were reaped by the line above
+        # active_children() has just reaped the workers that ended, so their time is in *own*.
+        own = self._self.cpu_times()
         total = own.user + own.system + own.children_user + own.children_system
+        # Handles are kept between readings, because creating one reads files of the process.
         for pid in living - self._workers.keys():
             if (process := _process(pid)) is not None:
                 self._workers[pid] = process
@@ -120,7 +147,8 @@ class HostLoad:
                     total += times.user + times.system
         for process in self._companions.values():
             with suppress(psutil.Error):
-                total += sum(process.cpu_times()[:4])  # with those of its ended children
+                # user, system and the same of its ended children: a rank's workers may be gone
+                total += sum(process.cpu_times()[:4])
         return total
 
 
@@ -136,7 +164,10 @@ def _share(after: float | None, before: float | None, whole_s: float) -> float |
 
 
 def _pressure_s(paths: Iterable[Path]) -> float | None:
-    """Seconds in which some task waited for a core: the ``total`` of the line ``some``."""
+    """Return the seconds in which some task waited for a core, or None without PSI.
+
+    This is the field ``total`` of the line ``some`` in the first readable file.
+    """
     for line in (line for path in paths for line in _lines(path)):
         kind, *fields = line.split()
         for field in fields:
@@ -146,7 +177,7 @@ def _pressure_s(paths: Iterable[Path]) -> float | None:
 
 
 def _throttled_s(sources: Iterable[Throttling]) -> float | None:
-    """Seconds in which some quota was used up, over all levels; None where nothing counts them."""
+    """Return the seconds in which a quota was used up, added over all levels; None if unknown."""
     seconds = [
         int(value) * source.unit_s
         for source in sources
@@ -159,5 +190,5 @@ def _throttled_s(sources: Iterable[Throttling]) -> float | None:
 def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8").splitlines()
-    except OSError:  # also where PSI was switched off at boot: the file is there, reading it fails
+    except OSError:  # if PSI was switched off at boot, the file exists but cannot be read
         return []

@@ -1,9 +1,10 @@
-"""What the NVIDIA driver reports, by NVML (pynvml): memory, and what disturbs a GPU.
+"""Memory of NVIDIA GPUs and what disturbs them, as the driver reports it through NVML (pynvml).
 
-Covered: memory in use by all and by the rig's processes; clocks and why they are held down,
-temperature, utilization, other processes and energy of each GPU, MIG slices included.
-Not covered: processes whose ids the driver gives in another pid namespace, as in some containers;
-the rig's memory is unknown there, and an id that by chance exists here too counts as another's.
+Covered: memory in use by all processes and by the rig's own; clocks and the reasons for lowered
+clocks, temperature, utilization, other processes and energy of each GPU, including MIG slices.
+Not covered: processes whose ids the driver reports in another pid namespace, as in some containers.
+There the rig's own memory is unknown, and an id that happens to exist here counts as a foreign
+process.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from autotune.machine.probes.base import Probe
 from autotune.measurement.interference import GpuReading
 from autotune.measurement.measurement import Memory
 
-# https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html; the constants are
-# pynvml's. Left out, because neither an idle GPU nor a setting nor a power limit that heavy work
-# reaches is a disturbance: GpuIdle, ApplicationsClocksSetting, DisplayClockSetting, SwPowerCap.
+# Source: https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html, with
+# pynvml's names. GpuIdle, ApplicationsClocksSetting, DisplayClockSetting and SwPowerCap are left
+# out: an idle GPU, a setting, or a power limit that heavy work reaches is not a disturbance.
 SLOWDOWNS = (
     ("nvmlClocksEventReasonHwSlowdown", "hardware slowdown"),
     ("nvmlClocksEventReasonHwThermalSlowdown", "hardware thermal slowdown"),
@@ -33,10 +34,10 @@ SLOWDOWNS = (
 
 
 class NvmlMemory(Probe):
-    """Peaks over samples of the memory in use on the visible GPUs: in all, and by the rig.
+    """Peak memory in use on the visible GPUs during a window: in total, and by the rig.
 
     Args:
-        uuids: The GPUs to read; none makes a probe that reads nothing.
+        uuids: The GPUs to read; with an empty tuple nothing is read.
         pid: Root of the rig's process tree; without it the rig's own memory stays unknown.
         nvml: The module that talks to the driver; tests pass recorded readings.
     """
@@ -54,12 +55,12 @@ class NvmlMemory(Probe):
         self._used_peak_bytes = self._process_peak_bytes = None
 
     def sample(self) -> None:
-        """Sum up the GPUs once; a driver that stops answering ends the probe, not the search."""
+        """Read all GPUs once; if the driver stops answering, the probe stays silent afterwards."""
         self._used_peak_bytes = _larger(self._used_peak_bytes, self.used_bytes())
         self._process_peak_bytes = _larger(self._process_peak_bytes, self._process_bytes())
 
     def read(self, memory: Memory) -> Memory:
-        """Fill in the peaks."""
+        """Return *memory* with the peaks filled in."""
         return replace(
             memory,
             device_used_bytes=self._used_peak_bytes,
@@ -67,7 +68,7 @@ class NvmlMemory(Probe):
         )
 
     def used_bytes(self) -> int | None:
-        """Return what all processes use now, None where the driver does not say."""
+        """Return the bytes that all processes use now; None if the driver does not report it."""
         infos = [
             self._driver.ask("nvmlDeviceGetMemoryInfo", handle)
             for handle in self._driver.handles().values()
@@ -78,13 +79,18 @@ class NvmlMemory(Probe):
         return sum(int(info.used) for info in infos) if infos else None
 
     def _process_bytes(self) -> int | None:
-        """What the rig's processes use now, None unless the driver knows it of each of them."""
+        """Return the bytes that the rig's processes use now.
+
+        None unless the driver reports the memory of every one of them.
+        """
         lists = [
             self._driver.ask("nvmlDeviceGetComputeRunningProcesses", handle)
             for handle in self._driver.handles().values()
         ]
         if self._pid is None or not any(lists) or any(listed is None for listed in lists):
             return None
+        # An id without a match here is another user's, or the rig's in another pid namespace; in
+        # the second case the sum is 0, which is reported as unknown.
         ours = _tree(self._pid)
         sizes = [process.usedGpuMemory for gpu in lists for process in gpu if process.pid in ours]
         return None if None in sizes else sum(map(int, sizes)) or None
@@ -93,12 +99,12 @@ class NvmlMemory(Probe):
 class GpuWatch:
     """Readings of what could disturb a block, one per GPU and sample.
 
-    What a GPU does not report, as most of it on a MIG slice, stays None; without GPUs or without
-    a driver that answers there are no readings.
+    A field that a GPU does not report stays None; a MIG slice reports few of them. Without GPUs, or
+    if the driver does not answer, there are no readings.
 
     Args:
-        uuids: The GPUs to read, MIG slices by their own ids.
-        pid: Root of the process tree whose use of a GPU is our own; None for this process's.
+        uuids: The GPUs to read; MIG slices by their own ids.
+        pid: Root of the process tree that counts as ours; None for this process's tree.
         nvml: The module that talks to the driver; tests pass recorded readings.
     """
 
@@ -111,7 +117,7 @@ class GpuWatch:
 
     @property
     def readings(self) -> tuple[GpuReading, ...]:
-        """All readings since the last reset, oldest first."""
+        """All readings since the last reset, the oldest first."""
         return tuple(self._readings)
 
     def reset(self) -> None:
@@ -119,7 +125,11 @@ class GpuWatch:
         self._readings.clear()
 
     def sample(self, now_s: float) -> None:
-        """Read each GPU once; *now_s* is ``time.monotonic()``."""
+        """Read each GPU once.
+
+        Args:
+            now_s: The time by ``time.monotonic()``, by which readings are matched with blocks.
+        """
         handles = self._driver.handles()
         users = {uuid: self._users(handle) for uuid, handle in handles.items()}
         strangers = _strangers(frozenset().union(*users.values()), self._pid)
@@ -150,14 +160,14 @@ class GpuWatch:
         return tuple(word for name, word in SLOWDOWNS if (reasons or 0) & getattr(nvml, name))
 
     def _users(self, handle: Any) -> frozenset[int]:
-        """Ids of all processes on a GPU."""
+        """Return the ids of all processes on a GPU."""
         compute = self._driver.ask("nvmlDeviceGetComputeRunningProcesses", handle) or ()
         graphics = self._driver.ask("nvmlDeviceGetGraphicsRunningProcesses", handle) or ()
         return frozenset(process.pid for process in (*compute, *graphics))
 
 
 class _Driver:
-    """NVML and the GPUs that one reader asks it about."""
+    """NVML together with the GPUs that one reader queries."""
 
     def __init__(self, uuids: tuple[str, ...], nvml: ModuleType | None) -> None:
         self._uuids = uuids
@@ -165,7 +175,7 @@ class _Driver:
         self.is_alive = bool(uuids) and self._init()
 
     def handles(self) -> dict[str, Any]:
-        """The GPUs by UUID; none once the driver has failed to find one of them."""
+        """Return the GPUs' handles by UUID; empty once the driver failed to find one of them."""
         if not self.is_alive:
             return {}
         try:
@@ -175,11 +185,11 @@ class _Driver:
             return {}
 
     def ask(self, function: str, *args: Any) -> Any:
-        """The answer of one NVML function, None where this pynvml, driver or GPU has none."""
+        """Call one NVML function; None if this pynvml, driver or GPU does not support it."""
         try:
             return getattr(self.nvml, function)(*args)
         except (self.nvml.NVMLError, self.nvml.NVMLLibraryMismatchError, AttributeError):
-            return None  # the second says that a driver is too old to list processes
+            return None  # LibraryMismatch: the driver is too old to list processes
 
     def _init(self) -> bool:
         try:
@@ -194,7 +204,7 @@ def _larger(peak_bytes: int | None, now_bytes: int | None) -> int | None:
 
 
 def _tree(pid: int) -> frozenset[int]:
-    """Ids of a process and all its descendants, none when it has gone."""
+    """Return the ids of a process and its descendants; empty if it has ended."""
     try:
         root = psutil.Process(pid)
         return frozenset(process.pid for process in (root, *root.children(recursive=True)))
@@ -203,10 +213,10 @@ def _tree(pid: int) -> frozenset[int]:
 
 
 def _strangers(listed: frozenset[int], pid: int) -> frozenset[int]:
-    """Those of the listed processes that are not in a tree.
+    """Return those of the listed processes that do not belong to a process tree.
 
-    An id that does not exist here has ended, or is of another pid namespace and may be our own.
-    Without the tree nobody can be told apart from it.
+    An id that does not exist here has ended, or belongs to another pid namespace and may be our
+    own. If the tree itself has ended, nothing can be told apart and the result is empty.
     """
     ours = _tree(pid) if listed else frozenset()
     return (listed & frozenset(psutil.pids())) - ours if ours else frozenset()

@@ -1,4 +1,4 @@
-"""What torch's caching allocator reports; runs inside the program."""
+"""Memory as torch's caching allocator reports it; used inside the program's process."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ from autotune.measurement.measurement import Memory
 
 
 class TorchMemory(Probe):
-    """Peak allocated and reserved bytes over all CUDA devices; None on others."""
+    """Peak allocated and reserved bytes, added over all CUDA devices; None on other devices.
+
+    The lead rank calls it when a window begins and ends. Samples in between are not needed, because
+    the allocator records peaks itself.
+    """
 
     def __init__(self, device: str) -> None:
         self._is_cuda = device == "cuda"
         self._retries = self._failures = 0
 
     def reset(self) -> None:
-        """Set torch's own peaks back, and give back what an earlier config left in the cache."""
+        """Reset torch's peaks, and release what an earlier config left in the allocator's cache.
+
+        Otherwise the reserved memory of a config would include that of the configs before it.
+        """
         if self._is_cuda:
             import torch
 
@@ -26,11 +33,14 @@ class TorchMemory(Probe):
         self._retries, self._failures = self._total("num_alloc_retries"), self._total("num_ooms")
 
     def segments_taken(self) -> int:
-        """Return how often the allocator has taken memory from the devices so far."""
+        """Return how often the allocator has taken memory from the devices so far.
+
+        The warm-up lasts while this number grows.
+        """
         return self._total("segment.all.allocated")
 
     def read(self, memory: Memory) -> Memory:
-        """Fill in the allocator's peaks."""
+        """Return *memory* with the allocator's peaks filled in."""
         if not self._is_cuda:
             return memory
         import torch
@@ -45,7 +55,7 @@ class TorchMemory(Probe):
         )
 
     def _total(self, statistic: str) -> int:
-        """One of ``torch.cuda.memory_stats()`` over all devices, 0 without CUDA."""
+        """Return a counter of ``torch.cuda.memory_stats()``, added over all devices; 0 on a CPU."""
         if not self._is_cuda:
             return 0
         import torch

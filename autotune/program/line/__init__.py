@@ -1,11 +1,12 @@
-"""The line that one types, read from its front until program, ranks and variables are known.
+"""Read the command line that starts a training and find the program, its ranks and variables.
 
-``autotune search -- LINE`` starts what LINE starts. It does not run LINE: a launcher in between
-would hide the program from the rigs. So each known word is taken off by its reader, the rest goes
-to the next, and what is left names the program. ``autotune search train.py`` is the shortest line.
+``autotune search -- LINE`` trains what LINE would train, but it does not run LINE: a launcher in
+between would hide the program from the rigs. Instead, the line is read from its front. Each known
+word (``env``, ``torchrun``, ``python`` …) has a reader that takes it and its options off the line.
+The remaining words name the program. The shortest line is ``autotune search train.py``.
 
-Covered: interpreters, variables, torchrun, accelerate, srun, and harmless commands before them.
-Lines that autotune cannot start are answered with the line to type.
+Covered: interpreters, variables, torchrun, accelerate, srun, and harmless commands before them. For
+a line that autotune cannot start, the error names the line to type instead.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from autotune.program.program import Program
 
 __all__ = ["Line", "Shell", "read", "words_of"]
 
+# Interpreters are not in this table: they are recognised by a pattern (python3.12, pypy …).
 READERS: Mapping[str, Reader] = {
     "env": take_env,
     "torchrun": take_torchrun,
@@ -48,16 +50,17 @@ REFUSALS: Mapping[str, Refusal] = {
     **dict.fromkeys(shell_script.SHELLS, shell_script.refuse_script),
 }
 SCRIPT_ENDS = (".sh", ".bash", ".slurm", ".sbatch")
+# No shell reads the text of search(command=...), so these would reach the program as arguments.
 OPERATORS = frozenset({"|", "||", "&&", ";", "&", ">", ">>", "<", "2>&1", "2>", "&>"})
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line that was read.
+    """The result of reading a command line.
 
     Attributes:
-        program: What it starts.
-        notes: What the user should know of how it was read, one sentence each.
+        program: The program that the line starts.
+        notes: What the user should know about how the line was read, one sentence each.
     """
 
     program: Program
@@ -65,10 +68,11 @@ class Line:
 
 
 def words_of(command: str | Sequence[str]) -> tuple[str, ...]:
-    """Return a command's words; text is parted as a shell would, but not expanded.
+    """Return a command as a tuple of words; text is split as a shell would, without expansion.
 
     Raises:
-        UsageError: for what only a shell can do.
+        UsageError: The text has an open quote, or uses pipes, redirections or other operators that
+            only a shell can perform.
     """
     if not isinstance(command, str):
         return tuple(map(str, command))
@@ -85,19 +89,20 @@ def words_of(command: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def read(words: Sequence[str], shell: Shell | None = None, ranks: int | None = None) -> Line:
-    """Return the program that a line starts.
+    """Return the program that a command line starts.
 
     Args:
-        words: The line, parted as a shell parts it. A first ``--`` is dropped.
-        shell: Where it is typed; by default where this process runs.
-        ranks: How many ranks the user asks for besides; None leaves it to the line.
+        words: The line, split as a shell splits it. A leading ``--`` is dropped.
+        shell: Where the line was typed; by default the directory and environment of this process.
+        ranks: Number of ranks from autotune's ``--nproc-per-node``; None leaves it to the line.
 
     Raises:
-        UsageError: when nothing can be started by it, with the line to type.
+        UsageError: autotune cannot start this line. The message says what to type instead.
     """
     whole = tuple(words)[1:] if tuple(words[:1]) == ("--",) else tuple(words)
     shell = shell or Shell.here(whole)
     rest, known = whole, Known()
+    # Each reader removes at least its own word, so the loop ends: at the program, or at nothing.
     while rest and (reader := _reader_of(rest, known, shell)):
         rest, known = reader(rest, known, shell)
     if not rest:
@@ -107,21 +112,22 @@ def read(words: Sequence[str], shell: Shell | None = None, ranks: int | None = N
     program = program_at(rest, known, shell)
     program = _with_ranks(program, ranks)
     if rest != whole or not _is_short(program, rest):
-        place = len(whole) - len(program.args)
+        place = len(whole) - len(program.args)  # the program's arguments end the line
         program = replace(program, command=whole[:place])
     return Line(program, known.notes)
 
 
 def _reader_of(words: tuple[str, ...], known: Known, shell: Shell) -> Reader | None:
-    """Return who reads the first word, None where it is the program.
+    """Return the reader for the first word, or None if that word is the program.
 
     Raises:
-        UsageError: for a word that starts what autotune cannot.
+        UsageError: The word is a command that autotune cannot start.
     """
     word, name = words[0], Path(words[0]).name
+    # After an interpreter, only a script or -m MODULE can follow, whatever the word looks like.
     if known.is_python:
         return _reader_of_module(words, known, shell) if word == "-m" else None
-    if word.startswith("-"):
+    if word.startswith("-"):  # interpreter options without "python", as in -u train.py
         return take_options
     if _is_users_file(word, shell):
         return None
@@ -133,9 +139,10 @@ def _reader_of(words: tuple[str, ...], known: Known, shell: Shell) -> Reader | N
 
 
 def _is_users_file(word: str, shell: Shell) -> bool:
-    """Tell whether a word that reads like a command, or like A=1, is a file that was written here.
+    """Return whether a word that looks like a command or like ``A=1`` is a script of the user's.
 
-    A path that nobody may execute is no command.
+    A file called ``time`` in the current directory is such a script. A path to an executable file
+    is not: typed in a shell, it would be run as a command.
     """
     path = shell.cwd / word
     if word.endswith(SCRIPT_ENDS) or not path.is_file():
@@ -144,12 +151,12 @@ def _is_users_file(word: str, shell: Shell) -> bool:
 
 
 def _refusal_of(name: str) -> Refusal | None:
-    """Return what answers a command that autotune cannot start, None for others."""
+    """Return the function that refuses a command which autotune cannot start; None for others."""
     return shell_script.refuse_script if name.endswith(SCRIPT_ENDS) else REFUSALS.get(name)
 
 
 def _reader_of_module(words: tuple[str, ...], known: Known, shell: Shell) -> Reader | None:
-    """Return who reads ``-m MODULE``, None where the module is the program."""
+    """Return the reader for ``-m MODULE``, or None if the module is the program."""
     module = words[1] if len(words) > 1 else ""
     if module in elsewhere.PROFILER_MODULES:
         raise elsewhere.refuse_profiler(("python", *words), known, shell)
@@ -164,9 +171,10 @@ def _reader_of_module(words: tuple[str, ...], known: Known, shell: Shell) -> Rea
 
 
 def _as(name: str, reader: Reader, *more: str) -> Reader:
-    """Return a reader of ``-m MODULE …`` that reads it as a command of another name.
+    """Return a reader that reads ``-m MODULE …`` as if it were the command *name*.
 
-    A launcher starts interpreters of its own: the options of the one that runs it end there.
+    The launcher starts new interpreters for its ranks. The options of the interpreter that ran the
+    launcher do not apply to those, so they are dropped.
     """
 
     def take(words: tuple[str, ...], known: Known, shell: Shell) -> tuple[tuple[str, ...], Known]:
@@ -176,7 +184,7 @@ def _as(name: str, reader: Reader, *more: str) -> Reader:
 
 
 def _is_short(program: Program, words: tuple[str, ...]) -> bool:
-    """Tell whether ``str(program)`` shows the line without being told how it was typed."""
+    """Return whether ``str(program)`` already equals the line, so that it need not be stored."""
     return words[0] != "-m" and str(program) == shlex.join(words)
 
 
@@ -185,7 +193,7 @@ def _with_ranks(program: Program, ranks: int | None) -> Program:
         return program
     if program.ranks is not None and program.ranks != ranks:
         raise UsageError(
-            f"--nproc-per-node {ranks} is asked for, and the line starts {program.ranks} ranks. "
+            f"--nproc-per-node {ranks} was given, but the line starts {program.ranks} ranks. "
             "Say it once."
         )
     return replace(program, ranks=ranks)

@@ -1,4 +1,8 @@
-"""``accelerate launch …``: its flags and its config file, as accelerate itself reads them."""
+"""Read ``accelerate launch …`` with its flags and its config file.
+
+accelerate itself interprets them in a separate process, because the result depends on its version,
+the user's config file and the machine.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +16,17 @@ from autotune.program.line.ask_accelerate import Answer
 from autotune.program.line.base import Known, Shell
 
 MODULES = frozenset({"accelerate.commands.launch", "accelerate.commands.accelerate_cli"})
-ANSWER_S = 120.0  # it imports torch, from a slow disk as well
+ANSWER_S = 120.0  # generous: accelerate imports torch, which may lie on a slow network disk
 
 
 def take_accelerate(
     words: tuple[str, ...], known: Known, shell: Shell
 ) -> tuple[tuple[str, ...], Known]:
-    """Read ``accelerate launch``.
+    """Read ``accelerate launch``; the words that each rank runs remain.
 
     Raises:
-        UsageError: when accelerate is missing, refuses the line, or starts what autotune cannot.
+        UsageError: accelerate is missing, rejects the line, or would start something that autotune
+            cannot start (DeepSpeed, several machines …).
     """
     if words[1:2] != ("launch",):
         raise UsageError(
@@ -44,12 +49,15 @@ def take_accelerate(
 def take_accelerate_launch(
     words: tuple[str, ...], known: Known, shell: Shell
 ) -> tuple[tuple[str, ...], Known]:
-    """Read ``accelerate-launch``, a command of accelerate's that is ``accelerate launch``."""
+    """Read ``accelerate-launch``, accelerate's other name for ``accelerate launch``."""
     return take_accelerate(("accelerate", "launch", *words[1:]), known, shell)
 
 
 def _asked(words: tuple[str, ...], known: Known, shell: Shell) -> Answer:
-    """Have accelerate read its options in a process of its own: it imports torch."""
+    """Ask accelerate, in a separate process, what it would do with its options.
+
+    The process is separate because accelerate imports torch, which the parent must not do.
+    """
     try:
         done = subprocess.run(
             [shell.python, "-P", "-m", ask_accelerate.__name__, *words],
@@ -61,6 +69,7 @@ def _asked(words: tuple[str, ...], known: Known, shell: Shell) -> Answer:
             cwd=shell.cwd,
             env={**shell.variables, **known.env},
         )
+        # Imports may print to stdout first, so only the last line is the answer.
         return Answer(**json.loads(done.stdout.splitlines()[-1]))
     except subprocess.TimeoutExpired as error:
         raise UsageError(

@@ -1,6 +1,8 @@
-"""``python -m autotune.program.line.ask_accelerate OPTIONS SCRIPT …``: asks accelerate itself.
+"""Ask accelerate what ``accelerate launch`` would do with a command line.
 
-Prints an Answer as one line of JSON. Runs apart from the parent, since accelerate imports torch.
+``accelerate.py`` runs this file as ``python -m autotune.program.line.ask_accelerate OPTIONS SCRIPT
+…`` and reads the Answer, which is printed as one line of JSON. It runs in a separate process
+because accelerate imports torch.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 ELSEWHERE = {
-    "use_deepspeed": "DeepSpeed's engine owns model and optimizer, which autotune cannot reach "
-    "then. Search the program without it: accelerate launch --multi_gpu …",
+    "use_deepspeed": "DeepSpeed's engine owns the model and the optimizer, so autotune cannot "
+    "change them. Search the program without it: accelerate launch --multi_gpu …",
     "use_megatron_lm": "Megatron-LM shards the model in ways that autotune does not know. Search "
     "the program without it: accelerate launch --multi_gpu …",
-    "tpu": "autotune tunes no TPUs. Search on a machine with GPUs or CPUs.",
+    "tpu": "autotune does not tune TPUs. Search on a machine with GPUs or CPUs.",
 }
 
 
@@ -27,11 +29,11 @@ class Answer:
     """What ``accelerate launch`` would do.
 
     Attributes:
-        refused: Why autotune cannot do that; empty where it can.
-        words: What each process runs, without the interpreter.
-        ranks: How many processes train together, None for one alone.
-        env: Variables that it sets.
-        is_python: The interpreter runs the words; not so with ``--no_python``.
+        refused: Why autotune cannot do the same; empty if it can.
+        words: The words that each process runs, without the interpreter.
+        ranks: Number of processes that train together; None for one process.
+        env: Environment variables that accelerate would change.
+        is_python: Whether an interpreter runs the words; False with ``--no_python``.
     """
 
     refused: str = ""
@@ -42,7 +44,10 @@ class Answer:
 
 
 def answer(words: Sequence[str]) -> Answer:
-    """Return what the launcher would do with its words."""
+    """Return what accelerate would do with the words after ``accelerate launch``.
+
+    accelerate's own parser and the user's accelerate config decide.
+    """
     try:
         launch: Any = importlib.import_module("accelerate.commands.launch")
         environments: Any = importlib.import_module("accelerate.utils.launch")
@@ -52,6 +57,8 @@ def answer(words: Sequence[str]) -> Answer:
             f"without it: {sys.executable} -m pip install accelerate"
         )
     parser = launch.launch_command_parser()
+    # The private function is what merges the flags with the user's config file; there is no public
+    # one.
     args, defaults, _ = launch._validate_launch_command(parser.parse_args(words))  # noqa: SLF001
     if fault := _fault(args, defaults):
         return Answer(fault)
@@ -70,7 +77,7 @@ def answer(words: Sequence[str]) -> Answer:
 
 
 def _fault(args: Any, defaults: Any) -> str:
-    """Return why autotune cannot start what accelerate would, empty where it can."""
+    """Return why autotune cannot start what accelerate would, empty if it can."""
     if (args.num_machines or 1) > 1:
         return (
             f"{args.num_machines} machines train together, and a search runs on one. Search with "

@@ -1,4 +1,4 @@
-"""What the readers of a line share: where it is typed, and what was read of it so far."""
+"""What the readers of a command line share: where it was typed, and what was read so far."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ MAIN = os.path.join("autotune", "__main__.py")  # noqa: PTH118 - the end of a pa
 
 @dataclass(frozen=True)
 class Shell:
-    """Where a line is typed.
+    """Where a command line was typed.
+
+    It is an argument of every reader, so that tests can pass another directory, environment or
+    interpreter.
 
     Attributes:
         cwd: The working directory, absolute.
         variables: The environment.
         python: The interpreter that runs autotune.
-        prefix: Its environment: the folder whose ``bin`` holds it.
-        command: What was typed before the line, such as ``autotune search --budget 90s``.
+        prefix: The root of its environment, whose ``bin`` folder holds the interpreter.
+        command: What was typed before the line, such as ``autotune search --budget 90s``. Messages
+            repeat it in the line to type.
     """
 
     cwd: Path
@@ -33,14 +37,15 @@ class Shell:
 
     @classmethod
     def here(cls, words: Sequence[str] = (), cwd: Path | None = None) -> Shell:
-        """Return the shell that this process was started from.
+        """Return the shell from which this process was started.
 
         Args:
-            words: The line; what stands before it on our own command line is the command.
-            cwd: The working directory; by default this process's.
+            words: The line. The part of ``sys.argv`` before it becomes ``command``.
+            cwd: The working directory; by default that of this process.
         """
         shell = cls((cwd or Path.cwd()).resolve(), dict(os.environ))
         before = sys.argv[1 : len(sys.argv) - len(words)]
+        # When search(command=...) is called from Python, sys.argv belongs to another program.
         is_command = Path(sys.argv[0]).stem == "autotune" or sys.argv[0].endswith(MAIN)
         if not (is_command and words and before and sys.argv[-len(words) :] == list(words)):
             return shell
@@ -49,17 +54,17 @@ class Shell:
 
     @property
     def trains(self) -> bool:
-        """The program trains for good, as ``autotune run`` has it: not in trials."""
+        """Whether this is ``autotune run``, which trains for real, as opposed to a search."""
         return shlex.split(self.command)[1:2] == ["run"]
 
     @property
     def bin_dir(self) -> Path:
-        """The folder of our own environment's commands."""
+        """The folder with the commands of autotune's own environment."""
         return Path(self.prefix) / "bin"
 
     def which(self, word: str, known: Known) -> str | None:
-        """Return the file that a shell would start for a word, None where there is none."""
-        if "/" in word:
+        """Return the file that a shell would start for a word, or None if there is none."""
+        if "/" in word:  # shells do not look up such a word on PATH
             path = self.cwd / word
             return str(path) if path.is_file() else None
         return shutil.which(word, path=known.variable("PATH", self))
@@ -67,16 +72,16 @@ class Shell:
 
 @dataclass(frozen=True)
 class Known:
-    """What was read of a line so far.
+    """What has been read of a command line so far.
 
     Attributes:
-        env: Variables that it sets.
-        ranks: How many ranks it starts, None where it starts one process.
+        env: Variables that the line sets.
+        ranks: Number of ranks that it starts; None if it starts one process.
         python_options: Options of the interpreter.
         warning_filters: Values of ``python -W``.
-        is_safe_path: ``python -P``: the script's folder is not on the import path.
-        is_python: The interpreter was named: what follows is a script or ``-m MODULE``.
-        notes: What the user should know of how it was read, one sentence each.
+        is_safe_path: Whether ``python -P`` keeps the script's folder off the import path.
+        is_python: Whether an interpreter was read, so that a script or ``-m MODULE`` must follow.
+        notes: What the user should know about how the line was read, one sentence each.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -92,7 +97,7 @@ class Known:
         return replace(self, env={**self.env, **variables})
 
     def without_python(self) -> Known:
-        """Return a copy for what another interpreter runs."""
+        """Return a copy without interpreter options, for words that another interpreter runs."""
         return replace(
             self, python_options=(), warning_filters=(), is_safe_path=False, is_python=False
         )
@@ -102,18 +107,22 @@ class Known:
         return replace(self, notes=(*self.notes, sentence))
 
     def variable(self, name: str, shell: Shell) -> str | None:
-        """Return a variable as the program will see it."""
+        """Return a variable as the program will see it, or None if it is unset.
+
+        The line's own assignments override the environment.
+        """
         return self.env.get(name, shell.variables.get(name))
 
     def to_type(self, before: Sequence[str], after: Sequence[str], shell: Shell) -> str:
-        """Return the line to type instead: *before*, then autotune, then *after*."""
+        """Return the line to type instead: *before*, then autotune's own command, then *after*."""
         return f"  {self.prefix(before)}{shell.command} -- {shlex.join(after)}"
 
     def prefix(self, before: Sequence[str]) -> str:
-        """Return what comes before autotune in a line to type."""
+        """Return what precedes ``autotune`` in a line to type: the variables, then *before*."""
         variables = [f"{name}={shlex.quote(value)} " for name, value in self.env.items()]
         return "".join(variables) + (f"{shlex.join(before)} " if before else "")
 
 
-# Takes the words that it knows off the front of a line; the first of them is its own name.
+# A reader gets the words that are left, beginning with its own name (such as "torchrun"), and
+# returns the words after those that it understood, together with what it learned from them.
 Reader = Callable[[tuple[str, ...], Known, Shell], tuple[tuple[str, ...], Known]]

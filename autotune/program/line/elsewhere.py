@@ -1,8 +1,8 @@
-"""Lines that are not autotune's to start: each is answered with the line to type instead.
+"""Commands that autotune cannot start, each refused with the line to type instead.
 
-An environment manager, a container or ``taskset`` must start autotune, so that what it sets up is
-there for every trial. A profiler must not be there at all. For launchers that autotune cannot take
-the place of, what is missing is said.
+An environment manager, a container or ``taskset`` must start autotune, so that every trial inherits
+what it sets up. A profiler must be left out, because it slows the program down. For launchers that
+autotune cannot replace, the message says what is missing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from autotune.program.line.python import DISTRIBUTION, is_python
 from autotune.program.line.table import named
 from autotune.program.line.variables import is_assignment
 
-# How autotune gets into the environment that a manager keeps
+# The command that installs autotune into an environment managed by each tool
 MANAGERS = {
     "uv": f"uv pip install {DISTRIBUTION}",
     "poetry": f"poetry add --group dev {DISTRIBUTION}",
@@ -30,7 +30,7 @@ MANAGERS = {
     "rye": f"rye add --dev {DISTRIBUTION}",
     "pixi": f"pixi add --pypi {DISTRIBUTION}",
 }
-# What these set up is inherited by all that autotune starts
+# Wrappers whose effect child processes inherit, so they work when they start autotune
 OUTER = named(
     "taskset numactl chrt prlimit cgexec systemd-run sudo doas xvfb-run dotenv direnv firejail "
     "singularity apptainer docker podman nerdctl kubectl ssh flatpak bwrap unshare chroot "
@@ -46,23 +46,23 @@ PROFILER_MODULES = named(
 )
 MPI = "it starts ranks as torchrun does, and not by MPI"
 LAUNCHERS = {
-    "deepspeed": "DeepSpeed's engine owns model and optimizer, and no seam reaches into it",
+    "deepspeed": "DeepSpeed's engine owns the model and the optimizer and hides them from it",
     "mpirun": MPI,
     "mpiexec": MPI,
     "orterun": MPI,
     "jsrun": MPI,
-    "horovodrun": "Horovod's ranks and its optimizer are unknown to it",
+    "horovodrun": "it does not support Horovod's ranks and optimizer",
     "ray": "it cannot follow a program to the actors of a Ray cluster",
     "dask": "it cannot follow a program to the workers of a Dask cluster",
     "spark-submit": "it cannot follow a program to the executors of a Spark cluster",
     "composer": "it starts ranks as torchrun does, and not as Composer",
     "fabric": "it starts ranks as torchrun does, and not as Fabric's command",
-    "colossalai": "Colossal-AI's booster owns model and optimizer, and no seam reaches into it",
+    "colossalai": "Colossal-AI's booster owns the model and the optimizer and hides them from it",
 }
-# Their values may look like the beginning of a program: an environment that is called "env"
+# Options whose value could be taken for a program, such as a conda environment called "env"
 WITH_NAMES = named("-n --name -p --prefix --cwd --with --python -e --env --env-file -v -w -C -H")
 
-# Words at which a program may begin, behind another command
+# Words that begin a program when they follow another command
 STARTERS = {
     "env",
     "torchrun",
@@ -77,7 +77,10 @@ STARTERS = {
 
 
 def refuse_manager(words: tuple[str, ...], known: Known, shell: Shell) -> UsageError:
-    """Return what to say of ``uv run …`` and its like."""
+    """Return the error for ``uv run …`` and other environment managers.
+
+    It tells the user to let the manager start autotune, and how to install autotune there.
+    """
     name = Path(words[0]).name
     if "run" not in words[1:] and name != "hatch":
         return UsageError(f"'{shlex.join(words[:2])}' starts no program: {name} run …")
@@ -90,7 +93,7 @@ def refuse_manager(words: tuple[str, ...], known: Known, shell: Shell) -> UsageE
 
 
 def refuse_outer(words: tuple[str, ...], known: Known, shell: Shell) -> UsageError:
-    """Return what to say of a command whose effect autotune's processes must inherit."""
+    """Return the error for a wrapper, such as ``taskset``, that has to start autotune itself."""
     before, after = split(words, shell)
     return UsageError(
         f"{Path(words[0]).name} sets up what every trial needs. Let it start autotune:\n"
@@ -99,7 +102,7 @@ def refuse_outer(words: tuple[str, ...], known: Known, shell: Shell) -> UsageErr
 
 
 def refuse_profiler(words: tuple[str, ...], known: Known, shell: Shell) -> UsageError:
-    """Return what to say of a command that watches the program."""
+    """Return the error for a profiler or debugger, with the line that leaves it out."""
     name = words[2] if words[1:2] == ("-m",) else Path(words[0]).name
     _, after = split(words, shell, 3 if words[1:2] == ("-m",) else 1)
     if words[1:2] == ("-m",):
@@ -111,7 +114,7 @@ def refuse_profiler(words: tuple[str, ...], known: Known, shell: Shell) -> Usage
 
 
 def refuse_launcher(words: tuple[str, ...], known: Known, shell: Shell) -> UsageError:
-    """Return what to say of a launcher whose place autotune cannot take."""
+    """Return the error for a launcher that autotune cannot replace, with a torchrun alternative."""
     name = Path(words[0]).name
     _, after = split(words, shell)
     return UsageError(
@@ -124,10 +127,11 @@ def refuse_launcher(words: tuple[str, ...], known: Known, shell: Shell) -> Usage
 def split(
     words: tuple[str, ...], shell: Shell, start: int = 1
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Part a line before the program that another command starts.
+    """Split a line into the outer command with its options, and the program that it starts.
 
-    Which words are options with values, only that command knows; so a word that can be started is
-    looked for, and without one the first that is no option.
+    Only the outer command knows which of its options take a value. So the first word that looks
+    like a program is searched for. If there is none, the first word that is not an option is taken.
+    If there is not even that, the second part is the placeholder ``PROGRAM``.
     """
     places = [n for n in range(start, len(words)) if words[n - 1] not in WITH_NAMES]
     found = next((n for n in places if can_start(words[n], shell)), None)
@@ -135,16 +139,16 @@ def split(
         found = next((n for n in places if not words[n].startswith("-")), len(words))
     if found > start and words[found - 1] in {"-m", "--module"}:
         found -= 1
-    while found > start and is_assignment(words[found - 1]):
+    while found > start and is_assignment(words[found - 1]):  # A=1 belongs to the program
         found -= 1
     before, after = words[:found], words[found:]
-    if before[-1:] == ("--",):
+    if before[-1:] == ("--",):  # the line to type has autotune's own "--" behind it
         before = before[:-1]
     return before, after or ("PROGRAM",)
 
 
 def can_start(word: str, shell: Shell) -> bool:
-    """Tell whether a word looks like the beginning of a program."""
+    """Return whether a word looks like the beginning of a program."""
     name = Path(word).name
     if name in STARTERS or is_python(word):
         return True
@@ -152,5 +156,5 @@ def can_start(word: str, shell: Shell) -> bool:
 
 
 def _bare(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Leave out the interpreter: torchrun starts it."""
+    """Return the words without a leading interpreter, because torchrun starts one itself."""
     return words[1:] if words and is_python(words[0]) else words

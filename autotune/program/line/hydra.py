@@ -1,6 +1,7 @@
-"""Hydra applications: several runs in one start are refused.
+"""Refuse Hydra multi-runs, because they train several times in one start.
 
-Only ``hydra.main`` reads the command line; a program that composes its config has its own ``-m``.
+Only a program that uses ``hydra.main`` lets Hydra read its command line. In any other program, even
+one that composes a Hydra config, ``-m`` is the program's own option and is left alone.
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ MULTIRUN = frozenset({"-m", "--multirun", "hydra.mode=MULTIRUN", "hydra/mode=MUL
 
 
 def refuse_multirun(program: Program, source: bytes) -> None:
-    """Refuse a sweep.
+    """Raise an error if a Hydra application is told to run a sweep.
+
+    Args:
+        program: The program with its arguments.
+        source: The program's source, which is searched for ``hydra.main``.
 
     Raises:
-        UsageError: where a Hydra application is told to run many times.
+        UsageError: The arguments request a multi-run of a Hydra application.
     """
     asked = [word for word in program.args if word in MULTIRUN]
     if not asked or not MAIN.search(source):

@@ -1,8 +1,8 @@
-"""``nohup``, ``time``, ``nice`` …: commands before a program that change nothing of its training.
+"""``nohup``, ``time``, ``nice`` and other commands that do not change how a program trains.
 
-A search takes them off, and says so; on a run they must act, so there they start autotune. Those
-that do change what it trains on, such as ``taskset``, are in ``elsewhere``: they start autotune
-always, so that its own processes inherit what they set.
+A search drops them and says so. In ``autotune run`` they must take effect, so the user is told to
+put them before autotune. Commands that do change what a program trains on, such as ``taskset``, are
+in ``elsewhere``: they must always start autotune, so that its processes inherit what they set.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ HARMLESS = {
     "exec": Table("exec", frozenset({"-a"}), named("-c -l")),
     "command": Table("command", switches=frozenset({"-p"})),
 }
-WITHOUT_EFFECT = frozenset({"exec", "command"})  # they only say how a shell starts the next word
+WITHOUT_EFFECT = frozenset({"exec", "command"})  # they only tell a shell how to start a command
 
 
 def take_harmless(
     words: tuple[str, ...], known: Known, shell: Shell
 ) -> tuple[tuple[str, ...], Known]:
-    """Take one such command off, with its options.
+    """Read one such command with its options.
 
     Raises:
-        UsageError: in a run, where it must act; with the line to type.
+        UsageError: The command is used with ``autotune run``, where it must take effect. The
+            message names the line to type.
     """
     name = words[0].rpartition("/")[2]
     after = words[1:]
@@ -49,6 +50,7 @@ def take_harmless(
         rest = after[1:]
     else:
         rest = HARMLESS[name].take(after).rest
+    # timeout takes its duration as an argument, not as an option
     if name == "timeout" and rest and DURATION.fullmatch(rest[0]):
         rest = rest[1:]
     if shell.trains and rest and name not in WITHOUT_EFFECT:
@@ -72,4 +74,4 @@ def _note(name: str) -> str:
         case "timeout":
             return "timeout is left out: --budget says how long a search takes."
         case _:
-            return f"{name} is left out: it changes nothing of the training."
+            return f"{name} is left out: it does not change the training."

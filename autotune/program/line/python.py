@@ -1,4 +1,8 @@
-"""``python [-u -O -X … -W … -m …]``: the interpreter, its options, and whether it is ours."""
+"""Read ``python [-u -O -X … -W … -m …]``, and check that the interpreter is autotune's own.
+
+Trials run under the interpreter that runs autotune. If the line names an interpreter of another
+environment, its packages would differ, so the line is refused with a remedy.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from autotune.errors import UsageError
 from autotune.program.line.base import Known, Shell
 from autotune.program.line.table import Table, Taken, named
 
-# python --help of 3.11 to 3.14
+# Source: python --help of versions 3.11 to 3.14
 INTERPRETER = Table(
     "python",
     valued=frozenset({"-X", "-W", "--check-hash-based-pycs"}),
@@ -21,19 +25,20 @@ INTERPRETER = Table(
     ends=frozenset({"-m", "-c"}),
 )
 NAME = re.compile(r"(python|pypy)(\d+(\.\d+)*t?)?(\.exe)?")
-KEPT = named("-b -B -d -O -q -R -s -u -v")
-# These would keep a rig from importing autotune, or from hearing what its environment says
+KEPT = named("-b -B -d -O -q -R -s -u -v")  # passed on to the interpreter of every trial
+# With these a rig could not import autotune, or would ignore the environment variables that
+# configure it
 CLOSED = {"-E": "the variables PYTHON...", "-I": "the variables PYTHON...", "-S": "site-packages"}
 ASK = (
     "import sys, importlib.util as u; print(sys.prefix, '%d.%d' % sys.version_info[:2], "
     "u.find_spec('autotune') is not None, sep='\\n')"
 )
-ASK_S = 10.0  # on a busy machine; most answer within a tenth of a second
+ASK_S = 10.0  # for a busy machine; most interpreters answer within a tenth of a second
 DISTRIBUTION = "autotune-torch"
 
 
 def is_python(word: str) -> bool:
-    """Tell whether a word names an interpreter."""
+    """Return whether a word names a Python interpreter, such as ``python3.12``."""
     return NAME.fullmatch(Path(word).name) is not None
 
 
@@ -43,7 +48,7 @@ def take_python(
     """Read an interpreter with its options.
 
     Raises:
-        UsageError: for an interpreter of another environment, and for a program without a file.
+        UsageError: The interpreter belongs to another environment, or no program file follows.
     """
     check_environment(words, known, shell)
     return take_options(words[1:], known, shell)
@@ -52,7 +57,12 @@ def take_python(
 def take_options(
     words: tuple[str, ...], known: Known, shell: Shell
 ) -> tuple[tuple[str, ...], Known]:
-    """Read the options of an interpreter; ``-m MODULE`` stays at the front of the rest."""
+    """Read the options of an interpreter; ``-m MODULE`` stays at the front of the remaining words.
+
+    Raises:
+        UsageError: An option cannot be used in a trial, such as ``-c`` or ``-I``, or no program
+            follows.
+    """
     del shell
     taken = INTERPRETER.take(words)
     _check_options(taken)
@@ -63,7 +73,7 @@ def take_options(
             options.append(name)
         elif name == "-X":
             options += [name, value]
-        elif name == "-W":
+        elif name == "-W":  # kept apart: see Program.warning_filters
             filters.append(value)
         elif name == "-P":
             is_safe_path = True
@@ -77,7 +87,7 @@ def take_options(
         is_python=True,
     )
     if any(name == "-i" for name, _ in taken.options):
-        known = known.with_note("python -i is left out: nobody types in a trial.")
+        known = known.with_note("python -i is left out: a trial is not interactive.")
     return rest, known
 
 
@@ -92,8 +102,8 @@ def _check_options(taken: Taken) -> None:
             raise UsageError(f"python {name} trains nothing here. Leave it out.")
         if name in CLOSED:
             raise UsageError(
-                f"python {name} keeps {CLOSED[name]} from the interpreter, by which autotune "
-                "reaches it. Leave it out."
+                f"python {name} keeps {CLOSED[name]} from the interpreter, which autotune needs "
+                "in a trial. Leave it out."
             )
         del value
     if (not taken.rest and not taken.last("-m")) or taken.rest[:1] == ("-",):
@@ -104,10 +114,11 @@ def _check_options(taken: Taken) -> None:
 
 
 def check_environment(words: tuple[str, ...], known: Known, shell: Shell) -> None:
-    """Refuse an interpreter of another environment.
+    """Raise an error if an interpreter belongs to another environment than autotune's.
 
     Raises:
-        UsageError: with what to install where, and the line to type; or that it does not answer.
+        UsageError: There is no such interpreter, it does not answer, or its environment or version
+            differs. The message says what to install where and which line to type.
     """
     word = words[0]
     found = shell.which(word, known)
@@ -122,13 +133,13 @@ def check_environment(words: tuple[str, ...], known: Known, shell: Shell) -> Non
         prefix, version, has_autotune = _asked(found)
     except subprocess.TimeoutExpired as error:
         raise UsageError(
-            f"'{word}' is {found}, and it did not answer within {ASK_S:g} s, so that nobody knows "
-            f"whether it has autotune. See whether '{shlex.quote(found)} -V' answers, or name the "
-            f"interpreter that runs autotune:\n"
+            f"'{word}' is {found}, and it did not answer within {ASK_S:g} s, so it is unknown "
+            f"whether autotune is installed there. See whether '{shlex.quote(found)} -V' answers, "
+            f"or name the interpreter that runs autotune:\n"
             f"{known.to_type((), (shell.python, *words[1:]), shell)}"
         ) from error
     own = (str(Path(shell.prefix).resolve()), "{}.{}".format(*sys.version_info))
-    if (prefix, version) == own:
+    if (prefix, version) == own:  # another path to the same environment, such as a link
         return
     said = f"'{word}' is {found}" + (f" (Python {version})" if version else "")
     install = ""
@@ -143,16 +154,22 @@ def check_environment(words: tuple[str, ...], known: Known, shell: Shell) -> Non
 
 
 def is_ours(python: str, shell: Shell) -> bool:
-    """Tell by its place alone whether an interpreter is that of our own environment."""
+    """Return whether an interpreter is that of autotune's environment, judged by its path only.
+
+    This spares the common case a subprocess.
+    """
     is_there = Path(python).parent.resolve() == shell.bin_dir.resolve()
     return is_there and Path(python).resolve() == Path(shell.python).resolve()
 
 
 def _asked(python: str) -> tuple[str, str, bool]:
-    """Ask an interpreter for its prefix and version, and whether it has autotune.
+    """Ask an interpreter for its prefix, its version, and whether it can import autotune.
+
+    Returns:
+        The prefix and version, both empty if it failed, and whether autotune is installed.
 
     Raises:
-        TimeoutExpired: when it does not answer.
+        TimeoutExpired: It does not answer within ``ASK_S``.
     """
     try:
         answer = subprocess.run(
@@ -162,7 +179,7 @@ def _asked(python: str) -> tuple[str, str, bool]:
             text=True,
             timeout=ASK_S,
             check=True,
-            cwd="/",
+            cwd="/",  # with -c the working directory is on sys.path: it could hold an autotune
         )
         prefix, version, has_autotune = answer.stdout.splitlines()[-3:]
     except (OSError, subprocess.CalledProcessError, ValueError):

@@ -1,8 +1,10 @@
-"""``bash train.sh``: which line of a shell script trains, and what to type for it.
+"""Find the line of a shell script that trains, and tell the user to search that line.
 
-Covered: lines that begin with a known word, continued lines, variables that the script sets to
-plain text, its arguments. Not covered: loops, functions, what commands print; what cannot be told
-from the text is left as it stands, and said.
+autotune does not run ``bash train.sh``: the script would hide the program from the rigs.
+
+Covered: lines that begin with a known word, continuation lines, variables set to plain text,
+exported variables, the script's arguments. Not covered: loops, functions, the output of commands. A
+variable whose value is unknown stays in the line, and the user is told to fill it in.
 """
 
 from __future__ import annotations
@@ -22,18 +24,20 @@ from autotune.program.line.variables import is_assignment
 SHELLS = named("bash sh zsh dash ksh fish source . sbatch qsub bsub")
 BATCH = named("sbatch qsub bsub")
 VARIABLE = re.compile(r"\$(\w+|\{\w+\}|[@*])")
+# Commands that are common in such scripts and never train, although some lie in the environment's
+# bin folder like a console script does
 OTHERS = named("pip pip3 conda module cd echo export source set mkdir wget rm cp ls")
-BORDERS = named("&& || then do else")
-PYTHON_TOOLS = named("pip venv http.server pytest build")
+BORDERS = named("&& || then do else")  # words after which a new command begins
+PYTHON_TOOLS = named("pip venv http.server pytest build")  # python -m … that does not train
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A line of a script that may train.
+    """A line of a script that may start the training.
 
     Attributes:
-        number: Of its first line in the file, from 1.
-        words: What it runs.
+        number: Line number in the file, from 1; of the first line if the command is continued.
+        words: The words of the command, with known variables filled in.
     """
 
     number: int
@@ -41,13 +45,13 @@ class Candidate:
 
 
 def refuse_script(words: tuple[str, ...], known: Known, shell: Shell) -> UsageError:
-    """Return what to say of a shell script: the line that trains, by number, and what to type."""
+    """Return the error for a shell script, which names the line that trains and what to type."""
     starter = Path(words[0]).name
     places = [n for n, w in enumerate(words) if n >= (starter in SHELLS) and not w.startswith("-")]
     if "-c" in words[:2] and starter in SHELLS and words[2:]:
         after = shlex.split(words[2])
         return UsageError(
-            f"{starter} -c runs a line of its own. Search that line:\n"
+            f"{starter} -c runs another command line. Search that line:\n"
             f"{known.to_type((), after, shell)}"
         )
     if not places:
@@ -59,8 +63,8 @@ def refuse_script(words: tuple[str, ...], known: Known, shell: Shell) -> UsageEr
     found = list(candidates(path.read_text(errors="replace"), arguments, shell))
     if not found:
         return UsageError(
-            f"{name} is a shell script, and no line of it is seen to start a Python program. "
-            "Search what it starts in the end: autotune search -- python train.py"
+            f"{name} is a shell script, and no line in it was found that starts a Python program. "
+            "Search the command that trains: autotune search -- python train.py"
         )
     return UsageError(_answer(name, found, known, shell, is_batch=starter in BATCH))
 
@@ -74,16 +78,24 @@ def _answer(
         said += f"In the script, write instead:\n{lines[0]}" if is_batch else f"Type:\n{lines[0]}"
     else:
         numbered = [f"{c.number:5}: {line.strip()}" for c, line in zip(found, lines, strict=True)]
-        said = f"{name} is a shell script that starts several programs. Type for the one that "
-        said += "trains:\n" + "\n".join(numbered)
+        said = f"{name} is a shell script that starts several programs. Type the line of the one "
+        said += "that trains:\n" + "\n".join(numbered)
     unknown = sorted({f"${v.strip('{}')}" for line in lines for v in VARIABLE.findall(line)})
     if unknown:
-        said += f"\nPut values in the place of {', '.join(unknown)}."
+        said += f"\nReplace by values: {', '.join(unknown)}."
     return said
 
 
 def candidates(text: str, arguments: tuple[str, ...], shell: Shell) -> Iterator[Candidate]:
-    """Yield the lines of a script that start a Python program, in order."""
+    """Yield the commands of a script that start a Python program, in order.
+
+    Variables that the script exported before the command are put in front of it.
+
+    Args:
+        text: The script.
+        arguments: The script's arguments, for ``$1``, ``$@`` and the like.
+        shell: Where the script would be started.
+    """
     values = {str(n): a for n, a in enumerate(arguments, start=1)}
     exported: list[str] = []
     for number, line in _logical_lines(text):
@@ -96,6 +108,7 @@ def candidates(text: str, arguments: tuple[str, ...], shell: Shell) -> Iterator[
             bare = command[1:] if is_export else command
             filled = [w for word in bare for w in _filled(word, values, arguments)]
             if filled and all(map(is_assignment, filled)):
+                # A value that still has a "$" depends on something that only running can tell.
                 values |= {n: v for n, _, v in (w.partition("=") for w in filled) if "$" not in v}
                 exported += filled if is_export else []
             elif filled and _starts_program(filled, shell):
@@ -103,7 +116,7 @@ def candidates(text: str, arguments: tuple[str, ...], shell: Shell) -> Iterator[
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines with those that a backslash continues, and the number of the first."""
+    """Yield each line joined with its backslash continuations, and the number of its first line."""
     begun, first = "", 0
     for number, line in enumerate(text.splitlines(), start=1):
         first = first if begun else number
@@ -117,7 +130,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _commands(words: list[str]) -> Iterator[list[str]]:
-    """Yield the commands of a line, without pipes, redirections and the words of loops."""
+    """Yield the commands of a line, without pipes, redirections and the keywords of loops."""
     part: list[str] = []
     for word in [*words, ";"]:
         if word.endswith(";") or word in BORDERS:
@@ -130,7 +143,7 @@ def _commands(words: list[str]) -> Iterator[list[str]]:
 
 
 def _filled(word: str, values: dict[str, str], arguments: tuple[str, ...]) -> list[str]:
-    """Return a word with what is known of variables; ``$@`` becomes the script's arguments."""
+    """Return a word with known variables filled in; ``$@`` becomes the script's arguments."""
     if word in {"$@", "$*", "${@}"}:
         return list(arguments)
 

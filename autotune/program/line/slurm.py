@@ -1,4 +1,9 @@
-"""``srun …`` on one node: taken off inside an allocation, asked for outside of one."""
+"""Read ``srun …`` on one node.
+
+Inside a SLURM allocation autotune already runs on the node, so srun is dropped and its tasks become
+ranks. Outside of one, srun would start the program on another machine, so it has to start autotune
+there.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,8 @@ from autotune.errors import UsageError
 from autotune.program.line.base import Known, Shell
 from autotune.program.line.table import Table, Taken, named
 
-# man srun, of SLURM 24; options that choose machines and their share are the allocation's affair
+# Source: man srun of SLURM 24. Options that choose nodes and resources are read and dropped:
+# inside an allocation, those are already granted.
 SRUN = Table(
     "srun",
     valued=named(
@@ -35,21 +41,23 @@ SRUN = Table(
         "--usage --use-min-nodes --verbose --version --whole"
     ),
 )
-# Inside an allocation srun is left out, and with it what these would do
+# Options whose effect would be lost when srun is dropped inside an allocation, with the remedy
 CHDIR = "Go there first: cd FOLDER"
 UNSEEN = {"-D": CHDIR, "--chdir": CHDIR, "--export-file": "Set these variables before autotune"}
 
 
 def take_srun(words: tuple[str, ...], known: Known, shell: Shell) -> tuple[tuple[str, ...], Known]:
-    """Read srun inside an allocation of one node; its tasks are ranks.
+    """Read srun inside an allocation of one node; its tasks become ranks.
+
+    A single task gets the rank variables that SLURM would set.
 
     Raises:
-        UsageError: for several nodes, for options that only srun can heed, and outside of an
-            allocation, where srun must start autotune.
+        UsageError: The line starts several nodes, has an option that only srun itself can perform,
+            or is typed outside of an allocation, where srun must start autotune.
     """
     taken = SRUN.take(words[1:])
     nodes = taken.last("-N", "--nodes") or known.variable("SLURM_NNODES", shell) or "1"
-    if nodes not in {"1", "1-1"}:
+    if nodes not in {"1", "1-1"}:  # srun also takes a range, MIN-MAX
         raise UsageError(
             f"srun trains on {nodes} nodes, and a search runs on one. Search with --nodes 1; train "
             "on several by: srun --ntasks-per-node 1 autotune run best.yaml …"
@@ -62,7 +70,7 @@ def take_srun(words: tuple[str, ...], known: Known, shell: Shell) -> tuple[tuple
         or known.variable("SLURM_NTASKS_PER_NODE", shell)
         or 1
     )
-    if known.variable("SLURM_JOB_ID", shell) is None:
+    if known.variable("SLURM_JOB_ID", shell) is None:  # SLURM sets it inside an allocation
         options = _with_one_task(taken.words)
         ranks = f" --nproc-per-node {tasks}" if tasks > 1 else ""
         command = f"srun {shlex.join(options)} {shell.command}{ranks}".replace("  ", " ")
@@ -74,7 +82,7 @@ def take_srun(words: tuple[str, ...], known: Known, shell: Shell) -> tuple[tuple
     for option, mend in UNSEEN.items():
         if (value := taken.last(option)) is not None and not _is_here(option, value, shell):
             raise UsageError(
-                f"srun {option} {value} is not done without srun. {mend}, and leave it "
+                f"srun {option} {value} is not possible without srun. {mend}, and leave it "
                 "out of srun's options."
             )
     variables = {"SLURM_NTASKS": str(tasks), "SLURM_STEP_NUM_TASKS": str(tasks)}
@@ -87,15 +95,16 @@ def take_srun(words: tuple[str, ...], known: Known, shell: Shell) -> tuple[tuple
 
 
 def _is_here(option: str, value: str, shell: Shell) -> bool:
-    """Tell whether an option asks for the folder in which the program starts in any case."""
+    """Return whether an option only names the folder in which the program starts anyway."""
     return option in {"-D", "--chdir"} and (shell.cwd / value).resolve() == shell.cwd.resolve()
 
 
 def _exported(taken: Taken) -> dict[str, str]:
-    """Return the variables that ``--export`` sets beside those that are there.
+    """Return the variables that ``--export`` sets in addition to the existing environment.
 
     Raises:
-        UsageError: when it takes those away, as all of its forms without ALL do.
+        UsageError: The option would remove variables from the environment, as every form without
+            ALL does, or contains quotes.
     """
     wanted = taken.last("--export") or "ALL"
     names = wanted.split(",")
@@ -107,16 +116,16 @@ def _exported(taken: Taken) -> dict[str, str]:
     if "ALL" not in names:
         kept = [name for name in names if name not in {"NONE", "NIL"}]
         raise UsageError(
-            f"srun --export={wanted} keeps the other variables from the program, which is not done "
-            f"without srun. Say --export={','.join(['ALL', *kept])} if it trains with them, or "
-            "take them away before autotune: env -u NAME autotune …"
+            f"srun --export={wanted} removes all other variables, which is not possible without "
+            f"srun. Use --export={','.join(['ALL', *kept])} if the program trains with them, or "
+            "remove them before autotune: env -u NAME autotune …"
         )
     pairs = (name.partition("=") for name in names if "=" in name)
     return {name: value for name, _, value in pairs}
 
 
 def _with_one_task(options: tuple[str, ...]) -> tuple[str, ...]:
-    """Drop the options that start several tasks: the ranks are autotune's to start."""
+    """Return srun's options with a single task, because autotune starts the ranks itself."""
     kept: list[str] = []
     skips = False
     for word in options:
@@ -125,6 +134,6 @@ def _with_one_task(options: tuple[str, ...]) -> tuple[str, ...]:
             skips = False
         elif name in {"-n", "--ntasks", "--ntasks-per-node"}:
             skips = "=" not in word
-        elif not (word.startswith("-n") and word[2:].isdecimal()):
+        elif not (word.startswith("-n") and word[2:].isdecimal()):  # -n4
             kept.append(word)
     return (*kept, "--ntasks", "1")

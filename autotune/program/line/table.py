@@ -1,4 +1,8 @@
-"""Table: the options of one command, and how they are taken off the front of its words."""
+"""Table: the options of one command, and how they are read off the front of its words.
+
+Covered: combined short switches (``-uB``), values in the same or the next word, ``--name=value``, a
+bare ``--``, and abbreviated long options.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,18 @@ from autotune.errors import UsageError, did_you_mean
 
 
 def named(text: str) -> frozenset[str]:
-    """Return a set of names that are written with spaces between them."""
+    """Return a set of names that are written as one text with spaces between them."""
     return frozenset(text.split())
 
 
 @dataclass(frozen=True)
 class Taken:
-    """What stood at the front of a command's words.
+    """The options that were read off the front of a command's words.
 
     Attributes:
         options: Names and values, in order; a switch has an empty value.
-        words: The same as they were typed.
-        rest: The words from the first that is no option.
+        words: The words of these options, as they were typed.
+        rest: The words from the first that is not an option.
     """
 
     options: tuple[tuple[str, str], ...]
@@ -28,21 +32,25 @@ class Taken:
     rest: tuple[str, ...]
 
     def last(self, *names: str) -> str | None:
-        """Return the value that counts: that of the last of these options, None without any."""
+        """Return the value of the last of these options, or None without any.
+
+        If an option is repeated, its last value counts.
+        """
         return next((value for name, value in reversed(self.options) if name in names), None)
 
 
 @dataclass(frozen=True)
 class Table:
-    """The options of one command.
+    """The options that one command accepts.
 
     Attributes:
-        command: Its name, for what is said.
+        command: The command's name, for messages.
         valued: Options that take a value.
-        switches: Options that stand alone.
-        ends: Options with a value after which all words are the program's.
-        abbreviates: Long options may be cut short, and written with underscores, as argparse and
-            torchrun allow.
+        switches: Options without a value.
+        ends: Options with a value after which all remaining words belong to the program, such as
+            ``python -m``.
+        abbreviates: Whether long options may be abbreviated and written with underscores, as
+            argparse and torchrun allow.
     """
 
     command: str
@@ -52,13 +60,14 @@ class Table:
     abbreviates: bool = False
 
     def take(self, words: Sequence[str]) -> Taken:
-        """Take the options off the front.
+        """Read the options off the front of a command's words.
 
         Raises:
-            UsageError: for an option that the command does not have, or one without its value.
+            UsageError: An option is unknown, or lacks its value.
         """
         options: list[tuple[str, str]] = []
         place = 0
+        # A single "-" stands for standard input and is not an option.
         while place < len(words) and words[place].startswith("-") and words[place] != "-":
             word = words[place]
             place += 1
@@ -83,6 +92,7 @@ class Table:
         found: list[tuple[str, str]] = []
         for position, letter in enumerate(word[1:], start=2):
             name = f"-{letter}"
+            # A value ends a group of short options: "-uW error" is -u and then -W.
             if name in self.valued | self.ends:
                 value = word[position:]
                 if value:
@@ -102,6 +112,7 @@ class Table:
         dashed = "--" + name[2:].replace("_", "-")
         if dashed in known:
             return dashed
+        # As in argparse, an abbreviation must fit exactly one option.
         begun = [option for option in known if option.startswith(dashed)]
         if len(begun) != 1:
             raise self._unknown(name)

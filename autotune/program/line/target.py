@@ -1,4 +1,4 @@
-"""The end of a line: a script, ``-m MODULE``, a function, or a console script."""
+"""Read the end of a command line: a script, ``-m MODULE``, a function or a console script."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ LONG_SHEBANG = re.compile(rb"'''exec' \"?([^\"\s]+)")  # pip's, where the path i
 
 
 def program_at(words: tuple[str, ...], known: Known, shell: Shell) -> Program:
-    """Return the program that the rest of a line names.
+    """Return the program that the remaining words name, with what was read before them.
 
     Raises:
-        UsageError: when there is none.
+        UsageError: There is no such program, or autotune cannot start it.
     """
     if words[:1] == ("-m",):
         program = _module(words[1:], known, shell)
@@ -46,7 +46,11 @@ def program_at(words: tuple[str, ...], known: Known, shell: Shell) -> Program:
 
 
 def _module(words: tuple[str, ...], known: Known, shell: Shell) -> Program:
-    """Return the program of ``python -m MODULE``."""
+    """Return the program of ``python -m MODULE``.
+
+    Raises:
+        UsageError: The module does not exist, or is a package without ``__main__.py``.
+    """
     if not words:
         raise UsageError("-m needs the name of a module: autotune search -m package.module")
     name = words[0]
@@ -57,13 +61,13 @@ def _module(words: tuple[str, ...], known: Known, shell: Shell) -> Program:
             "without -m."
         )
     roots = _import_path(known, shell)
-    if known.is_safe_path:
+    if known.is_safe_path:  # python -P does not import from the current directory
         roots = roots[1:]
     found = find_module(name, roots)
     if found is None:
         raise UsageError(_no_module(name, shell))
     source = found[1]
-    if source.name == "__init__.py":
+    if source.name == "__init__.py":  # python -m PACKAGE runs its __main__.py
         source = source.with_name("__main__.py")
         if not source.is_file():
             raise UsageError(_no_main(name, source.parent))
@@ -105,11 +109,12 @@ def _no_main(name: str, package: Path) -> str:
 
 
 def console_script(word: str, known: Known, shell: Shell) -> Path | None:
-    """Return the Python script that a shell finds for a command's name; None for other words."""
+    """Return the file of a console script that a word names; None if the word is something else."""
     is_path = "/" in word or ":" in word or word.endswith(".py") or (shell.cwd / word).is_file()
     if is_path and Path(word).parent.resolve() != shell.bin_dir.resolve():
         return None
     found = shell.which(word, known)
+    # autotune may be started by its path, with its environment's bin folder not on PATH.
     in_ours = shell.bin_dir / Path(word).name
     if found is None and in_ours.is_file():
         found = str(in_ours)
@@ -117,17 +122,21 @@ def console_script(word: str, known: Known, shell: Shell) -> Path | None:
 
 
 def _console_script(script: Path, words: tuple[str, ...], known: Known, shell: Shell) -> Program:
-    """Return the program of a console script: its wrapper runs, its entry point's file counts."""
+    """Return the program of a console script.
+
+    The generated wrapper is what runs. The fingerprint is computed from the entry point's file,
+    because the wrapper does not change when the program does.
+    """
     python = _python_of(script, known, shell)
     if python is None:
         raise UsageError(
-            f"'{words[0]}' is {script}, which is no Python program, so autotune cannot see it "
-            "train. Name the Python program that it starts."
+            f"'{words[0]}' is {script}, which is not a Python program, so autotune cannot "
+            "tune it. Name the Python program that it starts."
         )
     if not is_ours(python, shell):
         try:
             check_environment((python,), known, shell)
-        except UsageError as error:
+        except UsageError as error:  # the line to type must name the command, not its interpreter
             raise UsageError(
                 str(error).replace(f"-- {shlex.quote(python)}", f"-- {shlex.join(words)}")
             ) from error
@@ -143,7 +152,8 @@ def _console_script(script: Path, words: tuple[str, ...], known: Known, shell: S
 
 
 def _python_of(script: Path, known: Known, shell: Shell) -> str | None:
-    """Return the interpreter that a script's first lines name, None where they name another."""
+    """Return the interpreter in a script's shebang; None if there is none or it is not Python."""
+    # Binary, and only the beginning: the file may be any executable.
     with script.open("rb") as file:
         head = file.read(1024)
     first = SHEBANG.match(head)

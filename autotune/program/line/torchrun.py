@@ -1,7 +1,8 @@
-"""``torchrun …`` and ``python -m torch.distributed.run …``: ranks on one machine.
+"""Read ``torchrun …`` and ``python -m torch.distributed.run …``: ranks on one machine.
 
-Covered: the options of torch 2.11 to 2.14 (get_args_parser in torch/distributed/run.py), cut short
-and with underscores too, and their PET_* variables. Not covered: several nodes, elasticity.
+Covered: the options of torch 2.11 to 2.14 (get_args_parser in torch/distributed/run.py), including
+abbreviations and underscores, and their PET_* variables. Not covered: several nodes, and elastic
+training.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from autotune.program.line.table import Table, Taken
 MODULES = frozenset({"torch.distributed.run", "torch.distributed.launcher"})
 OLD_MODULE = "torch.distributed.launch"
 
-# Where ranks meet, how they are restarted and where they log is our own launcher's affair in trials
+# In trials, autotune's own launcher decides where ranks meet, how they restart and where they log
 WITHOUT_EFFECT = frozenset(
     {
         *("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf", "--node-rank"),
@@ -42,17 +43,19 @@ COUNT = (
     "import sys; from torch.distributed.run import determine_local_world_size as count; "
     "print(count(sys.argv[1]))"
 )
-ANSWER_S = 120.0  # it imports torch, from a slow disk as well
+ANSWER_S = 120.0  # generous: the process imports torch, which may lie on a slow network disk
+# Options whose loss a user would notice, so a note tells that they are dropped
 SAID = ("--max-restarts", "--log-dir", "--redirects", "-r", "--tee", "-t", "--local-ranks-filter")
 
 
 def take_torchrun(
     words: tuple[str, ...], known: Known, shell: Shell
 ) -> tuple[tuple[str, ...], Known]:
-    """Read a launcher of ranks; what it launches is the rest.
+    """Read torchrun with its options; what each rank runs remains.
 
     Raises:
-        UsageError: for several nodes, and for what our own launcher does not do.
+        UsageError: The line starts several nodes, or uses an option that autotune's own launcher
+            does not support.
     """
     taken = TORCHRUN.take(words[1:])
     _check(taken, known, shell)
@@ -68,13 +71,18 @@ def take_torchrun(
 
 
 def started_by(taken: Taken, known: Known) -> tuple[tuple[str, ...], Known]:
-    """Return what each rank runs, by the options that torchrun and accelerate share."""
+    """Return the words that each rank runs, by the options that torchrun and accelerate share.
+
+    Raises:
+        UsageError: No program follows the options.
+    """
     if not taken.rest:
         raise UsageError(
             f"'{shlex.join(taken.words)}' launches nothing: name the program after it."
         )
     if taken.last("--no-python") is not None:
         return taken.rest, known
+    # torchrun starts its ranks with "python -u"
     known = replace(known, python_options=(*known.python_options, "-u"), is_python=True)
     if taken.last("-m", "--module") is not None:
         return ("-m", *taken.rest), known
@@ -84,15 +92,16 @@ def started_by(taken: Taken, known: Known) -> tuple[tuple[str, ...], Known]:
 def take_old_launcher(
     words: tuple[str, ...], known: Known, shell: Shell
 ) -> tuple[tuple[str, ...], Known]:
-    """Read ``python -m torch.distributed.launch --use-env …``, which is torchrun.
+    """Read ``python -m torch.distributed.launch --use-env …``, which is the same as torchrun.
 
     Raises:
-        UsageError: without ``--use-env``: it gives each rank an argument of its own.
+        UsageError: Without ``--use-env`` the old launcher adds an argument ``--local-rank`` to each
+            rank, which autotune does not do.
     """
     taken = TORCHRUN.take(words[1:])
     if taken.last("--use-env") is None:
         raise UsageError(
-            "torch.distributed.launch hands each rank an argument --local-rank of its own, which "
+            "torch.distributed.launch adds an argument --local-rank to each rank's own, which "
             "torch has deprecated. Have the program read the variable LOCAL_RANK, and search:\n"
             f"{known.to_type((), ('torchrun', *words[1:]), shell)}"
         )
@@ -101,7 +110,7 @@ def take_old_launcher(
 
 def _check(taken: Taken, known: Known, shell: Shell) -> None:
     nodes = taken.last("--nnodes") or known.variable("PET_NNODES", shell) or "1"
-    if any(part != "1" for part in nodes.split(":")):
+    if any(part != "1" for part in nodes.split(":")):  # torchrun also takes a range, MIN:MAX
         raise UsageError(
             f"torchrun --nnodes {nodes} trains on several machines, and a search runs on one. "
             "Search with --nnodes 1; train on several by: autotune run --nnodes N best.yaml …"
@@ -114,7 +123,14 @@ def _check(taken: Taken, known: Known, shell: Shell) -> None:
 
 
 def _number(text: str, known: Known, shell: Shell) -> int:
-    """Return a number of ranks; ``cpu``, ``gpu``, ``auto`` … are counted by torch itself."""
+    """Return the number of ranks.
+
+    ``cpu``, ``gpu``, ``xpu`` and ``auto`` are counted by torch itself, in a separate process
+    because the parent must not import torch.
+
+    Raises:
+        UsageError: The text is not a number and not one of these words, or torch cannot count.
+    """
     if text.isdecimal() and int(text) > 0:
         return int(text)
     if text not in COUNTED:

@@ -1,4 +1,4 @@
-"""``A=1 B=2 LINE`` and ``env A=1 LINE``: variables that a line sets."""
+"""Read ``A=1 B=2 LINE`` and ``env A=1 LINE``: environment variables that a command line sets."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 def is_assignment(word: str) -> bool:
-    """Tell whether a word is ``NAME=value``."""
+    """Return whether a word has the form ``NAME=value``."""
     return ASSIGNMENT.match(word) is not None
 
 
 def take_assignments(
     words: tuple[str, ...], known: Known, shell: Shell
 ) -> tuple[tuple[str, ...], Known]:
-    """Read ``NAME=value`` words, as shells do at the front of a line."""
+    """Read leading ``NAME=value`` words, as a shell does."""
     del shell
     place = next((n for n, word in enumerate(words) if not is_assignment(word)), len(words))
     pairs = (word.partition("=") for word in words[:place])
@@ -27,10 +27,11 @@ def take_assignments(
 
 
 def take_env(words: tuple[str, ...], known: Known, shell: Shell) -> tuple[tuple[str, ...], Known]:
-    """Read ``env NAME=value``.
+    """Read ``env NAME=value …``.
 
     Raises:
-        UsageError: for options of env; what they do cannot be added to our own environment.
+        UsageError: ``env`` has options. They change the environment as a whole, so ``env`` has to
+            start autotune; the message names that line.
     """
     rest = words[1:]
     if rest and rest[0] == "--":
@@ -44,7 +45,7 @@ def take_env(words: tuple[str, ...], known: Known, shell: Shell) -> tuple[tuple[
 
 
 def _with_autotune(words: tuple[str, ...], known: Known, shell: Shell) -> str:
-    """Put autotune behind the options and the variables of env."""
+    """Return the line with autotune inserted after the options and variables of ``env``."""
     place, takes_value = 1, {"-u", "--unset", "-C", "--chdir", "-S", "--split-string"}
     while place < len(words):
         word = words[place]

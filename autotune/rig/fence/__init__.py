@@ -1,12 +1,15 @@
-"""The fence: a search over a program changes none of the user's files, whoever writes.
+"""The fence: it keeps the trials of a search from changing the user's files.
 
-    overlay     a rig sees the real files through overlays, and its writes are thrown away
-    landlock    Python's own functions are redirected inside, and all other writes are denied
-    guard       Python's own functions are redirected inside, and that is all: asks for
+A search runs the user's program many times. Without a fence each trial would overwrite checkpoints,
+logs and results. There are three kinds, from the strongest to the weakest:
+
+    overlay     the trial sees the real files through overlays, and its writes are thrown away
+    landlock    writes by Python's own functions are redirected, and all others are denied
+    guard       writes by Python's own functions are redirected, and all others are real; requires
                 --allow-side-effects
 
-``raise_fence()`` takes the strongest that works here. Every command that starts a rig is fenced;
-``autotune run`` is not.
+``raise_fence()`` takes the strongest that works on this machine. Every command that starts a rig
+uses a fence; ``autotune run`` does not, because the user wants its results.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ from autotune.rig.fence.trial import Refused
 
 __all__ = ["Fence", "View", "describe_fence", "raise_fence"]
 
-# What denies unprivileged mounts, where it says so, and the mend (Ubuntu's and Debian's kernels;
-# user_namespaces(7)).
+# Settings that deny mounts to ordinary users: file, value, and how to change it. The first is of
+# Ubuntu's kernels, the second of Debian's; for the third see user_namespaces(7).
 SWITCHES = (
     (
         "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
@@ -44,14 +47,18 @@ SWITCHES = (
 
 
 def raise_fence(options: FenceOptions, run_dir: Path) -> Fence:
-    """Return the strongest fence that works here, tried out, or the one that was asked for.
+    """Return the strongest fence that works here, or the one that the user requested.
+
+    Each kind is tried out with a short process, because the kernel, a container or a network file
+    system may refuse it. The guard is considered only if the user allows side effects. The caller
+    closes the fence.
 
     Args:
-        options: What the user says of it.
-        run_dir: The run directory, one of the places for what trials write.
+        options: What the user says about the fence.
+        run_dir: The run directory, which is one of the places for the files that trials write.
 
     Raises:
-        FenceError: when none works, with the reasons and what to do.
+        FenceError: when no fence works, with the reason for each kind and what to do.
     """
     wanted = list(FenceKind) if options.kind is None else [options.kind]
     reasons = []
@@ -75,7 +82,11 @@ def raise_fence(options: FenceOptions, run_dir: Path) -> Fence:
 
 
 def describe_fence(options: FenceOptions) -> tuple[str, tuple[str, ...]]:
-    """Return what would keep trials from changing files here, and what it would not cover."""
+    """Return which fence a search here would use, as a sentence, and what it would not cover.
+
+    For reports such as that of ``autotune doctor``. The fence is set up and removed again. If none
+    works, the first sentence says so and the second part holds the reasons.
+    """
     try:
         with raise_fence(options, Path.cwd()) as raised:
             return raised.sentence, raised.doubts
@@ -90,7 +101,10 @@ def _raised(kind: FenceKind, options: FenceOptions, run_dir: Path) -> Fence:
 
 
 def _switch() -> str:
-    """Return which switch of this system denies overlays, and the mend; nothing if none does."""
+    """Return the system setting that denies overlays and how to change it, in parentheses.
+
+    Empty if none of ``SWITCHES`` is the cause.
+    """
     for path, value, mend in SWITCHES:
         try:
             if Path(path).read_text(encoding="utf-8").strip() == value:

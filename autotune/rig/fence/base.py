@@ -1,4 +1,4 @@
-"""A fence: what keeps the trials of a run from changing the user's files."""
+"""The interface of fences: a ``Fence`` per run, and a ``View`` of the file system per rig."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ ENTER = "autotune.rig.fence.enter"
 
 
 class View(ABC):
-    """What one rig sees of the file system; closed, nothing of its writes is left.
+    """What one rig sees of the file system; its writes are gone once it is closed.
 
     Attributes:
-        shadow_dir: Where the guard inside the program puts files, for fences that need it.
-        own_dir: Of the rig's own: real inside and outside, with a short path.
+        shadow_dir: Folder in which the guard inside the program puts redirected files.
+        own_dir: The rig's folder for autotune's own files. It is the same inside and outside of
+            the fence, and its path is short enough for sockets.
     """
 
     shadow_dir: Path
@@ -30,44 +31,54 @@ class View(ABC):
 
     @abstractmethod
     def fenced(self, plan: LaunchPlan, own: Sequence[Path]) -> LaunchPlan:
-        """Return the plan that starts a process inside.
+        """Return the plan that starts a process behind the fence.
 
         Args:
             plan: What to start.
-            own: Folders of autotune's own that stay real inside.
+            own: Folders of autotune's, such as the compile cache, whose writes stay real.
         """
 
     @abstractmethod
     def overflow(self) -> str | None:
-        """Say what wrote more than the scratch folders may hold; None while all is well."""
+        """Return how much the trial wrote, if that is more than it may; None if it is not.
+
+        Called about twice a second while a rig works.
+        """
 
     @abstractmethod
     def prepared(self, roots: Sequence[Path], here: Path) -> str | None:
-        """Take note that the program makes its first step now; return what the user should know.
+        """Note that the program has started to train, so its downloads and caches are complete.
 
         Args:
-            roots: Folders to which it was seen to download.
-            here: Its working directory.
+            roots: Folders to which the program was seen to download.
+            here: The program's working directory.
+
+        Returns:
+            A sentence for the user about data that each trial prepares again; None if there are
+            none.
         """
 
     @abstractmethod
     def error(self) -> str | None:
-        """Return why a started process could not enter, None if it could."""
+        """Return why a started process could not enter the fence; None if it could."""
 
     @abstractmethod
     def close(self) -> None:
-        """Throw the writes away; its processes have ended."""
+        """Throw the writes away. All processes of the rig must have ended before."""
 
 
 class Fence(ABC):
-    """Makes views, one for each rig.
+    """Makes the views of a run, one for each rig.
+
+    Use it as a context manager; closing it removes the scratch folders.
 
     Attributes:
-        kind: Which fence it is.
-        open_places: Of a guard: folders that trials may change.
-        devices: Of overlays: the device numbers of what they cover, by path.
-        max_scratch_bytes: What a trial may write.
-        doubts: What it cannot cover, as sentences for the user.
+        kind: Which kind of fence it is.
+        open_places: Folders that trials may change, for a guard; empty for overlays.
+        devices: Device numbers of the folders that overlays cover, by path; the program needs them
+            to tell which renames the real files would allow. Empty for a guard.
+        max_scratch_bytes: How much one trial may write.
+        doubts: What the fence cannot cover, as sentences for the user.
     """
 
     kind: FenceKind
@@ -82,7 +93,7 @@ class Fence(ABC):
         _make_gpu_nodes()
 
     def new_own_dir(self) -> Path:
-        """Return a folder for the next rig's own files."""
+        """Make and return the folder for autotune's files of the next rig."""
         self._views += 1
         folder = self._own.path / str(self._views)
         folder.mkdir()
@@ -91,7 +102,7 @@ class Fence(ABC):
     @property
     @abstractmethod
     def folders(self) -> tuple[Path, ...]:
-        """The scratch folders."""
+        """The scratch folders, in each of which every rig has a folder of the same name."""
 
     def __enter__(self) -> Self:
         return self
@@ -102,30 +113,34 @@ class Fence(ABC):
     @property
     @abstractmethod
     def sentence(self) -> str:
-        """What the user is told before the first trial."""
+        """What the fence does, as a sentence that the user reads before the first trial."""
 
     @abstractmethod
     def view(self) -> View:
         """Return a view in which nothing has been written yet."""
 
     def close(self) -> None:
-        """Remove all scratch folders."""
+        """Remove all scratch folders, with everything that trials wrote."""
         self._own.close()
 
 
 def entering(spec_path: Path, plan: LaunchPlan) -> LaunchPlan:
-    """Return the plan that fences its process first."""
+    """Return a plan whose process enters the fence that a file describes, then runs the command."""
     entry = python_plan(ENTER, str(spec_path), "--", cwd=plan.cwd)
     return replace(plan, argv=(*entry.argv, *plan.argv))
 
 
 def _make_gpu_nodes() -> None:
-    """Let NVIDIA's helper make device nodes now: it is set-user-ID, and so of no use inside."""
+    """Have NVIDIA's helper make the GPU device nodes before a rig starts.
+
+    CUDA starts the helper if the nodes are missing. It is a set-user-ID program, and those have no
+    effect behind a fence, so a trial that came first after a boot would find no GPU.
+    """
     helper = shutil.which("nvidia-modprobe")
     if helper is not None and Path("/proc/driver/nvidia/version").exists():
         subprocess.run(
             [helper, "-u", "-c", "0"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            check=False,  # without it the driver's own nodes may be there all the same
+            check=False,  # it may fail although the nodes are there
         )

@@ -1,8 +1,9 @@
-"""Caches: what a program downloads before its first step is kept for later rigs of the run.
+"""Caches: files that a program downloads before its first step are kept for later rigs of a run.
 
-Without this each rig would download a data set, a pretrained model or compiled kernels again. Only
-files below the roots of known caches are kept, and of these only what was complete before the first
-step and did not change after it: outputs and checkpoints never.
+The overlay fence throws the writes of a rig away. Without this module each rig would download the
+data set and the pretrained model, and compile kernels, again. Only files below the folders of known
+caches are kept, and of these only files that were complete before the first step and did not change
+after it. Outputs and checkpoints are never kept.
 """
 
 from __future__ import annotations
@@ -26,17 +27,22 @@ VARIABLES = (
     "TRITON_CACHE_DIR",
     "XDG_CACHE_HOME",
 )
-FOLDERS = (".cache", ".keras", ".nv", ".triton", "nltk_data", "scikit_learn_data")  # of the home
-MANY_FILES, MANY_BYTES = 500, 20 << 20
-BYTECODE = "__pycache__"  # Python checks it against the source before it uses it
+# The defaults of the same libraries, in the home directory; .nv is CUDA's cache of kernels.
+FOLDERS = (".cache", ".keras", ".nv", ".triton", "nltk_data", "scikit_learn_data")
+MANY_FILES, MANY_BYTES = 500, 20 << 20  # from here on, writing them again takes seconds
+BYTECODE = "__pycache__"  # always safe to keep: Python checks it against the source
 
-Fingerprint = tuple[int, int]  # bytes, time of change in ns
+Fingerprint = tuple[int, int]  # size in bytes, modification time in ns
 
 
 def cache_roots(environment: Mapping[str, str]) -> tuple[Path, ...]:
     """Return the folders in which libraries keep what they download and compile.
 
-    A folder in which the home or the working directory lies is none: results lie there too.
+    A folder that contains the home or the working directory is left out, because the program's
+    results are there too.
+
+    Args:
+        environment: Variables by which users move these caches (``HF_HOME`` and others).
     """
     home = Path(os.path.expanduser("~"))
     named = [Path(environment[name]) for name in VARIABLES if environment.get(name)]
@@ -48,12 +54,12 @@ def cache_roots(environment: Mapping[str, str]) -> tuple[Path, ...]:
 
 @dataclass
 class Prepared:
-    """What one view holds of caches when its program makes its first step.
+    """The cache files that one overlay of a rig holds when the program makes its first step.
 
     Attributes:
-        covered: The folder that the overlay covers.
-        upper: Its upper layer.
-        files: What lies in it, by paths relative to it.
+        covered: The real folder that the overlay covers.
+        upper: The overlay's upper layer, which holds what the rig wrote.
+        files: Size and modification time of the cache files, by path below the upper layer.
     """
 
     covered: Path
@@ -61,11 +67,24 @@ class Prepared:
     files: dict[str, Fingerprint] = field(default_factory=dict)
 
     def note(self, roots: Iterable[Path]) -> None:
-        """Note what is there now below the roots of caches."""
+        """Record the cache files that exist now.
+
+        Args:
+            roots: Folders of caches, as real absolute paths.
+        """
         self.files = dict(_below(self.upper, self.covered, tuple(roots)))
 
     def keep(self, layer: Path) -> bool:
-        """Move what has not changed since into a layer for later views; tell whether any has."""
+        """Move the files that have not changed since ``note()`` into a layer for later rigs.
+
+        Call it after the rig has ended: the files leave the upper layer.
+
+        Args:
+            layer: Folder that later overlays put on top of the real one.
+
+        Returns:
+            Whether any file was moved.
+        """
         kept = False
         for relative, before in self.files.items():
             source = self.upper / relative
@@ -74,9 +93,11 @@ class Prepared:
             target = layer / relative
             try:
                 _make_folders(target.parent, layer, self.upper)
-                source.parent.chmod(0o700)  # it goes in any case; the layer's has the right mode
+                # A folder that is not writable would keep the file. Its mode is copied already, and
+                # it is removed with the upper layer.
+                source.parent.chmod(0o700)
                 os.rename(source, target)
-            except OSError:  # then later views prepare it again
+            except OSError:  # later rigs prepare the file again
                 continue
             kept = True
         return kept
@@ -84,7 +105,13 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Heap:
-    """Many files that a program wrote into one folder before its first step."""
+    """The files outside of known caches that a program wrote to one folder before its first step.
+
+    Attributes:
+        folder: The real folder.
+        files: Number of files.
+        total_bytes: Their size.
+    """
 
     folder: Path
     files: int
@@ -92,16 +119,22 @@ class Heap:
 
     @property
     def is_worth_keeping(self) -> bool:
-        """Writing it again for each trial takes time: seconds, for this much."""
+        """Whether preparing the files again in each trial would cost seconds."""
         return self.files >= MANY_FILES or self.total_bytes >= MANY_BYTES
 
 
 def heaviest(prepared: Iterable[Prepared], here: Path) -> Heap | None:
-    """Return the folder with most new files that is no cache, by folders of the working directory.
+    """Return the folder to which a program wrote the most files that are not known as a cache.
+
+    It is probably prepared data, which the user can have kept by ``--cache-dir``. Files below the
+    working directory are counted by its immediate folders, others by the folder that they lie in.
 
     Args:
-        prepared: What views hold, noted.
+        prepared: The overlays of one rig, after ``note()``.
         here: The working directory.
+
+    Returns:
+        None if the program wrote no such files.
     """
     heaps: dict[Path, Heap] = {}
     for each in prepared:
@@ -115,6 +148,7 @@ def heaviest(prepared: Iterable[Prepared], here: Path) -> Heap | None:
 
 
 def _folder_of(real: Path, here: Path) -> Path:
+    """Return the folder by which a file is counted."""
     if real.is_relative_to(here) and len(parts := real.relative_to(here).parts) > 1:
         return here / parts[0]
     return real.parent
@@ -141,7 +175,10 @@ def _below(
 
 
 def _fingerprint(path: Path) -> Fingerprint | None:
-    """None for what is no file or link: the kernel marks deletions by devices."""
+    """Return a file's size and modification time; None unless it is a file or a link.
+
+    Overlays mark a deleted file by a character device of the same name.
+    """
     try:
         status = path.lstat()
     except OSError:
@@ -151,11 +188,11 @@ def _fingerprint(path: Path) -> Fingerprint | None:
 
 
 def _make_folders(folder: Path, layer: Path, upper: Path) -> None:
-    """Make a folder of a layer, and those above it, with the modes of the real ones."""
+    """Make a folder of a layer, and those above it, with the modes and times of the originals."""
     if folder.is_dir():
         return
     if folder != layer:
         _make_folders(folder.parent, layer, upper)
     folder.mkdir()
     shutil.copystat(upper / folder.relative_to(layer), folder)
-    folder.chmod(folder.stat().st_mode | 0o200)  # to move into
+    folder.chmod(folder.stat().st_mode | 0o200)  # files are moved into it next

@@ -1,11 +1,11 @@
-"""``python -m autotune.rig.fence.enter SPEC -- COMMAND``: covers the files, then becomes COMMAND.
+"""``python -m autotune.rig.fence.enter SPEC -- COMMAND`` enters a fence, then executes COMMAND.
 
-The process has one thread, as a user namespace demands, and starts no other. Everything that the
-command and its descendants do to files goes to the upper layers that SPEC names, by whatever call:
-Python's, a C library's, a subprocess's.
+It is a separate program because a process can enter a user namespace only while it has a single
+thread. Behind overlays, whatever the command and its descendants do to files goes to the upper
+layers that SPEC names, whether Python, a C library or a subprocess makes the call.
 
-Covered: all writable file systems that hold files of a user's; shared memory; core dumps.
-Not covered: the network, devices, and sockets, which are real.
+Covered: all writable file systems that hold a user's files; shared memory; core dumps, which are
+switched off. Not covered: the network, devices and sockets, which are the real ones.
 """
 
 from __future__ import annotations
@@ -24,19 +24,34 @@ from autotune.rig.fence import kernel
 from autotune.rig.fence.plan import Cover
 from autotune.rig.fence.spec import EXERCISE, Covering, FenceSpec, read_spec
 
-FAILED = 125  # exit code, as of docker run for "the container could not be started"
-MAX_COPIED_BYTES = 64 << 20  # a larger file of a rebuilt folder is a link to the read-only one
+FAILED = 125  # the exit code by which "docker run" says that a container could not be started
+# Copies in a rebuilt folder take time and scratch space in each rig. A larger file, and any file
+# beyond the total, becomes a link to the read-only original.
+MAX_COPIED_BYTES = 64 << 20
 MAX_COPIED_IN_ALL_BYTES = 256 << 20
-# How the names of segments begin that living processes share: torch's, Python's, NCCL's, semaphores
+# Prefixes of shared memory that living processes use: torch's, Python's, semaphores, NCCL's and the
+# scratch folders of fences. A trial gets no links to them.
 SEGMENTS = ("torch_", "psm_", "sem.", "nccl-", "autotune-fence-")
 
 
 def main(spec_path: str, separator: str = "--", *command: str) -> int:
-    """Enter the fence and become the command; return an exit code only where that fails."""
+    """Enter the fence and execute the command in place of this process.
+
+    What went wrong is written to the spec's answer file, as JSON.
+
+    Args:
+        spec_path: File that ``FenceSpec.write()`` wrote.
+        separator: Always ``--``.
+        command: Command line to execute; empty for a probe.
+
+    Returns:
+        0 after a probe, ``FAILED`` if the fence could not be entered. Otherwise it never returns.
+    """
     spec = read_spec(spec_path)
     assert separator == "--", "the command stands after --"
     terminal.take()
-    # opened while files are real: later these paths may lead to an upper layer
+    # Opened before the mounts change: afterwards the same path may lead to an upper layer, where
+    # the parent would not find the answer.
     with Path(spec.answer_file).open("w", encoding="utf-8") as answer:
         try:
             failures = enter(spec)
@@ -51,19 +66,27 @@ def main(spec_path: str, separator: str = "--", *command: str) -> int:
 
 
 def enter(spec: FenceSpec) -> dict[str, str]:
-    """Fence this process; return the covers that failed, by path, with the reasons.
+    """Fence this process and everything that it will start.
+
+    Args:
+        spec: What to cover, and in which way.
+
+    Returns:
+        For a probe, the folders that could not be covered, with the reasons; otherwise empty.
 
     Raises:
-        OSError: when the system refuses; for a probe, only when it refuses everything.
+        OSError: when the system refuses. For a probe, only if nothing can be covered at all, as
+            when namespaces are denied.
     """
     here = os.getcwd()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a dump may be written outside of the fence
     failures: dict[str, str] = {}
     if spec.coverings:
         _new_namespaces(in_user_namespace=spec.in_user_namespace)
         own = [(path, os.open(path, os.O_PATH)) for path in spec.passed_through]
         places = [_Place(covering) for covering in spec.coverings]
-        # upper layers and our own folders are reached through mounts that become read-only last
+        # Read-only mounts come last: upper layers and autotune's folders are reached through them
+        # while the other folders are covered.
         read_only = [p for p in places if p.covering.step.cover is Cover.READ_ONLY]
         failures = _cover([p for p in places if p not in read_only], spec)
         for path, real in (*own, *(place.original for place in places if place.original)):
@@ -71,13 +94,14 @@ def enter(spec: FenceSpec) -> dict[str, str]:
             kernel.mount(_by_fd(real), path, flags=kernel.MS_BIND | kernel.MS_REC)
         failures |= _cover(read_only, spec)
         failures |= _exercised(spec.exercised)
-        os.chdir(here)
+        os.chdir(here)  # once more: the former working directory is the real folder still
     if spec.writable is not None:
         kernel.forbid_writing_but_below(spec.writable)
     return failures
 
 
 def _cover(places: Iterable[_Place], spec: FenceSpec) -> dict[str, str]:
+    """Cover folders in order; a probe collects failures, where a real trial must not start."""
     failures = {}
     for place in places:
         try:
@@ -90,6 +114,7 @@ def _cover(places: Iterable[_Place], spec: FenceSpec) -> dict[str, str]:
 
 
 def _exercised(folders: Iterable[str]) -> dict[str, str]:
+    """Try to write in folders that must be writable behind the fence; return those that are not."""
     failures = {}
     for folder in folders:
         try:
@@ -102,13 +127,18 @@ def _exercised(folders: Iterable[str]) -> dict[str, str]:
 
 
 class _Place:
-    """One covering, with its scratch folders opened while they can be reached."""
+    """One folder to cover, with its scratch folders held open.
+
+    They are opened before any folder is covered and used by their descriptors, because a mount that
+    is made meanwhile may hide their paths.
+    """
 
     def __init__(self, covering: Covering) -> None:
         self.covering = covering
         self._path = covering.step.path
         self._lower = self._upper = self._work = self._rebuilt = self._scratch = -1
-        self.original: tuple[str, int] | None = None  # for links into the real folder
+        # Path and descriptor of a read-only view of the real folder, to which links lead.
+        self.original: tuple[str, int] | None = None
         match covering.step.cover:
             case Cover.OVERLAY:
                 self._lower = os.open(self._path, os.O_PATH)
@@ -120,7 +150,7 @@ class _Place:
         self._layers = [os.open(layer, os.O_PATH) for layer in covering.layers]
 
     def cover(self, spec: FenceSpec) -> None:
-        """Do it."""
+        """Cover the folder in the way that its step says; a probe tries each overlay out, too."""
         match self.covering.step.cover:
             case Cover.OVERLAY:
                 self._overlay(spec.overlay_options)
@@ -134,6 +164,7 @@ class _Place:
                 _make_read_only(self._path)
 
     def _overlay(self, options: str) -> None:
+        # An overlay hides the mounts inside of the folder, so they are bound into it again.
         attached = [(path, os.open(path, os.O_PATH)) for path in self.covering.step.attached]
         layers = ":".join(map(_by_fd, (*self._layers, self._lower)))
         data = f"lowerdir={layers},upperdir={_by_fd(self._upper)},workdir={_by_fd(self._work)}"
@@ -142,7 +173,11 @@ class _Place:
             kernel.mount(_by_fd(real), path, flags=kernel.MS_BIND | kernel.MS_REC)
 
     def _rebuild(self) -> None:
-        """Make a folder like the real one, with its folders bound in and its files copied."""
+        """Cover the folder by a new one with the same entries.
+
+        Inner folders are bound in, read-only until a later step covers them. Files are copied, or
+        linked if they are too large.
+        """
         new = _by_fd(self._rebuilt)
         self._set_aside()
         room = MAX_COPIED_IN_ALL_BYTES
@@ -152,14 +187,18 @@ class _Place:
                 if entry.is_dir(follow_symlinks=False):
                     os.mkdir(copy)
                     kernel.mount(entry.path, copy, flags=kernel.MS_BIND | kernel.MS_REC)
-                    kernel.make_read_only(copy, with_inner=True)  # until something covers it
+                    kernel.make_read_only(copy, with_inner=True)  # until a later step covers it
                 else:
                     room -= _copy(entry, copy, Path(self._aside, entry.name), room)
         shutil.copystat(self._path, new)
         kernel.mount(new, self._path, flags=kernel.MS_BIND | kernel.MS_REC)
 
     def _memory(self) -> None:
-        """Cover shared memory by a new one; what others have there can be read through links."""
+        """Cover shared memory by a new tmpfs of the same size.
+
+        Files that other programs keep there stay readable through links; segments of running
+        processes do not appear.
+        """
         self._set_aside()
         room = os.statvfs(self._path)
         size = room.f_blocks * room.f_frsize
@@ -172,21 +211,29 @@ class _Place:
 
     @property
     def _aside(self) -> str:
-        """Where the real folder can be read."""
+        """Path at which the real folder can still be read."""
         return f"{self.covering.scratch}/original"
 
     def _set_aside(self) -> None:
-        original = f"{_by_fd(self._scratch)}/original"  # by the folder: so what is mounted is seen
+        # Opened through the folder's descriptor and after the mount, so that it is the mount that
+        # is held and not the empty folder below it.
+        original = f"{_by_fd(self._scratch)}/original"
         kernel.mount(self._path, original, flags=kernel.MS_BIND | kernel.MS_REC)
         kernel.make_read_only(original, with_inner=True)
         self.original = self._aside, os.open(original, os.O_PATH)
 
 
 def exercise(folder: str) -> None:
-    """Make a folder, append, rename, delete and read back, where this user may write.
+    """Try what programs do to files: make a folder, append, rename, read back and delete.
+
+    A mount that succeeds does not show that writing works. Folders to which this user may not write
+    are skipped.
+
+    Args:
+        folder: A covered folder. If it holds the probe's file, that file is used.
 
     Raises:
-        OSError: when any of it fails or reads back otherwise.
+        OSError: when any of it fails, or reads back otherwise.
     """
     if not os.access(folder, os.W_OK | os.X_OK):
         return
@@ -206,7 +253,11 @@ def exercise(folder: str) -> None:
 
 
 def _new_namespaces(*, in_user_namespace: bool) -> None:
-    """Leave the mounts of the others; an ordinary user keeps the own ids, and becomes no root."""
+    """Give this process mounts that no other process sees.
+
+    An ordinary user needs a user namespace for it. The user's and group's ids are mapped to
+    themselves, so the program sees the ids that it always has and does not run as root.
+    """
     user, group = os.geteuid(), os.getegid()
     kernel.unshare(kernel.CLONE_NEWNS | (kernel.CLONE_NEWUSER if in_user_namespace else 0))
     if in_user_namespace:
@@ -217,7 +268,7 @@ def _new_namespaces(*, in_user_namespace: bool) -> None:
 
 
 def _make_read_only(path: str) -> None:
-    """Make a mount read-only; a folder that is none becomes one."""
+    """Make a mount read-only; a folder that is not a mount is bound onto itself first."""
     try:
         kernel.make_read_only(path)
     except OSError as error:
@@ -228,9 +279,18 @@ def _make_read_only(path: str) -> None:
 
 
 def _copy(entry: os.DirEntry[str], copy: str, original: Path, room: int) -> int:
-    """Copy a file of a rebuilt folder, if there is room; return its bytes.
+    """Copy an entry of a rebuilt folder if it fits, or link to the original.
 
-    A link is made to what is large, no file, or may be seen but not read.
+    Large files, devices and the like, and files that this user cannot read become links.
+
+    Args:
+        entry: Entry of the real folder that is not a folder.
+        copy: Path of the copy.
+        original: Path of the same entry in the read-only view of the real folder.
+        room: Bytes that may still be copied.
+
+    Returns:
+        The number of bytes that were copied.
     """
     try:
         if entry.is_symlink():
@@ -240,7 +300,7 @@ def _copy(entry: os.DirEntry[str], copy: str, original: Path, room: int) -> int:
         if entry.is_file() and size <= min(room, MAX_COPIED_BYTES):
             shutil.copy2(entry.path, copy)
             return size
-    except FileNotFoundError:  # it has gone meanwhile
+    except FileNotFoundError:  # it was deleted meanwhile
         return 0
     except PermissionError:
         pass
@@ -253,7 +313,11 @@ def _open(folder: str, name: str) -> int:
 
 
 def _by_fd(number: int) -> str:
-    """A path without commas and colons, which holds while mounts hide the real one."""
+    """Return a path for an open file that works in mount options.
+
+    It contains no commas or colons, which separate those options, and stays valid while mounts hide
+    the real path.
+    """
     return f"/proc/self/fd/{number}"
 
 

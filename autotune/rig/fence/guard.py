@@ -1,8 +1,9 @@
-"""The fences that need no mounts: Landlock with the guard inside the program, or the guard alone.
+"""The fences that work without mounts: Landlock together with the guard, or the guard alone.
 
-The guard (``autotune.inside.seams.guard``) sends what Python's own functions write to a shadow
-folder. Landlock (Linux 5.13) denies all other writes, so that what the guard misses, such as a C
-library's, ends with an error that names the file, and the file stays as it is.
+They are for systems that deny overlays, such as most containers. The guard
+(``autotune.inside.seams.guard``) redirects what Python's own functions write to a shadow folder.
+Landlock (Linux 5.13) denies all other writes: what the guard misses, such as a write by a C
+library, fails with an error that names the file, and the file stays as it is.
 """
 
 from __future__ import annotations
@@ -25,24 +26,25 @@ from autotune.rig.fence.scratch import Room, Scratch
 from autotune.rig.fence.spec import FenceSpec
 from autotune.rig.fence.trial import Refused, check_runs, read_answer
 
-# Devices, shared memory and /proc/self are written to by every program; nothing there is a file of
-# the user's.
+# Every program writes to devices, shared memory and /proc/self, and none of these are the user's
+# files, so Landlock leaves them writable.
 NO_FILES = ("/dev", "/proc", "/sys")
-SEGMENT = re.compile(
-    r"torch_(\d+)_"
-)  # with the number of the process, as torch's MapAllocator has it
+# The name that torch's MapAllocator gives to shared memory; the number is the process's id.
+SEGMENT = re.compile(r"torch_(\d+)_")
 
 
 class GuardFence(Fence):
-    """The guard inside the program, alone or with Landlock behind it.
+    """The guard inside the program, alone or together with Landlock.
+
+    Caches that exist are real: trials fill them, and nothing needs to be downloaded again.
 
     Args:
-        options: What the user says of it.
-        run_dir: The run directory, one of the places for shadow folders.
-        has_landlock: Landlock denies what the guard misses.
+        options: What the user says about the fence.
+        run_dir: The run directory, which is one of the places for shadow folders.
+        has_landlock: Whether Landlock denies the writes that the guard misses.
 
     Raises:
-        Refused: when Landlock is wanted and not to be had, with the reason.
+        Refused: when there is no place for shadow folders, or when Landlock does not work here.
     """
 
     def __init__(self, options: FenceOptions, run_dir: Path, *, has_landlock: bool) -> None:
@@ -54,7 +56,8 @@ class GuardFence(Fence):
             raise Refused(f"neither {run_dir} nor a folder for temporary files can be written")
         self._scratch = Scratch(places[0])
         caches = (*cache_roots(os.environ), *map(Path.absolute, options.caches))
-        # Landlock knows folders that exist; others are made in the shadow
+        # A Landlock rule needs a folder that exists. A cache that does not exist yet is made in the
+        # shadow folder.
         self.open_places = tuple(place for place in caches if place.is_dir())
         self._rooms = scratch.rooms(self.folders, options.max_scratch_bytes)
         self.max_scratch_bytes = min(room.max_bytes for room in self._rooms)
@@ -67,7 +70,7 @@ class GuardFence(Fence):
 
     @property
     def sentence(self) -> str:
-        """What the user is told before the first trial."""
+        """What the fence does, as a sentence that the user reads before the first trial."""
         guarded = (
             f"Trials run behind a guard: what Python's functions write, rename or delete goes to "
             f"{self._scratch.path.parent} and is thrown away"
@@ -85,7 +88,7 @@ class GuardFence(Fence):
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """The scratch folders, that of the rigs' own files first."""
+        """The scratch folders; the one for autotune's own files comes first."""
         return (self._own.path, self._scratch.path)
 
     def close(self) -> None:
@@ -94,12 +97,17 @@ class GuardFence(Fence):
         super().close()
 
     def writable(self, own: Sequence[Path]) -> tuple[str, ...] | None:
-        """Return the folders that Landlock leaves writable; None without it."""
+        """Return the folders that Landlock leaves writable; None if Landlock is not used.
+
+        Args:
+            own: Folders of autotune's that the rig writes to.
+        """
         if self.kind is not FenceKind.LANDLOCK:
             return None
         return (*NO_FILES, *map(str, (*self.folders, *own, *self.open_places)))
 
     def _try_landlock(self) -> None:
+        """Check that a write to an allowed folder works and one to another folder is denied."""
         if not kernel.landlock_version():
             raise Refused("this kernel has no Landlock, or it is switched off")
         allowed, denied = self._scratch.path / "allowed", self._scratch.path / "denied"
@@ -115,12 +123,12 @@ class GuardFence(Fence):
 
 
 class GuardView(View):
-    """One rig's shadow folder.
+    """The shadow folder of one rig.
 
     Args:
-        fence: Whose.
-        place: In which the shadow folder is made.
-        rooms: How much may be written.
+        fence: The fence that makes this view.
+        place: Scratch folder in which the shadow folder is made.
+        rooms: How much all rigs may write, by file system.
     """
 
     def __init__(self, fence: GuardFence, place: Path, rooms: Sequence[Room]) -> None:
@@ -131,7 +139,7 @@ class GuardView(View):
         self._segments = _segments()
 
     def fenced(self, plan: LaunchPlan, own: Sequence[Path]) -> LaunchPlan:
-        """Return the plan that starts a process inside."""
+        """Return the plan that starts a process behind the fence."""
         spec = FenceSpec(
             writable=self._fence.writable(own), answer_file=str(self.own_dir / "answer")
         )
@@ -139,20 +147,24 @@ class GuardView(View):
         return entering(self.own_dir / "spec", plan)
 
     def overflow(self) -> str | None:
-        """Say what wrote more than the scratch folders may hold; None while all is well."""
+        """Return how much the trial wrote, if that is more than it may; None if it is not."""
         return next(filter(None, (room.overflow() for room in self._rooms)), None)
 
     def prepared(self, roots: Sequence[Path], here: Path) -> str | None:  # noqa: ARG002
-        """Caches are real here: there is nothing to note."""
+        """Do nothing: caches are real behind this fence, so they are kept anyway."""
         return None
 
     def error(self) -> str | None:
-        """Return why a started process could not enter, None if it could."""
+        """Return why a started process could not enter the fence; None if it could."""
         error: str | None = read_answer(self.own_dir / "answer").get("error")
         return error
 
     def close(self) -> None:
-        """Throw the writes away, and shared memory that its processes left behind."""
+        """Throw the writes away, and the shared memory that the rig's processes left behind.
+
+        Shared memory is real behind this fence. A segment is removed if it was made since this view
+        and its process has ended; its name holds the process's id.
+        """
         for segment in _segments() - self._segments:
             if not psutil.pid_exists(int(SEGMENT.match(segment.name)[1])):  # type: ignore[index]
                 segment.unlink(missing_ok=True)
@@ -161,10 +173,10 @@ class GuardView(View):
 
 
 def _segments() -> set[Path]:
-    """Return the shared memory of this user's that torch's processes made."""
+    """Return the segments of shared memory that torch made in processes of this user."""
     found = set()
     for path in Path(SHARED_MEMORY).glob("torch_*"):
-        with suppress(FileNotFoundError):  # many live for milliseconds
+        with suppress(FileNotFoundError):  # many segments exist for milliseconds only
             if SEGMENT.match(path.name) and path.stat().st_uid == os.geteuid():
                 found.add(path)
     return found

@@ -1,8 +1,9 @@
-"""The Linux system calls of the fence: namespaces, mounts, Landlock; each raises OSError.
+"""The Linux system calls that the fence needs: namespaces, mounts and Landlock.
 
-Python wraps none of them before 3.12. Numbers and structures are from the kernel's own headers:
-linux/sched.h, linux/mount.h, linux/landlock.h, asm-generic/unistd.h (one table for x86_64 and
-aarch64 from number 424 on).
+Python has no wrappers for them before 3.12, so they are called by ctypes. Numbers and structures
+are from the kernel's headers: linux/sched.h, linux/mount.h, linux/landlock.h and
+asm-generic/unistd.h (from number 424 on, x86_64 and aarch64 share one table). A call that the
+kernel refuses raises ``OSError``, with the path if there is one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ SYS_LANDLOCK_ADD_RULE = 445
 SYS_LANDLOCK_RESTRICT_SELF = 446
 LANDLOCK_CREATE_RULESET_VERSION = 1
 LANDLOCK_RULE_PATH_BENEATH = 1
-# Rights by the version of Landlock's interface that brought them; reading is never restricted.
+# Rights that writing needs, by the version of Landlock's interface that introduced them. A kernel
+# refuses a rule with a right that it does not know. Reading is never restricted.
 WRITING = 0b1_1111_1111_0010  # WRITE_FILE, REMOVE_DIR, REMOVE_FILE, MAKE_CHAR … MAKE_SYM
 REFER = 1 << 13  # version 2: rename and link between directories
 TRUNCATE = 1 << 14  # version 3
@@ -59,12 +61,24 @@ class _PathBeneathAttr(ctypes.Structure):
 
 
 def unshare(flags: int) -> None:
-    """Give this process namespaces of its own."""
+    """Move this process to new namespaces (unshare(2)).
+
+    Args:
+        flags: ``CLONE_NEWNS`` for mounts, ``CLONE_NEWUSER`` for users, or both.
+    """
     _check(_libc().unshare(flags), "unshare")
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
-    """Mount, bind or remount, by the arguments of the system call."""
+    """Mount a file system, or bind a folder (mount(2)).
+
+    Args:
+        source: What is mounted: the folder for a bind, a name for a new file system.
+        target: Path at which it appears.
+        kind: Type of the file system; empty for a bind.
+        flags: The ``MS_`` flags.
+        data: Options of the file system.
+    """
     done = _libc().mount(
         os.fsencode(source),
         os.fsencode(target),
@@ -76,7 +90,12 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
 
 
 def make_read_only(path: str, *, with_inner: bool = False) -> None:
-    """Make a mount read-only, and with *with_inner* all mounts in it; needs Linux 5.12."""
+    """Make a mount read-only (mount_setattr(2), Linux 5.12).
+
+    Args:
+        path: Where it is mounted. A folder that is not a mount raises ``OSError`` with EINVAL.
+        with_inner: Include all mounts below it.
+    """
     attribute = _MountAttr(attr_set=MOUNT_ATTR_RDONLY)
     done = _syscall(
         SYS_MOUNT_SETATTR,
@@ -90,7 +109,12 @@ def make_read_only(path: str, *, with_inner: bool = False) -> None:
 
 
 def has_capability(number: int, status: str) -> bool:
-    """Tell whether a process is effectively capable, from the text of its /proc/PID/status."""
+    """Tell whether a process has a capability in effect.
+
+    Args:
+        number: Number of the capability, such as ``CAP_SYS_ADMIN``.
+        status: Text of the process's ``/proc/PID/status``.
+    """
     for line in status.splitlines():
         if line.startswith("CapEff:"):
             return bool(int(line.split()[1], 16) >> number & 1)
@@ -98,16 +122,20 @@ def has_capability(number: int, status: str) -> bool:
 
 
 def landlock_version() -> int:
-    """Return the version of Landlock's interface here; 0 where it is missing or switched off."""
+    """Return the version of the kernel's Landlock interface; 0 if it has none or it is disabled."""
     version = _syscall(SYS_LANDLOCK_CREATE_RULESET, None, 0, LANDLOCK_CREATE_RULESET_VERSION)
     return max(0, version)
 
 
 def forbid_writing_but_below(writable: Iterable[str]) -> None:
-    """Let this process, and all that it starts, change files below these paths alone.
+    """Deny this process, and everything that it starts, to change files outside of some paths.
 
-    Paths that do not exist are left out. The rule cannot be lifted again. A process without
-    CAP_SYS_ADMIN must give up set-user-ID programs for it, so this does.
+    The rule cannot be lifted again. Landlock requires that a process without CAP_SYS_ADMIN gives up
+    set-user-ID programs (``PR_SET_NO_NEW_PRIVS``), so that is done here.
+
+    Args:
+        writable: Folders, and single files, that stay writable. Those that do not exist are
+            ignored.
     """
     version = landlock_version()
     handled = WRITING | (REFER if version >= 2 else 0) | (TRUNCATE if version >= 3 else 0)

@@ -1,4 +1,4 @@
-"""What is mounted here, from /proc/self/mountinfo (proc_pid_mountinfo(5))."""
+"""Read the mounts that this process sees, from /proc/self/mountinfo (proc_pid_mountinfo(5))."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-# File systems that hold no files of a user's: the kernel's own, and devices.
+# File systems of the kernel and of devices, which cannot hold a user's files.
 KERNEL_FILE_SYSTEMS = frozenset(
     {
         "autofs",
@@ -37,14 +37,14 @@ KERNEL_FILE_SYSTEMS = frozenset(
 
 @dataclass(frozen=True)
 class Mount:
-    """One mount.
+    """One line of mountinfo.
 
     Attributes:
-        path: Where it is mounted.
-        file_system: Its type, such as ``ext4``.
-        options: Of this mount: ``rw``, ``nosuid``, ….
-        super_options: Of its file system.
-        root: The folder of the file system that is mounted.
+        path: Folder, or single file, at which it is mounted.
+        file_system: Type of the file system, such as ``ext4``.
+        options: Options of this mount: ``rw``, ``nosuid``, ….
+        super_options: Options of its file system, which all its mounts share.
+        root: The folder of the file system that is mounted; ``/`` is all of it.
     """
 
     path: str
@@ -55,26 +55,35 @@ class Mount:
 
     @property
     def is_writable(self) -> bool:
-        """Neither this mount nor its file system is read-only."""
+        """True if neither this mount nor its file system is read-only."""
         return "ro" not in self.options and "ro" not in self.super_options
 
     @property
     def holds_user_files(self) -> bool:
-        """It is no file system of the kernel's own."""
+        """True unless it is a file system of the kernel or of devices."""
         return self.file_system not in KERNEL_FILE_SYSTEMS
 
     def is_below(self, path: str) -> bool:
-        """It is mounted in a folder below a path, and not at the path itself."""
+        """Tell whether it is mounted below a path; False if it is mounted at the path itself."""
         return is_below(self.path, path)
 
 
 def is_below(path: str, above: str) -> bool:
-    """Tell whether a path lies below another one, by their texts; a path is not below itself."""
+    """Tell whether a path lies below another one; a path is not below itself.
+
+    Only the texts are compared: links are not followed, and the paths need not exist.
+    """
     return path != above and PurePosixPath(path).is_relative_to(above)
 
 
 def read_mounts(mountinfo: str) -> tuple[Mount, ...]:
-    """Return the mounts that can be seen, parents before children; one that hides others hides."""
+    """Return the mounts that can be reached by their paths, parents before children.
+
+    A mount is left out if a later one at the same path, or at a folder above it, hides it.
+
+    Args:
+        mountinfo: Text of ``/proc/self/mountinfo``.
+    """
     mounts = {number: (parent, mount) for number, parent, mount in _parse(mountinfo)}
     inner: dict[int, list[int]] = {}
     for number, (parent, _) in mounts.items():
@@ -94,7 +103,17 @@ def _found_at(
     mounts: Mapping[int, tuple[int, Mount]],
     inner: Mapping[int, Sequence[int]],
 ) -> int:
-    """Return the number of the mount that a path leads to, walking as the kernel does."""
+    """Return the number of the mount that a path leads to.
+
+    Walks as the kernel does: from the root mount, into the mount that lies nearest on the way,
+    until no further mount lies on it.
+
+    Args:
+        path: Absolute path without links.
+        root: Number of the root mount.
+        mounts: Number of the parent, and the mount, by number.
+        inner: Numbers of the mounts that lie directly in a mount, by its number.
+    """
     here = root
     while True:
         on_the_way = [
@@ -108,7 +127,7 @@ def _found_at(
 
 
 def _parse(mountinfo: str) -> Iterator[tuple[int, int, Mount]]:
-    """Yield the numbers of a mount and of its parent, and the mount."""
+    """Yield the number of each mount, the number of its parent, and the mount."""
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         fields, super_fields = before.split(" "), after.split(" ")
@@ -124,5 +143,5 @@ def _parse(mountinfo: str) -> Iterator[tuple[int, int, Mount]]:
 
 
 def _unescaped(text: str) -> str:
-    """The kernel writes space, tab, newline and backslash as octal numbers."""
+    """Return a path of mountinfo as it is: space, tab, newline and backslash are octal there."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

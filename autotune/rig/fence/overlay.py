@@ -1,12 +1,13 @@
-"""The overlay fence: each rig sees the real files through overlays, whose upper layers go.
+"""The overlay fence: each rig sees the real files through overlays and writes to upper layers.
 
-Reads come from the real files at their own speed. Writes, renames, links and deletions, whoever
-makes them, go to a private upper layer. Needs Linux 5.11, or root.
+Files are read from the real folders at full speed. Writes, renames, links and deletions go to an
+upper layer of the rig, whichever process makes them, and are thrown away with it. Needs Linux 5.11,
+or root.
 
-Not covered, and said where it is noticed: a folder that cannot be an overlay's lower layer becomes
-read-only; the rename of an existing folder ends with EXDEV (mended inside for Python's own calls);
-of two hard links the one that was not written to stays as it was; files are copied whole when they
-are opened for writing; locks and inotify do not reach the real files.
+Not covered, and reported where it is noticed: a folder that cannot be the lower layer of an overlay
+becomes read-only; renaming an existing folder fails with EXDEV (Python's own calls are mended by
+``inside.seams.overlay``); of two hard links, only the one that is written to changes; a file is
+copied completely when it is opened for writing; locks and inotify do not reach the real files.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from autotune.rig.fence.scratch import Scratch
 from autotune.rig.fence.spec import EXERCISE, Covering, FenceSpec
 from autotune.rig.fence.trial import Refused, check_runs, read_answer, refused_covers
 
-LOOKED_AT, LOOKED_AT_DEPTH = 5_000, 2  # entries of the working directory: some 20 ms
-MAX_LAYERS = 100  # of kept caches: the options of a mount end at 4 KiB
-WHOLE_RANGE = ["0", "0", "4294967295"]  # /proc/self/uid_map in the first user namespace
+LOOKED_AT, LOOKED_AT_DEPTH = 5_000, 2  # entries of the working directory to check: some 20 ms
+MAX_LAYERS = 100  # layers of kept caches; the kernel limits mount options to 4 KiB
+WHOLE_RANGE = ["0", "0", "4294967295"]  # /proc/self/uid_map in the initial user namespace
 
 
 @dataclass(frozen=True)
 class Rights:
-    """What this process may do by itself.
+    """What this process may do without help.
 
     Attributes:
-        may_mount: It needs no user namespace for it.
-        is_root: It is root of the whole system, not of a container's namespace.
+        may_mount: It may mount without a user namespace, because it has CAP_SYS_ADMIN.
+        is_root: It is root of the whole system, not only of a container's user namespace.
     """
 
     may_mount: bool
@@ -48,20 +49,25 @@ class Rights:
 
     @property
     def options(self) -> str:
-        """Of an overlay: root's keeps track of renamed folders, others must use ``user.*``."""
+        """Mount options of each overlay.
+
+        Root's overlays can record renamed folders (``redirect_dir``). Without root the kernel keeps
+        an overlay's marks in ``user.*`` attributes, because the usual ``trusted.*`` need root.
+        """
         return ",index=off,metacopy=off" + (",redirect_dir=on" if self.is_root else ",userxattr")
 
 
 def socket_folders(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return folders below /tmp with pipes and sockets, which connect only where they are real.
+    """Return folders below /tmp that hold pipes and sockets of CUDA's MPS and of X.
 
-    Source: CUDA's Multi-Process Service, section CUDA_MPS_PIPE_DIRECTORY; X(7).
+    A socket cannot be connected to through an overlay, so these folders stay real. Source: CUDA's
+    Multi-Process Service, section CUDA_MPS_PIPE_DIRECTORY; X(7).
     """
     return (environment.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "/tmp/.X11-unix")  # noqa: S108
 
 
 def rights() -> Rights:
-    """Return what this process may do."""
+    """Return what this process may do, from its capabilities and its user namespace."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     uid_map = Path("/proc/self/uid_map").read_text(encoding="utf-8").split()
     may_mount = kernel.has_capability(kernel.CAP_SYS_ADMIN, status)
@@ -69,14 +75,18 @@ def rights() -> Rights:
 
 
 class OverlayFence(Fence):
-    """Overlays over all that this user may write.
+    """Covers everything that this user may write by overlays.
+
+    Making it plans which folders to cover, looks for places for the upper layers, and tries all of
+    that out with short processes. Folders that cannot be covered become read-only and are listed in
+    ``doubts``.
 
     Args:
-        options: What the user says of it.
-        run_dir: The run directory, one of the places for upper layers.
+        options: What the user says about the fence.
+        run_dir: The run directory, which is one of the places for upper layers.
 
     Raises:
-        Refused: when the system makes no overlays here, with the reason.
+        Refused: when overlays do not work here, or the working directory cannot be covered.
     """
 
     kind = FenceKind.OVERLAY
@@ -109,7 +119,7 @@ class OverlayFence(Fence):
 
     @property
     def sentence(self) -> str:
-        """What the user is told before the first trial."""
+        """What the fence does, as a sentence that the user reads before the first trial."""
         places = " and ".join(str(s.path.parent) for s in self._scratches)
         return (
             "Trials see your files through overlays: what they write, rename or delete is kept in "
@@ -128,11 +138,15 @@ class OverlayFence(Fence):
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """The scratch folders, that of the rigs' own files first."""
+        """The scratch folders; the one for autotune's own files comes first."""
         return (self._own.path, *(s.path for s in self._scratches))
 
     def spec(self, name: str) -> FenceSpec:
-        """Return what a process is told, with new folders below each scratch folder."""
+        """Return what a process that enters the fence has to do, and make the folders for it.
+
+        Args:
+            name: Name of the rig's folder in each scratch folder.
+        """
         coverings = []
         for number, step in enumerate(self._steps):
             if not _needs_place(step):
@@ -148,7 +162,15 @@ class OverlayFence(Fence):
         )
 
     def keep(self, prepared: Prepared, name: str) -> None:
-        """Let later views find what a program prepared before its first step."""
+        """Let later rigs see the cache files that a program prepared before its first step.
+
+        They become a layer between the real folder and the upper layer. Beyond ``MAX_LAYERS``
+        nothing more is kept for a folder.
+
+        Args:
+            prepared: The files of one overlay of a rig that has ended.
+            name: Name of the rig's folder.
+        """
         path = str(prepared.covered)
         if len(self._layers.get(path, ())) >= MAX_LAYERS:
             return
@@ -159,15 +181,23 @@ class OverlayFence(Fence):
             self._layers[path] = (str(layer), *self._layers.get(path, ()))
 
     def _scratch_for(self, path: str) -> Path:
-        """Return the first scratch folder outside of what an overlay covers."""
+        """Return the first scratch folder outside of a covered folder.
+
+        An overlay refuses an upper layer that lies within its lower layer.
+        """
         outside = [s.path for s in self._scratches if not is_below(str(s.path), path)]
         return outside[0]
 
     def _find_scratches(self, places: Sequence[Path]) -> dict[Path, str]:
-        """Take the first places on which overlays work, until each overlay has one outside.
+        """Make scratch folders in the first places whose file system can hold upper layers.
+
+        Stops as soon as each folder to cover has a scratch folder outside of it.
 
         Returns:
-            The places on which they do not work, with the reasons.
+            The places that failed, with the reasons.
+
+        Raises:
+            Refused: when no place works.
         """
         failed: dict[Path, str] = {}
         for place in places:
@@ -189,7 +219,15 @@ class OverlayFence(Fence):
         return failed
 
     def _make_read_only_what_fails(self, mounts: Sequence[Mount]) -> tuple[str, ...]:
-        """Try the plan out; return what cannot be covered, as sentences for the user."""
+        """Try the plan out, and make read-only what cannot be covered.
+
+        Returns:
+            One sentence for the user for each such folder.
+
+        Raises:
+            Refused: when the working directory is among them, because a program that cannot write
+                there would fail.
+        """
         steps = self._steps
         lost = {s.path: "no place for its upper layer" for s in steps if not self._has_place(s)}
         self._steps = tuple(s for s in steps if s.path not in lost)
@@ -202,10 +240,10 @@ class OverlayFence(Fence):
             scratch.remove(folder / "tried")
         _insist_on_working_at(here, lost)
         kept = tuple(s for s in self._steps if s.path not in lost)
-        # what this user cannot reach, no trial can change
+        # A trial cannot change what this user cannot reach, so it needs no cover.
         lost = {path: reason for path, reason in lost.items() if _is_reachable(path)}
         self._steps = (*kept, *(Step(Cover.READ_ONLY, path) for path in lost))
-        if lost:
+        if lost:  # the plan has changed, so it is tried again
             check_runs(self.spec("tried"), "true")
             for folder in self.folders:
                 scratch.remove(folder / "tried")
@@ -222,10 +260,10 @@ class OverlayFence(Fence):
 
 
 class OverlayView(View):
-    """One rig's upper layers.
+    """The upper layers of one rig.
 
     Args:
-        fence: Whose.
+        fence: The fence that makes this view.
     """
 
     def __init__(self, fence: OverlayFence) -> None:
@@ -238,11 +276,11 @@ class OverlayView(View):
 
     @property
     def _name(self) -> str:
-        """Of its folders in the scratch folders."""
+        """Name of this rig's folder in each scratch folder."""
         return self.own_dir.name
 
     def fenced(self, plan: LaunchPlan, own: Sequence[Path]) -> LaunchPlan:
-        """Return the plan that starts a process inside."""
+        """Return the plan that starts a process behind the fence."""
         sockets = (_real(Path(place)) for place in socket_folders(os.environ))
         passed = tuple(map(str, (self.own_dir, *own, *(p for p in sockets if p.is_dir()))))
         spec = replace(self._spec, passed_through=passed, answer_file=str(self.own_dir / "answer"))
@@ -250,11 +288,15 @@ class OverlayView(View):
         return entering(self.own_dir / "spec", plan)
 
     def overflow(self) -> str | None:
-        """Say what wrote more than the scratch folders may hold; None while all is well."""
+        """Return how much the trial wrote, if that is more than it may; None if it is not."""
         return next(filter(None, (room.overflow() for room in self._rooms)), None)
 
     def prepared(self, roots: Sequence[Path], here: Path) -> str | None:
-        """Note what the caches hold now; say where much was prepared that is no cache."""
+        """Record the cache files that the program has made before its first step.
+
+        Returns a sentence if it also prepared much data outside of known caches, which each trial
+        will prepare again unless the user names the folder.
+        """
         every = (*self._fence.roots, *map(_real, roots))
         for covering in self._spec.coverings:
             if covering.step.cover is Cover.OVERLAY:
@@ -272,12 +314,12 @@ class OverlayView(View):
         )
 
     def error(self) -> str | None:
-        """Return why a started process could not enter, None if it could."""
+        """Return why a started process could not enter the fence; None if it could."""
         error: str | None = read_answer(self.own_dir / "answer").get("error")
         return error
 
     def close(self) -> None:
-        """Throw the writes away, but for prepared caches."""
+        """Throw the writes away, except for the cache files that later rigs can use."""
         try:
             for prepared in self._prepared:
                 if prepared.files:
@@ -288,7 +330,15 @@ class OverlayView(View):
 
 
 def _insist_on_own(here: Path) -> None:
-    """An ordinary user's overlay cannot copy what belongs to others, be it by the group alone."""
+    """Refuse overlays if the working directory holds writable files of another user or group.
+
+    In a user namespace only the user's own ids exist, so the kernel cannot copy a file of another
+    owner or group to an upper layer: writing to it would fail, but only behind the fence. The check
+    ends after ``LOOKED_AT`` entries, for speed.
+
+    Raises:
+        Refused: when there is such a file or folder.
+    """
     ours = (os.geteuid(), os.getegid())
     depth = len(here.parts)
     looked_at = 0
@@ -315,14 +365,23 @@ def _is_reachable(path: str) -> bool:
 
 
 def _insist_on_working_at(here: Path, lost: Mapping[str, str]) -> None:
-    """A program that cannot write where it stands is not helped by a fence that is strong."""
+    """Refuse overlays if the working directory cannot be covered.
+
+    It would become read-only, and most programs write there; another fence serves them better.
+
+    Raises:
+        Refused: when *lost* contains the working directory or a folder above it.
+    """
     for path, reason in lost.items():
         if here.is_relative_to(path):
             raise Refused(f"{path} cannot be covered: {reason}")
 
 
 def _tries_overlay(place: Path, own: Rights) -> str | None:
-    """Try an overlay with upper layer and lower layer in a folder; return why it fails."""
+    """Try an overlay whose lower and upper layers are in a place; return why it fails, or None.
+
+    The file below the overlay must not change, which is checked too.
+    """
     lower = place / "probe" / "lower"
     lower.mkdir(parents=True)
     (lower / EXERCISE).write_text("some", encoding="utf-8")
@@ -340,6 +399,7 @@ def _tries_overlay(place: Path, own: Rights) -> str | None:
 
 
 def _needs_place(step: Step) -> bool:
+    """Tell whether a step needs a scratch folder."""
     return step.cover is not Cover.READ_ONLY
 
 
@@ -352,9 +412,12 @@ def _make_folders(step: Step, place: Path) -> None:
 
 
 def _make_like(folder: Path, real: Path) -> None:
-    """Give a layer the mode, times and, as far as allowed, the owner of the folder it covers."""
+    """Give a layer the mode, times and, if permitted, the owner of the folder that it covers.
+
+    An overlay shows the attributes of its uppermost layer.
+    """
     status = real.stat()
-    with suppress(OSError):  # in some containers most owners cannot be named
+    with suppress(OSError):  # in some containers most owners have no id that could be set
         os.chown(folder, status.st_uid, status.st_gid)
     shutil.copystat(real, folder)
 

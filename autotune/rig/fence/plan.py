@@ -1,13 +1,18 @@
-"""Which folders become overlays so that no writable file of the user's is left uncovered: pure.
+"""Plan which folders to cover so that no file that the user may write to is left real.
 
-An overlay covers one folder. ``/`` itself cannot be covered, so its folders are, one by one, and it
-becomes read-only. Root covers each of these as a whole. For an ordinary user the kernel
+An overlay covers one folder. ``/`` cannot be covered, so it becomes read-only and its folders are
+covered one by one; root covers each of them as a whole. For an ordinary user the kernel sets two
+limits:
 
-- refuses an overlay of a folder in which something is mounted, because what lies below a mount
-  would be seen: such a folder is rebuilt from overlays of its folders;
-- cannot copy a folder of another owner to an upper layer, such as /var/tmp: so what is covered are
-  the uppermost folders that the user may write to, and all above them becomes read-only. On the way
-  to the working directory, what lies behind such a folder is covered once more.
+- It refuses an overlay of a folder in which something is mounted, because the overlay would reveal
+  the files that the mount hides. Such a folder is rebuilt from overlays of its inner folders.
+- It cannot copy a folder of another owner, such as /var/tmp, to an upper layer. So the uppermost
+  folders that the user may write to are covered, and everything above them becomes read-only. If a
+  folder of another owner lies between a covered folder and the working directory, the part behind
+  it is covered once more.
+
+The plan is computed from a list of mounts and an object that answers questions about folders, so
+it is tested without mounting anything.
 """
 
 from __future__ import annotations
@@ -23,17 +28,17 @@ from autotune.rig.fence.mounts import Mount, is_below
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - shm_open(3) knows no other place
 KERNELS_OWN = ("/proc", "/sys", "/dev")
-# Sockets that programs connect to lie here, and none connects through an overlay.
+# Programs connect to sockets in this folder, which does not work through an overlay.
 SOCKETS = "/run"
-MAX_DEPTH = 3  # /mnt/group/user: how deep folders are looked for that the user may write to
+MAX_DEPTH = 3  # how deep to look for folders that the user may write to, as in /mnt/group/user
 
 
 class Cover(StrEnum):
-    """How a folder is covered."""
+    """The ways to keep a trial from changing a folder."""
 
     OVERLAY = "overlay"
-    REBUILT = "rebuilt"  # a new folder: overlays of its folders, copies of its files
-    MEMORY = "memory"  # a new, empty tmpfs
+    REBUILT = "rebuilt"  # a new folder, with overlays of the inner folders and copies of the files
+    MEMORY = "memory"  # a new tmpfs, for shared memory
     READ_ONLY = "read-only"
 
 
@@ -42,7 +47,9 @@ class Step:
     """One folder to cover.
 
     Attributes:
-        attached: Mounts inside it that are attached again after an overlay hid them.
+        cover: How to cover it.
+        path: The folder; for ``READ_ONLY`` it may also be a single file that is mounted.
+        attached: Mounts inside of it, which its overlay hides and which are bound into it again.
     """
 
     cover: Cover
@@ -51,18 +58,18 @@ class Step:
 
 
 class Folders(Protocol):
-    """What the plan asks of the file system."""
+    """The questions that the plan asks about folders, for the user who runs the search."""
 
     def is_folder(self, path: str) -> bool:
-        """Tell whether a folder is mounted there; containers mount single files."""
+        """Tell whether a mount point is a folder; containers also mount single files."""
         ...
 
     def is_own(self, path: str) -> bool:
-        """Tell whether a folder is of this user and group, so that it can be copied."""
+        """Tell whether a folder belongs to this user and group, so that overlays can copy it."""
         ...
 
     def inside(self, path: str) -> Sequence[str]:
-        """Return the paths of the folders in a folder, without links; none if it is unreadable."""
+        """Return the paths of the folders in a folder, without links; empty if unreadable."""
         ...
 
     def may_enter(self, path: str) -> bool:
@@ -75,19 +82,19 @@ class Folders(Protocol):
 
 
 class RealFolders:
-    """The folders of this machine, for this user."""
+    """Answers the questions from the file system of this machine, for the current user."""
 
     def is_folder(self, path: str) -> bool:
-        """Tell whether a folder is mounted there."""
-        return not os.path.isfile(path)  # what cannot be looked at is tried
+        """Tell whether a mount point is a folder; True if it cannot be looked at."""
+        return not os.path.isfile(path)  # a try then shows whether it can be covered
 
     def is_own(self, path: str) -> bool:
-        """Tell whether a folder is of this user and group."""
+        """Tell whether a folder belongs to this user and group."""
         status = os.stat(path)
         return (status.st_uid, status.st_gid) == (os.geteuid(), os.getegid())
 
     def inside(self, path: str) -> Sequence[str]:
-        """Return the paths of the folders in a folder."""
+        """Return the paths of the folders in a folder, in alphabetical order."""
         try:
             with os.scandir(path) as entries:
                 return sorted(e.path for e in entries if e.is_dir(follow_symlinks=False))
@@ -106,13 +113,14 @@ class RealFolders:
 def plan(
     mounts: Sequence[Mount], folders: Folders, *, is_root: bool, towards: Sequence[str] = ()
 ) -> tuple[Step, ...]:
-    """Return the steps in the order in which they are taken.
+    """Return which folders to cover, in the order in which to cover them.
 
     Args:
-        mounts: Those that can be seen, parents before children.
-        folders: The file system.
-        is_root: Overlays may hide mounts, and files of all owners can be copied.
-        towards: Paths near which folders are looked for that the user may write to, however deep.
+        mounts: The mounts that this process sees, parents before children.
+        folders: Answers questions about the file system.
+        is_root: Whether overlays may hide mounts and copy files of all owners.
+        towards: Paths, such as the working directory, on the way to which the search for writable
+            folders has no depth limit.
     """
     planner = _Planner(tuple(mount.path for mount in mounts), folders, is_root, tuple(towards))
     steps: list[Step] = []
@@ -121,17 +129,26 @@ def plan(
             steps.append(Step(Cover.MEMORY, mount.path))
         elif mount.is_writable and mount.holds_user_files and not _is_kernels_own(mount.path):
             steps += planner.cover(mount.path)
-    is_last = {Cover.READ_ONLY}  # upper layers are reached through mounts that are writable still
+    # Upper layers are reached through these mounts, so they become read-only after all others.
+    is_last = {Cover.READ_ONLY}
     return tuple(sorted(dict.fromkeys(steps), key=lambda step: step.cover in is_last))
 
 
 def _is_kernels_own(path: str) -> bool:
+    """Tell whether a path belongs to the kernel; nothing there is a file of the user's."""
     return any(path == own or is_below(path, own) for own in KERNELS_OWN)
 
 
 @dataclass(frozen=True)
 class _Planner:
-    """Covers folder after folder; the arguments are those of ``plan()``."""
+    """Plans one folder after the other.
+
+    Attributes:
+        mounts: Paths of all mounts.
+        folders: As for ``plan()``.
+        is_root: As for ``plan()``.
+        towards: As for ``plan()``.
+    """
 
     mounts: tuple[str, ...]
     folders: Folders
@@ -139,13 +156,19 @@ class _Planner:
     towards: tuple[str, ...]
 
     def cover(self, path: str, depth: int = 0) -> Iterator[Step]:
-        """Cover a folder: as a whole, or folder by folder."""
+        """Yield the steps that cover a folder, as a whole or folder by folder.
+
+        Args:
+            path: The folder.
+            depth: How deep the folder lies below the mount at which planning began.
+        """
         inner = tuple(m for m in self.mounts if is_below(m, path))
         may_write = path != "/" and self.folders.may_write(path)
         if path == SOCKETS or is_below(path, SOCKETS) or not self.folders.is_folder(path):
             yield Step(Cover.READ_ONLY, path)
         elif path != "/" and (self.is_root or (may_write and not inner)):
-            # the innermost of nested mounts come back with the ones that hold them
+            # Mounts are bound again together with all mounts inside of them, so the outermost are
+            # enough.
             outermost = tuple(m for m in inner if not any(is_below(m, other) for other in inner))
             yield Step(Cover.OVERLAY, path, outermost)
             if not self.is_root:
@@ -156,7 +179,10 @@ class _Planner:
                 yield from self._cover_inside(path, depth)
 
     def _cover_beyond_others(self, path: str) -> Iterator[Step]:
-        """Cover what lies in a covered folder behind folders of others, which cannot be copied."""
+        """Cover what lies behind a folder of another owner, within a covered folder.
+
+        To write there the overlay would have to copy that folder, which it cannot.
+        """
         for end in (t for t in self.towards if is_below(t, path)):
             way = [end, *(p for p in map(str, PurePosixPath(end).parents) if is_below(p, path))]
             for inner, folder in zip((None, *way), way, strict=False):  # from the end upwards
@@ -169,6 +195,7 @@ class _Planner:
                 break
 
     def _cover_inside(self, path: str, depth: int) -> Iterator[Step]:
+        """Cover the inner folders, except for mounts, which are planned for themselves."""
         for folder in self.folders.inside(path):
             is_left_alone = _is_kernels_own(folder) or folder in self.mounts
             is_left_alone = is_left_alone or folder == SOCKETS
@@ -176,10 +203,11 @@ class _Planner:
                 yield from self.cover(folder, depth + 1)
 
     def _read_only(self, path: str) -> Step:
+        """Return the step that makes the whole mount of a path read-only."""
         return Step(Cover.READ_ONLY, _mount_of(path, self.mounts))
 
 
 def _mount_of(path: str, mounts: Sequence[str]) -> str:
-    """Return the mount that a path lies on."""
+    """Return the path of the innermost mount that a path lies on."""
     holding = [m for m in mounts if m == path or is_below(path, m)]
     return max(holding, key=lambda m: len(PurePosixPath(m).parts))

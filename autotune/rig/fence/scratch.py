@@ -1,4 +1,7 @@
-"""Scratch folders: where the upper layers of a fence lie, how much they hold, how they go."""
+"""Scratch folders, which hold what trials write: where they are, their limits, their removal.
+
+They may hold gigabytes, so they must be removed in whatever way a search ends, SIGKILL included.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,10 @@ from pathlib import Path
 from autotune.errors import FenceError
 
 PREFIX = "autotune-fence-"
-NEW = "autotune-new-"
+NEW = "autotune-new-"  # while it is not locked yet, so that no sweep takes it for an abandoned one
 LOCK = "lock"
-# Waits for the end of its input. The rigs of a search that was killed write for some seconds more.
+# The remover waits for the end of its input, which comes when the search ends. It tries for 20 s,
+# because the rigs of a search that was killed go on writing for some seconds.
 REMOVE_IN_THE_END = """\
 read -r _
 for _ in $(seq 100); do
@@ -29,15 +33,20 @@ for _ in $(seq 100); do
 done
 """
 REMOVER_S = 1.0
-MAX_SOCKET_FOLDER = 60  # of the 107 bytes of a socket's path, multiprocessing adds up to 40
-FREE_SHARE = 0.10  # of what is free when a search begins: what its trials may write at a time
+MAX_SOCKET_FOLDER = 60  # a socket's path may have 107 bytes, of which multiprocessing uses up to 40
+FREE_SHARE = 0.10  # the default limit, as a share of the disk space that is free at the start
 
 
 def candidates(scratch_dir: Path | None, run_dir: Path) -> tuple[Path, ...]:
-    """Return where upper layers may lie, in the order in which the places are tried.
+    """Return the folders that may hold upper layers, in the order in which to try them.
 
-    Memory comes last: on some clusters and in most containers all else is a network file system or
-    an overlay, neither of which can hold upper layers.
+    Only folders that exist and are writable are returned. ``/dev/shm`` comes last, because it takes
+    memory. It is needed on some clusters and in most containers, where everything else is a network
+    file system or an overlay, and neither can hold upper layers.
+
+    Args:
+        scratch_dir: The folder that the user named, which is tried first; None if there is none.
+        run_dir: The run directory.
     """
     named = [scratch_dir] if scratch_dir is not None else []
     temporary = (Path(tempfile.gettempdir()), Path("/var/tmp"), Path("/dev/shm"))  # noqa: S108
@@ -47,14 +56,21 @@ def candidates(scratch_dir: Path | None, run_dir: Path) -> tuple[Path, ...]:
 
 
 class Scratch:
-    """A folder that only this user can enter, removed in the end.
+    """A folder that only this user can enter, and that is removed in any case.
 
-    A small process waits for the end of this one and then removes the folder, in whatever way this
-    one ends. Where that process is killed too, the lock tells the next search, also one in another
-    container, that the folder is nobody's any more.
+    A small shell process waits until this process ends, in whatever way, and then removes the
+    folder. If the shell is killed too, the next search removes it: the folder holds a locked file,
+    and a lock that can be taken shows that nobody uses the folder. Locks also work between
+    containers, in which process ids would mean nothing.
+
+    Args:
+        place: Folder in which to make it. Abandoned scratch folders there are removed first.
 
     Attributes:
         path: The folder.
+
+    Raises:
+        OSError: when the folder cannot be made.
     """
 
     def __init__(self, place: Path) -> None:
@@ -64,7 +80,7 @@ class Scratch:
         with suppress(OSError):  # some network file systems have no locks; nothing is swept there
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         self.path = new.with_name(PREFIX + new.name.removeprefix(NEW))
-        new.rename(self.path)  # by this name a sweep finds it, locked
+        new.rename(self.path)  # only now does a sweep find it, and it is locked already
         self._remover = subprocess.Popen(
             ["/bin/sh", "-c", REMOVE_IN_THE_END, "autotune", str(self.path)],
             stdin=subprocess.PIPE,
@@ -75,7 +91,7 @@ class Scratch:
         )
 
     def close(self) -> None:
-        """Remove it; what cannot be removed at once is left to the process that waits for us."""
+        """Remove the folder; the shell process goes on with what cannot be removed at once."""
         remove(self.path)
         with suppress(subprocess.TimeoutExpired):
             self._remover.communicate(b"\n", timeout=REMOVER_S)
@@ -83,10 +99,13 @@ class Scratch:
 
 
 def short_place() -> Path:
-    """Return a folder for temporary files whose path leaves room for the names of sockets.
+    """Return a folder for temporary files with a path short enough for sockets in it.
+
+    Worker processes make Unix sockets below their temporary folder, and the kernel limits the
+    length of a socket's path.
 
     Raises:
-        FenceError: when there is none.
+        FenceError: when there is no such folder that is writable.
     """
     usual = Path(tempfile.gettempdir())
     for place in (usual, Path("/tmp"), Path("/var/tmp")):  # noqa: S108
@@ -100,13 +119,17 @@ def short_place() -> Path:
 
 
 def sweep(place: Path) -> None:
-    """Remove the scratch folders of this user's searches that were killed."""
+    """Remove the scratch folders in a place that killed searches of this user have left.
+
+    Folders whose search still runs, links, and folders of other users are left alone. Where the
+    file system has no locks, nothing is removed.
+    """
     for folder in place.glob(f"{PREFIX}*"):
         if not _is_ours(folder):
             continue
         try:
             lock = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW)
-        except FileNotFoundError:  # what is left of one whose removal was cut short
+        except FileNotFoundError:  # its removal was cut short, and the lock went first
             with suppress(OSError):
                 folder.rmdir()
             continue
@@ -116,15 +139,16 @@ def sweep(place: Path) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             remove(folder)
         except OSError:
-            pass  # its search is alive, or there are no locks here
+            pass  # its search is running, or the file system has no locks
         finally:
             os.close(lock)
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder whatever modes its files have: the kernel leaves ``work/work`` closed.
+    """Remove a folder and everything in it, whatever the modes of the folders inside are.
 
-    What vanishes or cannot be removed is passed over. A link is left alone, with what it leads to.
+    Overlays leave a folder ``work/work`` that its owner may not enter. Entries that vanish
+    meanwhile or cannot be removed are skipped. A link is not followed, and not removed.
     """
     if folder.is_symlink():
         return
@@ -137,7 +161,7 @@ def remove(folder: Path) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Tell whether this is a folder of this user's, and no link."""
+    """Tell whether this is a folder, not a link, that belongs to the current user."""
     try:
         status = folder.lstat()
     except OSError:
@@ -147,12 +171,12 @@ def _is_ours(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class Room:
-    """How much the trials may write to some scratch folders of one file system.
+    """How much trials may write to scratch folders that share a file system.
 
     Attributes:
-        folders: The scratch folders.
-        free_bytes: What was free on their file system at the start.
-        max_bytes: What they may hold.
+        folders: The scratch folders; at least one.
+        free_bytes: Free space on their file system when the search began.
+        max_bytes: How much the folders may hold together.
     """
 
     folders: tuple[Path, ...]
@@ -160,14 +184,21 @@ class Room:
     max_bytes: int
 
     def of(self, name: str) -> Room:
-        """Return the room of the folders of this name in each of these: one view's."""
+        """Return the same limit for one rig.
+
+        Args:
+            name: Name of the rig's folder in each scratch folder.
+        """
         return replace(self, folders=tuple(folder / name for folder in self.folders))
 
     def overflow(self) -> str | None:
-        """Say what takes more room than there is; None while all is well.
+        """Return a sentence if the folders hold more than they may, or the disk is nearly full.
 
-        Reading what is free takes microseconds. Others may fill the disk too, so the folders are
-        walked before they are blamed.
+        Reading the free space takes microseconds, so that is done first. Other programs may also
+        fill the disk: only a second look, at the files themselves, shows if these folders did.
+
+        Returns:
+            How much was written, how much is allowed, and the largest file; None if all is well.
         """
         free = _free_bytes(self.folders[0].parent)
         if self.free_bytes - free <= self.max_bytes and free > self.max_bytes // 100:
@@ -184,7 +215,13 @@ class Room:
 
 
 def rooms(folders: Sequence[Path], max_bytes: int | None) -> tuple[Room, ...]:
-    """Return the rooms of scratch folders, one for each file system."""
+    """Return the limits for scratch folders, one for each file system.
+
+    Args:
+        folders: The scratch folders, which must exist.
+        max_bytes: The limit that the user set for each file system; None allows ``FREE_SHARE`` of
+            the space that is free now.
+    """
     by_device: dict[int, list[Path]] = {}
     for folder in folders:
         by_device.setdefault(folder.stat().st_dev, []).append(folder)
@@ -197,6 +234,7 @@ def rooms(folders: Sequence[Path], max_bytes: int | None) -> tuple[Room, ...]:
 
 
 def _files(folders: Iterable[Path]) -> Iterator[tuple[int, Path]]:
+    """Yield the disk space, in bytes, and the path of each file."""
     for folder in folders:
         for path, _, names in os.walk(folder):
             for name in names:

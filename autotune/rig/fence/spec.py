@@ -1,4 +1,4 @@
-"""What the parent tells the process that enters a fence, as one JSON file."""
+"""FenceSpec: what the parent tells the process that enters a fence, as one JSON file."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import Any
 
 from autotune.rig.fence.plan import Cover, Step
 
-EXERCISE = ".autotune-fence-probe"  # the file that a probe writes, renames and deletes
+EXERCISE = ".autotune-fence-probe"  # name of the file that a probe writes, renames and deletes
 
 
 @dataclass(frozen=True)
 class Covering:
-    """One step with the folders that it needs.
+    """One step of the plan, with the scratch folders that it needs.
 
     Attributes:
-        step: What is covered, and how.
-        scratch: A folder that holds ``upper`` and ``work`` of an overlay, or the rebuilt folder.
-        layers: Folders that lie over the real one and below ``upper``, nearest to it first.
+        step: Which folder is covered, and how.
+        scratch: Folder with ``upper`` and ``work`` of an overlay, or with ``rebuilt`` and
+            ``original`` of any other cover. Empty for ``READ_ONLY``.
+        layers: Layers of kept caches between the real folder and ``upper``, uppermost first.
     """
 
     step: Step
@@ -29,17 +30,17 @@ class Covering:
 
 @dataclass(frozen=True)
 class FenceSpec:
-    """How a process is fenced before it becomes another program.
+    """How a process fences itself before it executes the program.
 
     Attributes:
-        coverings: In the order in which they are made; none leaves the mounts as they are.
-        passed_through: Folders of autotune's own that stay real inside.
-        in_user_namespace: The mounts need a user namespace: for everyone but root.
-        writable: Landlock forbids to change files but below these; None forbids nothing.
+        coverings: Folders to cover, in order; if it is empty, the mounts stay as they are.
+        passed_through: Folders that stay real behind the fence.
+        in_user_namespace: Whether mounting needs a user namespace, as for everyone but root.
+        writable: Paths outside of which Landlock denies writes; None does without Landlock.
         overlay_options: Appended to the mount options of each overlay.
-        answer_file: Where the process says, as JSON, what kept it from entering.
-        exercised: Folders in which a probe writes besides those that it covers.
-        is_probe: Covers that fail are left out and told, and nothing is started.
+        answer_file: File to which the process writes, as JSON, what went wrong.
+        exercised: Folders in which to try writing, in addition to the covered ones.
+        is_probe: Only try: report the folders that cannot be covered, and start nothing.
     """
 
     coverings: tuple[Covering, ...] = ()
@@ -52,12 +53,12 @@ class FenceSpec:
     is_probe: bool = False
 
     def write(self, path: Path) -> None:
-        """Write it."""
+        """Write the spec as JSON, for ``read_spec()``."""
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
 
 def read_spec(path: str) -> FenceSpec:
-    """Return what ``write()`` wrote."""
+    """Return the spec that ``FenceSpec.write()`` wrote to a file."""
     data: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
     coverings = tuple(
         Covering(

@@ -1,4 +1,8 @@
-"""Trying a fence: a process that is thrown away enters it, and says what the system refused."""
+"""Try a fence out: a short process enters it and reports what the system refused.
+
+No list of requirements is complete: kernel versions, security modules, containers and file systems
+all may refuse an overlay. So a fence is used only after it has worked once.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +21,14 @@ PATIENCE_S = 30.0  # a covered network file system may be slow to answer
 
 
 class Refused(Exception):
-    """The system lets nobody enter; the message says why."""
+    """A fence cannot be used here; the message is the reason, as a clause for the user."""
 
 
 def refused_covers(spec: FenceSpec) -> dict[str, str]:
-    """Return the folders that could not be covered, with the reasons.
+    """Return the folders that could not be covered, with the reasons; empty if all could.
+
+    Args:
+        spec: The fence to try, which is entered as a probe.
 
     Raises:
         Refused: when the fence cannot be entered at all.
@@ -31,10 +38,11 @@ def refused_covers(spec: FenceSpec) -> dict[str, str]:
 
 
 def check_runs(spec: FenceSpec, *command: str) -> None:
-    """Run a command inside.
+    """Run a command behind a fence, and check that it succeeds.
 
     Raises:
-        Refused: when the fence cannot be entered, or the command fails in it.
+        Refused: when the fence cannot be entered, the command fails, or it takes longer than
+            ``PATIENCE_S``.
     """
     _entered(spec, command)
 
@@ -63,7 +71,13 @@ def _entered(spec: FenceSpec, command: tuple[str, ...]) -> dict[str, Any]:
 
 
 def read_answer(path: Path) -> dict[str, Any]:
-    """Return what a process said that entered, or could not; empty where it is on its way."""
+    """Return what a process reported about entering a fence.
+
+    Empty if there is nothing to report: it entered without a problem, or has not tried yet.
+
+    Args:
+        path: The answer file that the spec names.
+    """
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     answer: dict[str, Any] = json.loads(text) if text else {}
     return answer

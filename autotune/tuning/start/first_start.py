@@ -1,7 +1,8 @@
-"""The first start of a program: what it takes for it to train in a rig, or why it does not.
+"""First start: get a program to train in a rig, or find out whose fault it is that it does not.
 
-A program that fails before it trains is started once more with a terminal, and then without
-autotune's seams: only what fails there in the same way fails by itself.
+A program that fails before it trains is started again with a terminal, because some programs need
+one. If that does not help, it is started without autotune's seams. Only if it fails there in the
+same way does it fail by itself; otherwise autotune may be the cause, and the error says so.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from autotune.rig.terminal import COLUMNS, ROWS, Asked
 from autotune.rig.wire import Ready
 from autotune.tuning.budget import seconds_left
 
-# Without seams a program is given so many times as long as it took to fail under them, at least
-# this and at most so much more: a loaded machine was seen to start a program in twice the time.
+# How long a program may run without seams: this many times as long as it took to fail under them,
+# with a minimum and a maximum addition. A loaded machine was seen to start a program in twice the
+# time.
 TIMES_AS_LONG = 3.0
 MIN_BARE_S, MAX_MORE_S = 10.0, 60.0
-TELLING = 1.5  # one that lives so many times as long as the other did not fail by itself
-MAX_LINES = 20  # of what a program printed
-MANY_TIMES = 20  # a program that reads its input so often waits for an answer
-# What no terminal mends; argparse's own ending is one of these by what it printed
+TELLING = 1.5  # a program that lives this many times as long did not fail in the same way
+MAX_LINES = 20  # of its output, shown to the user
+MANY_TIMES = 20  # a program that reads its input this often waits for an answer
+# Failures that a terminal cannot cure. argparse exits with a usage message, which USAGE recognizes.
 NOT_A_TERMINALS = re.compile(
     r"ModuleNotFoundError|ImportError|(Syntax|Indentation|Tab)Error|the process died of"
 )
@@ -41,7 +43,12 @@ FILES = "have the program read it from a file that a flag names"
 
 @dataclass(frozen=True)
 class Started:
-    """A program that trains, on a rig that its caller closes."""
+    """A program that trains, on an open rig; as a context manager it closes the rig.
+
+    Attributes:
+        rig: The open rig. The caller must close it, or keep it for measuring.
+        ready: What the program's first steps revealed.
+    """
 
     rig: Rig
     ready: Ready
@@ -55,11 +62,12 @@ class Started:
 
 @dataclass(frozen=True)
 class _Failed:
-    """A start that came to nothing.
+    """A start after which the program did not train.
 
     Attributes:
-        took_s: How long the program lived.
-        printed: What it printed last.
+        ending: How it failed.
+        took_s: Seconds from the start to the failure.
+        printed: The end of its output.
     """
 
     ending: Ending
@@ -73,16 +81,23 @@ def observe(
     silence_s: float,
     setting: AppliedConfig | None = None,
 ) -> Started | Ending:
-    """Start a program until it trains; the rigs keep the mode in which it does.
+    """Start a program until it trains, in the run mode that it turns out to need.
+
+    The factory remembers that mode for all further rigs. Users are told about each additional
+    start.
 
     Args:
-        rigs: Make the rigs, and say what happens.
-        should_stop: Asked many times a second; an Ending from it ends the start.
-        silence_s: A program that makes no step for so long hangs.
+        rigs: Makes the rigs, and reports what happens.
+        should_stop: Called many times a second; an Ending from it ends the start.
+        silence_s: Seconds without a step after which a program counts as hung.
         setting: What it runs under; None leaves it untouched.
 
+    Returns:
+        The running program, or why it does not train. For an untouched program, the ending says
+        whose fault that is, where that could be found out.
+
     Raises:
-        UsageError: when the program reads its input, and something is piped into this process.
+        UsageError: when the program reads its input and something is piped into this process.
     """
     first = _start(rigs, should_stop, silence_s, setting)
     while isinstance(first, _Failed) and rigs.learn(first.ending):
@@ -105,13 +120,16 @@ def observe(
 
 
 def examined(rigs: RigFactory, ending: Ending, took_s: float, should_stop: ShouldStop) -> Ending:
-    """Start a program that failed without seams; return its ending with whose fault it is.
+    """Start a program that failed once more without seams, and return its ending with the cause.
+
+    The ending is returned unchanged if another start would tell nothing: the cause is known, it was
+    not a crash, or the fence refused something. Without time for a start the cause is unclear.
 
     Args:
-        rigs: Make the rigs.
+        rigs: Makes the rigs.
         ending: How it failed, untouched.
-        took_s: How long after its start.
-        should_stop: Asked many times a second; an Ending from it ends the start.
+        took_s: Seconds from its start to the failure.
+        should_stop: Called many times a second; an Ending from it ends the start.
     """
     if not _is_worth_another(rigs, ending) or failures.is_fenced_off(ending):
         return ending
@@ -130,11 +148,13 @@ def examined(rigs: RigFactory, ending: Ending, took_s: float, should_stop: Shoul
         return should_stop()
 
     program = rigs.program
-    rigs.program = _in_terminal(program)  # as its user starts it
+    rigs.program = _in_terminal(program)  # as its user would start it
     try:
         with rigs.new() as rig:
             bare = rig.run_bare(over)
-            if ending.program_traceback:  # of sys.exit() it is what the program printed
+            # After sys.exit() the output stands in for the traceback. The two runs are compared by
+            # it, so both must have it.
+            if ending.program_traceback:
                 bare = _with_words(bare, rig.log_tail())
             return _judged(ending, bare, is_telling=patience_s > TELLING * took_s)
     finally:
@@ -142,12 +162,16 @@ def examined(rigs: RigFactory, ending: Ending, took_s: float, should_stop: Shoul
 
 
 def _judged(ending: Ending, bare: Ending, *, is_telling: bool) -> Ending:
-    """Say whose fault an ending is, by how the program ended without seams.
+    """Return the ending with its cause, judged by how the program ended without seams.
+
+    The same failure in both runs means that the program fails by itself. A program that goes on
+    without seams, or ends regularly, fails because of autotune. Anything else is unclear.
 
     Args:
-        ending: How it ended under them.
-        bare: How it ended without, or when it was given up.
-        is_telling: A program that was given up had lived for clearly longer than under them.
+        ending: How it ended under the seams.
+        bare: How it ended without them, or that it was given up.
+        is_telling: Whether a run that was given up had lasted clearly longer than the one under
+            seams.
     """
     match bare.outcome:
         case Outcome.INTERRUPTED:
@@ -198,9 +222,11 @@ def _start_in_terminal(
     silence_s: float,
     setting: AppliedConfig | None,
 ) -> Started | _Failed | None:
-    """Start a program that failed once more, with a terminal; None where there is no time for it.
+    """Start a program that failed once more, with a terminal.
 
-    The rigs keep that mode where it trains, and where it fails otherwise than before.
+    Returns:
+        None if there is no terminal or no time for it, or if the start was ended too early to tell
+        anything. Else how the start came out; the rigs then keep the terminal.
     """
     name, program = rigs.program.file_name, rigs.program
     if seconds_left(should_stop) < first.took_s or _in_terminal(program) == program:
@@ -221,12 +247,15 @@ def _start_in_terminal(
 
 
 def _in_terminal(program: Program) -> Program:
-    """Return a program that starts with a terminal, where this system has any to give."""
+    """Return the program in the mode that gives it a terminal, if this system has one to give."""
     return replace(program, mode=replace(program.mode, terminal=terminal.is_available()))
 
 
 def _is_worth_another(rigs: RigFactory, ending: Ending) -> bool:
-    """Another start may tell more."""
+    """Return whether another start may tell more about a failure.
+
+    Only a crash whose cause is not known yet does.
+    """
     return (
         ending.outcome is Outcome.CRASHED
         and ending.cause is None
@@ -240,14 +269,20 @@ def _may_want_terminal(failed: _Failed) -> bool:
 
 
 def _with_words(ending: Ending, printed: str) -> Ending:
-    """Show what a program printed that ended by its own word: sys.exit() leaves no traceback."""
+    """Add the program's output to an ending by sys.exit(), which leaves no traceback.
+
+    Users then see what the program itself said before it exited.
+    """
     if ending.program_traceback or not ending.reason.startswith("SystemExit"):
         return ending
     return replace(ending, program_traceback="\n".join(printed.splitlines()[-MAX_LINES:]))
 
 
 def _having_asked(ending: Ending, asked: Asked | None) -> Ending:
-    """Say that a program that made no step was asking all the time, if it was."""
+    """Give the cause of an ending as input, if the program was asking for it all the time.
+
+    Otherwise a program that waits for an answer would be reported as slow or hung.
+    """
     is_over = ending.outcome in {Outcome.OUT_OF_TIME, Outcome.HUNG}
     if not is_over or asked is None or asked.times < MANY_TIMES:
         return ending
@@ -256,7 +291,10 @@ def _having_asked(ending: Ending, asked: Asked | None) -> Ending:
 
 
 def _having_piped(ending: Ending) -> Ending:
-    """Say what became of a pipe, of a program that asks for input."""
+    """Add to an ending that input piped into autotune does not reach the program.
+
+    It applies only to a program that asks for input while something is piped in.
+    """
     if ending.cause is Cause.INPUT and is_piped():
         return replace(ending, evidence=f"{PIPED}: {FILES}")
     return ending
@@ -271,7 +309,11 @@ def _refuse_pipe(rigs: RigFactory, rig: Rig) -> None:
 
 
 def is_piped(descriptor: int = 0) -> bool:
-    """Tell whether this process gets what another one says, or a file, by its standard input."""
+    """Return whether this process's standard input is a pipe or a file.
+
+    Args:
+        descriptor: The file descriptor to look at; one that is closed is not piped.
+    """
     try:
         mode = os.fstat(descriptor).st_mode
     except OSError:  # it is closed

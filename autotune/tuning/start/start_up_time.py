@@ -1,4 +1,8 @@
-"""What a program is seen to do before it trains, and what to say when its budget ends there."""
+"""Start-up time: what a program does before it trains, and advice for a budget that ends there.
+
+The advice depends on what was seen: slow steps need a larger budget, a program that stands still
+needs a hint at what it was doing.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,12 @@ from autotune.program.program import Program
 from autotune.rig.wire import Progress
 from autotune.tuning.budget import format_duration
 
-SILENT_S = 5.0  # without a step, and
-SILENT_STEPS = 3  # as long as so many took: the program no longer trains
-STEPS_WANTED = 30  # to observe, to measure the baseline, and to try a few configs
-STARTS_WANTED = 2  # one may be needed for a config or for the confirmation
+# A program that made no step for this many seconds, and for as long as this many steps take, no
+# longer trains.
+SILENT_S = 5.0
+SILENT_STEPS = 3
+STEPS_WANTED = 30  # enough to observe the program, measure the baseline and try a few configs
+STARTS_WANTED = 2  # the first, and one for a config or the confirmation
 TRAINS_ELSEWHERE = (
     "If these are still preparing, give them more time: --budget. Training is seen in ranks that "
     "torch.multiprocessing.spawn() or Lightning starts, and in one multiprocessing.Process at a "
@@ -27,14 +33,18 @@ TRAINS_ELSEWHERE = (
 
 @dataclass
 class StartUp:
-    """What the rig that started last has told of its first steps.
+    """What the most recently started rig has reported about its first steps.
+
+    ``hear()`` keeps it up to date; it begins anew when another rig reports.
 
     Attributes:
-        steps: How many there were.
-        first_s: Seconds from the rig's start to the end of the first, None before it.
-        last_s: Seconds from the rig's start to the end of the last.
-        doing: What the program was last seen to do between steps, empty where that is not known.
-        unseen: What was seen of training without any step; empty for nothing.
+        clock: Returns seconds that never go back.
+        steps: Number of steps before the rig was ready.
+        first_s: Seconds from the rig's start to the end of the first step; None before that.
+        last_s: Seconds from the rig's start to the end of the last step.
+        doing: What the program was last seen doing between steps, as the end of a sentence; empty
+            if unknown.
+        unseen: Signs of training without any step, as a sentence; empty if there are none.
     """
 
     clock: Callable[[], float] = monotonic
@@ -46,7 +56,10 @@ class StartUp:
     _heard: float = 0.0
 
     def hear(self, progress: Progress) -> None:
-        """Take note of a sign of life."""
+        """Update this from a progress message of a rig.
+
+        Messages after the start-up only show that the program is alive.
+        """
         if progress.phase != "start-up":
             self._heard, self.doing = self.clock(), ""
             return
@@ -60,21 +73,35 @@ class StartUp:
 
     @property
     def step_s(self) -> float | None:
-        """Seconds per step, None before the second."""
+        """Seconds per step, without the first; None before the second step ended."""
         if self.first_s is None or self.steps < 2:
             return None
         return (self.last_s - self.first_s) / (self.steps - 1)
 
     @property
     def silent_s(self) -> float | None:
-        """Seconds since the last step, where that is longer than steps take; else None."""
+        """Seconds since the last step, if that is clearly longer than steps take; else None.
+
+        Before the first step it is None too: preparing data may take any time.
+        """
         silent_s = self.clock() - self._heard
         usual_s = SILENT_STEPS * (self.step_s or 0.0)
         return silent_s if self.steps and silent_s > max(SILENT_S, usual_s) else None
 
 
 def unmeasured(program: Program, budget_s: float, seen: StartUp, log: Path) -> BudgetError:
-    """Return the error for a budget that ended before the baseline was measured."""
+    """Return the error for a budget that ended before the baseline was measured.
+
+    Args:
+        program: The program.
+        budget_s: The whole budget.
+        seen: What was seen of its start.
+        log: What the program printed; the message points to it.
+
+    Returns:
+        An error that says either how large the budget should be, or what the program was doing
+        instead of training.
+    """
     if not seen.steps or seen.silent_s is not None:
         return BudgetError(_stands_still(program, budget_s, seen, log))
     assert seen.first_s is not None, "a step was seen"
@@ -94,7 +121,7 @@ def unmeasured(program: Program, budget_s: float, seen: StartUp, log: Path) -> B
 
 
 def round_up(seconds: float) -> int:
-    """Return whole tens of seconds, as people give budgets."""
+    """Return the seconds rounded up to a multiple of ten, as people write budgets."""
     return 10 * math.ceil(seconds / 10)
 
 
@@ -119,7 +146,7 @@ def _stands_still(program: Program, budget_s: float, seen: StartUp, log: Path) -
     else:
         mend = (
             "If it is still preparing, give it more time with --budget, or less data to prepare; "
-            "if it waits for something, let it start without"
+            "if it waits for something, change it so that it does not"
         )
     return f"{what}. {mend}. What it printed: {log}"
 

@@ -117,7 +117,7 @@ def test_two_launchers_train_as_two_nodes(tmp_path: Path, by: str) -> None:
     assert [node.returncode for node in nodes] == [0, 0], said
     assert "7 batches" in said[0][0]
     assert not said[1][0], "the first rank of the first node alone prints"
-    assert "A step has 2 times the samples that were searched for" in said[0][1]
+    assert "A step has 2 times the samples of a step in the search" in said[0][1]
     assert "whoever can reach that port can run code in this training" in said[0][1]
     assert ("is not signed: set AUTOTUNE_RANKS_KEY" in said[0][1]) is (by == "slurm")
     assert (out / "best.pt").exists()

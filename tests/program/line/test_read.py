@@ -262,7 +262,7 @@ def test_lines_that_cannot_be_started_say_what_is_wrong_and_the_mend(place: Path
         "torchrun --nproc-per-nod": "needs a value",
         "accelerate config": "accelerate launch train.py",
         "bash missing.sh": "There is no script 'missing.sh'",
-        "ls -l": "no Python program",
+        "ls -l": "not a Python program",
         "python3.0 train.py": "There is no interpreter 'python3.0'",
         "sweep.py -m lr=1,2": "several times in one start",
         "python sweep.py lr=1 --multirun": "several times in one start",
@@ -292,10 +292,10 @@ def test_srun_is_left_out_inside_an_allocation_and_its_tasks_are_ranks(place: Pa
     exported = program(place, "srun --export=ALL,A=1,HOME python train.py", **inside)
     assert exported.env.items() >= {"A": "1", **one.env}.items()
     for option, mend in {
-        "-D sub": "srun -D sub is not done without srun. Go there first: cd FOLDER, and leave it",
-        "--chdir=sub": "srun --chdir sub is not done",
-        "--export=A=1,B": "Say --export=ALL,A=1,B if",
-        "--export=NONE": "take them away before autotune: env -u NAME autotune",
+        "-D sub": "srun -D sub is not possible without srun. Go there first: cd FOLDER, and leave it",
+        "--chdir=sub": "srun --chdir sub is not possible",
+        "--export=A=1,B": "Use --export=ALL,A=1,B if",
+        "--export=NONE": "remove them before autotune: env -u NAME autotune",
         "--export-file=x": "Set these variables before autotune",
     }.items():
         assert mend in refusal(place, f"srun {option} python train.py", **inside), option
@@ -389,13 +389,13 @@ def test_a_shell_script_is_answered_with_the_number_of_the_line_that_trains(plac
         assert "its line 7 starts the program" in said, text
         line = "A=1 torchrun --nproc_per_node=2 train.py --lr 0.1 --data '$DATA' --x 1"
         assert f"autotune search --budget 90s -- {line}\n" in said, text
-        assert "Put values in the place of $DATA." in said
+        assert "Replace by values: $DATA." in said
     (place / "two.sh").write_text("python -m pkg.train\npython src/run.py\n")
     said = refusal(place, "bash two.sh")
     assert "1: autotune search --budget 90s -- python -m pkg.train" in said
     assert "2: autotune search --budget 90s -- python src/run.py" in said
     (place / "none.sh").write_text("echo python\nmake train\n")
-    assert "no line of it is seen to start a Python program" in refusal(place, "./none.sh")
+    assert "no line in it was found that starts a Python program" in refusal(place, "./none.sh")
     (place / "job.sbatch").write_text("#SBATCH -N 1\nsrun python train.py\n")
     assert "its line 2" in (said := refusal(place, "sbatch job.sbatch"))
     assert "In the script, write instead" in said

@@ -198,9 +198,7 @@ def test_nobody_is_blamed_where_the_fence_is_in_the_way_or_time_is_up() -> None:
     ending = rigs.observed()
     assert isinstance(ending, Ending)
     assert ending.cause is None
-    assert "the fence around trials cannot let it write there" in str(
-        program_error(PROGRAM, ending)
-    )
+    assert "the fence around trials forbids that write" in str(program_error(PROGRAM, ending))
     slow = ScriptedRigs([FAILED])
     judged = examined(cast("RigFactory", slow), FAILED, 300.0, lambda: None)
     assert isinstance(judged, Ending)
