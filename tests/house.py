@@ -92,8 +92,8 @@ def chain(graph: Mapping[str, frozenset[str]]) -> list[str]:
         below = [longest(target) for target in sorted(graph[name])]
         return (name, *max(below, key=len, default=()))
 
-    every = [longest(name) for name in sorted(graph)]
-    return list(max(every, key=lambda names: (len(names), names)))
+    chains: list[list[str]] = [list(longest(name)) for name in sorted(graph)]
+    return max(chains, key=len)
 
 
 def files_per_folder() -> Counter[str]:
@@ -125,11 +125,12 @@ def comment_lines_per_100() -> float:
         text = path.read_text(encoding="utf-8")
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             comments += token.type == tokenize.COMMENT
-        code += len(_code_lines(text))
+        code += len(code_lines(text))
     return 100 * comments / code
 
 
-def _code_lines(text: str) -> set[int]:
+def code_lines(text: str) -> set[int]:
+    """Return the numbers of the lines that hold code."""
     skipped = {
         tokenize.COMMENT,
         tokenize.NL,

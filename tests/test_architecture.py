@@ -185,7 +185,8 @@ def test_the_house_has_few_rooms_and_few_floors_and_no_folder_is_full() -> None:
 
 
 def test_the_search_reads_on_one_screen() -> None:
-    assert len((PACKAGE / "tuning" / "workflow.py").read_text(encoding="utf-8").splitlines()) <= 50
+    text = (PACKAGE / "tuning" / "workflow.py").read_text(encoding="utf-8")
+    assert len(house.code_lines(text)) <= 45, "docstrings and comments left out"
 
 
 def test_every_module_opens_with_what_it_is_for() -> None:

@@ -300,7 +300,9 @@ def unpaired_ratio(winner: Sequence[float], baseline: Sequence[float]) -> Interv
     """
     count = len(winner)
     if count < 2 or len(baseline) != count:
-        raise ValueError("an unpaired ratio needs two rates of each side, and as many of each")
+        raise ValueError(
+            "an unpaired ratio needs the same number of rates of each side, at least two"
+        )
     sides = [[math.log(rate) for rate in rates] for rates in (winner, baseline)]
     centre = statistics.fmean(sides[0]) - statistics.fmean(sides[1])
     variance = (sum(map(statistics.variance, sides)) + PROCESS_SPREAD**2) / count

@@ -37,7 +37,7 @@ WHOLE_RANGE = ["0", "0", "4294967295"]  # /proc/self/uid_map in the initial user
 
 @dataclass(frozen=True)
 class Rights:
-    """What this process may do without help.
+    """What this process may do unaided.
 
     Attributes:
         may_mount: It may mount without a user namespace, because it has CAP_SYS_ADMIN.

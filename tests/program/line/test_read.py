@@ -292,7 +292,8 @@ def test_srun_is_left_out_inside_an_allocation_and_its_tasks_are_ranks(place: Pa
     exported = program(place, "srun --export=ALL,A=1,HOME python train.py", **inside)
     assert exported.env.items() >= {"A": "1", **one.env}.items()
     for option, mend in {
-        "-D sub": "srun -D sub is not possible without srun. Go there first: cd FOLDER, and leave it",
+        "-D sub": "srun -D sub is not possible without srun. Go there first: cd FOLDER, and "
+        "leave it",
         "--chdir=sub": "srun --chdir sub is not possible",
         "--export=A=1,B": "Use --export=ALL,A=1,B if",
         "--export=NONE": "remove them before autotune: env -u NAME autotune",
