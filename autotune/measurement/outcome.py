@@ -90,7 +90,7 @@ class Ending:
     def line(self) -> str:
         """The last traceback line in the program's own code, as ``path:line``; empty if unknown."""
         places = re.findall(r'File "([^"]+)", line (\d+)', self.program_traceback)
-        # The innermost frame usually lies in torch; users look for a line in the code that they wrote.
+        # The innermost frame usually lies in torch; users look for a line of theirs.
         own = [f"{path}:{line}" for path, line in places if not LIBRARIES.search(path)]
         return own[-1] if own else ""
 

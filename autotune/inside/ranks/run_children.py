@@ -19,7 +19,7 @@ from autotune.program.applied_config import AppliedConfig
 
 
 class Configured:
-    """The function that a spawned process runs instead of the program's: apply the config, then train.
+    """Runs in a spawned process instead of the program's function: apply the config, then train.
 
     ``RunChildren`` makes it on the thread that starts the process. It is pickled to the new
     process, which calls it on its main thread.
