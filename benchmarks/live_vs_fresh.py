@@ -24,7 +24,7 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.program import parse_program
 from autotune.rig.rig_factory import RigFactory
-from autotune.tuning.live_rig import START_SILENCE_S
+from autotune.tuning.start.first_start import START_SILENCE_S
 from autotune.tuning.trial_runner import FRESH_WINDOW, TrialRunner
 from benchmarks.record import save
 

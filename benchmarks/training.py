@@ -40,7 +40,7 @@ from autotune.rig import processes
 from autotune.rig.fence import Fence, raise_fence
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.torchrun_plan import with_ranks
-from autotune.tuning.live_rig import START_SILENCE_S
+from autotune.tuning.start.first_start import START_SILENCE_S
 from benchmarks.likeness import Alone, Judgement, Recording, Verdict, judge
 from benchmarks.record import save
 

@@ -387,6 +387,7 @@ def knobs(
     from autotune.knobs.space import options
     from autotune.machine import hardware
     from autotune.rig.rig import Reports
+    from autotune.tuning.start.observe import observe
 
     console = Console()
     words = _words(program, args, is_module=module)
@@ -402,7 +403,7 @@ def knobs(
                 fence, scratch_dir, max_scratch, cache_dir, allow_side_effects=allow_side_effects
             )
             reports = Reports(doubt=console.warn, note=console.note)
-            about, profile = str(subject), knob_sheet.observe(subject, machine, fenced, reports)
+            about, profile = str(subject), observe(subject, machine, fenced, reports)
         knob_sheet.show(knob_sheet.rows(machine, profile), about, profile.flags)
 
 

@@ -6,10 +6,8 @@ not offered. The README's table is generated here too.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -18,17 +16,9 @@ from autotune.cli.console import plain
 from autotune.knobs import registry
 from autotune.knobs.base import Here
 from autotune.machine.hardware import Hardware
-from autotune.measurement.outcome import Ending
 from autotune.program.domain import NotOffered
-from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.flags import Flag, as_text
 from autotune.program.profile import LoaderFacts, OptimizerFacts, Profile
-from autotune.program.program import Program
-from autotune.rig.failures import program_error
-from autotune.rig.rig import SILENT, Reports
-from autotune.rig.rig_factory import RigFactory
-from autotune.tuning.live_rig import START_SILENCE_S
-from autotune.tuning.start import first_start
 
 # The typical program that stands in when the user names none
 BATCH = 32
@@ -71,29 +61,6 @@ def _rows(hardware: Hardware, profile: Profile) -> Iterator[Row]:
         alone = domain.alone or f"{values[0]} is the only value that fits here"
         only = "" if len(values) > 1 else alone
         yield Row(name, knob.scope, _text(now), () if only else values, only)
-
-
-def observe(
-    program: Program,
-    hardware: Hardware,
-    fence: FenceOptions = STRONGEST,
-    reports: Reports = SILENT,
-) -> Profile:
-    """Run a program behind a fence for its first few steps, and return what they reveal.
-
-    Raises:
-        FenceError: No mechanism here keeps the program from changing the user's files.
-        ProgramError: The program fails, or makes too few steps.
-    """
-    with (
-        tempfile.TemporaryDirectory(prefix="autotune-") as folder,
-        RigFactory(program, Path(folder), hardware, reports, fence) as rigs,
-    ):
-        started = first_start.observe(rigs, lambda: None, START_SILENCE_S)
-        if isinstance(started, Ending):
-            raise program_error(program, started)
-        with started:
-            return started.ready.profile
 
 
 def ordinary_program(device: str) -> Profile:

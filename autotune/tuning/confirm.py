@@ -32,9 +32,9 @@ from autotune.rig.rig import Rig, ShouldStop
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import WindowPlan
 from autotune.tuning.baseline import Baseline
-from autotune.tuning.live_rig import START_SILENCE_S
 from autotune.tuning.proposals import ranked
 from autotune.tuning.session import Session
+from autotune.tuning.start.first_start import START_SILENCE_S
 from autotune.tuning.study import Study
 
 # A fresh process on a 2-core machine was seen to run at half its steady speed for its first 3-5 s.

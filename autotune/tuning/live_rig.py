@@ -22,9 +22,9 @@ from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import Ready, WindowPlan
 from autotune.tuning.budget import seconds_left
 from autotune.tuning.start import first_start
+from autotune.tuning.start.first_start import START_SILENCE_S
 
 MOSTLY_DISTURBED = 0.5  # share of the blocks above which a window is measured a second time
-START_SILENCE_S = 900.0  # imports, data preparation and compilation may take minutes
 ANSWER_S = 0.5  # a window ends this long before its caller gives up, so that its result arrives
 MIN_WINDOW_S = 0.1
 # A program that trains counts as hung after this silence, or after the time that this many of its

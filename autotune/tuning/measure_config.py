@@ -6,13 +6,10 @@ for how much two measurements of one config differ.
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 
 from autotune.errors import ProgramError
 from autotune.knobs.space.spacefile import load
-from autotune.machine import preflight
 from autotune.machine.hardware import Hardware
 from autotune.measurement.measurement import StepBreakdown
 from autotune.measurement.outcome import Ending, Outcome
@@ -28,8 +25,10 @@ from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import WindowPlan
 from autotune.tuning.events import Events
 from autotune.tuning.interrupts import InterruptCounter
-from autotune.tuning.live_rig import START_SILENCE_S
 from autotune.tuning.start import first_start
+from autotune.tuning.start.first_start import START_SILENCE_S
+from autotune.tuning.start.observe import throwaway_rigs
+from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
 
 # Longer than the windows of a search: there is only one config, and no baseline in turn to cancel
 # drift.
@@ -46,6 +45,7 @@ def measure_config(
     processes: int,
     events: Events,
     fence: FenceOptions = STRONGEST,
+    surroundings: Surroundings = THIS_MACHINE,
 ) -> MeasureReport:
     """Measure a program as written, or under a best.yaml.
 
@@ -56,15 +56,17 @@ def measure_config(
         processes: How many fresh processes are measured, one after another.
         events: Told what happens.
         fence: What the user requested of the fence.
+        surroundings: Clock, rigs and machine check.
 
     Returns:
         A report with one measurement per process. Its step breakdown is of the first process alone.
 
     Raises:
-        ProgramError: when the program fails or trains too few steps, or Ctrl-C ends a window.
+        ProgramError: when the program fails or trains too few steps, or Ctrl-C ends the
+            window of the first process.
         FenceError: when nothing keeps the program from changing the user's files.
     """
-    doubts = preflight.doubts(hardware)
+    doubts = [*surroundings.look(hardware)]
     if best is not None:
         doubts += best.doubts(hardware, program.fingerprint)
     for doubt in doubts:
@@ -72,16 +74,19 @@ def measure_config(
     found: list[MeasureReport] = []
     reports = Reports(events.on_progress, events.warn, events.note)
     with (
-        tempfile.TemporaryDirectory(prefix="autotune-") as folder,
         InterruptCounter(events.on_interrupt) as stop,
-        RigFactory(program, Path(folder), hardware, reports, fence) as rigs,
+        throwaway_rigs(program, hardware, fence, reports, surroundings) as rigs,
     ):
         events.on_fence(rigs.fence)
         for number in range(1, processes + 1):
             events.on_phase(f"process {number} of {processes}")
             subject = _Subject(rigs, program, best, hardware, stop)
-            found.append(_one(subject, is_first=not found))
-            if stop.requests:
+            try:
+                found.append(_one(subject, is_first=not found))
+            except ProgramError:
+                if not (found and stop.requests):
+                    raise
+            if stop.requests:  # the earlier processes count, also where this one was cut short
                 break
     measurements = tuple(m for facts in found for m in facts.measurements)
     return replace(found[0], measurements=measurements, machine_doubts=tuple(doubts))

@@ -6,9 +6,7 @@ here, and an interval that excludes 1 is a false claim.
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean, stdev
 
 from autotune.knobs.space.spacefile import load
@@ -24,8 +22,9 @@ from autotune.tuning.budget import Budget
 from autotune.tuning.confirm import Confirmation, ConfirmationPlan, confirm
 from autotune.tuning.events import Events
 from autotune.tuning.interrupts import InterruptCounter
-from autotune.tuning.live_rig import START_SILENCE_S
 from autotune.tuning.start import first_start
+from autotune.tuning.start.first_start import START_SILENCE_S
+from autotune.tuning.start.observe import throwaway_rigs
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
 
 
@@ -85,17 +84,8 @@ def measure_noise_floor(
     budget = Budget(budget_s, clock=surroundings.clock)
     reports = Reports(events.on_progress, events.warn, events.note)
     with (
-        tempfile.TemporaryDirectory(prefix="autotune-") as folder,
         InterruptCounter(events.on_interrupt) as stop,
-        surroundings.make_rigs(
-            program,
-            Path(folder),
-            hardware,
-            reports=reports,
-            options=fence,
-            remember=lambda _: None,
-            clock=surroundings.clock,
-        ) as rigs,
+        throwaway_rigs(program, hardware, fence, reports, surroundings) as rigs,
     ):
         events.on_fence(rigs.fence)
 

@@ -195,8 +195,8 @@ class Study:
         search may propose their configs again.
 
         Args:
-            force: Take over the lease whoever holds it. Meant for a holder on another host, because
-                from here nobody can see whether it still runs.
+            force: Take over the lease of a holder on another host, because from here nobody can see
+                whether it still runs. A living process of this host keeps it.
 
         Raises:
             RunDirectoryError: when another living process works on the run.
@@ -204,12 +204,15 @@ class Study:
         raw = self._study.user_attrs.get("lease")
         lease = None if raw is None else _read(Lease, raw)
         own = Lease(socket.gethostname(), psutil.Process().pid, psutil.Process().create_time())
-        if lease is not None and lease != own and _is_alive(lease) and not force:
-            raise RunDirectoryError(
-                f"Another autotune (process {lease.pid} on {lease.host}) works on this run. "
-                "Wait for it or end it; if that machine or container is gone, take the run over: "
-                "autotune resume --force"
-            )
+        if lease is not None and lease != own and _is_alive(lease):
+            holder = f"Another autotune (process {lease.pid} on {lease.host}) works on this run."
+            if lease.host == own.host:
+                raise RunDirectoryError(f"{holder} Wait for it, or end it: kill {lease.pid}")
+            if not force:
+                raise RunDirectoryError(
+                    f"{holder} Wait for it or end it; if that machine or container is gone, take "
+                    "the run over: autotune resume --force"
+                )
         self._set("lease", own)
         while any(t.state is TrialState.WAITING for t in self._study.get_trials(deepcopy=False)):
             self._study.ask()  # takes a waiting trial first: it runs now, and ends below

@@ -165,6 +165,16 @@ def test_hooks_of_a_step_see_and_set_the_programs_own_rates() -> None:
         assert rates() == pytest.approx([4 * rate for rate in plain])
 
 
+def test_a_hook_that_the_program_adds_after_its_first_step_sees_its_own_rates() -> None:
+    seen: list[float] = []
+    with running(setting(batch_size=40)):
+        data, optimizer = loader(), SGD([weight()], lr=0.1)
+        train(optimizer, data)
+        optimizer.register_step_pre_hook(lambda own, *_: seen.append(own.param_groups[0]["lr"]))
+        assert train(optimizer, data)[:2] == pytest.approx([0.4, 0.4])
+    assert set(seen) == {0.1}
+
+
 def test_hooks_for_all_optimizers_may_come_after_those_that_count_the_first_steps() -> None:
     calls = []
     with running(setting()):

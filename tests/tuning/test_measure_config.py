@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import fact_sheet
+from autotune.errors import ProgramError
 from autotune.measurement.measurement import Interval, StepBreakdown
 from autotune.program.config import Config
 from autotune.results.measure_report import MeasureReport
 from autotune.tuning.confirm import Confirmation
 from autotune.tuning.events import Events
+from autotune.tuning.measure_config import measure_config
 from autotune.tuning.noise_floor import measure_noise_floor, of_confirmation
 from tests.made import A100, HARDWARE, PROGRAM, make_hardware, make_measurement, make_profile
 from tests.rigging import PROGRAMS, open_rig, write_best
@@ -85,6 +88,29 @@ def test_doctor_measures_the_noise_floor(capsys: pytest.CaptureFixture[str]) -> 
     said = capsys.readouterr().out
     assert "The program against itself: " in said
     assert "cannot be told from noise" in said
+
+
+def test_ctrl_c_in_a_later_process_keeps_what_the_earlier_ones_gave() -> None:
+    class Interrupts(Events):
+        def on_phase(self, name: str) -> None:
+            if name == "process 3 of 3":
+                signal.raise_signal(signal.SIGINT)
+
+    machine = ScriptedMachine(Script())
+    report = measure_config(
+        PROGRAM, None, HARDWARE, 3, Interrupts(), surroundings=machine.surroundings
+    )
+    assert len(report.measurements) == 2
+
+
+def test_ctrl_c_in_the_first_process_leaves_nothing_to_report() -> None:
+    class Interrupts(Events):
+        def on_phase(self, name: str) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    machine = ScriptedMachine(Script())
+    with pytest.raises(ProgramError):
+        measure_config(PROGRAM, None, HARDWARE, 3, Interrupts(), surroundings=machine.surroundings)
 
 
 def test_a_noise_floor_tells_windows_from_processes() -> None:

@@ -25,7 +25,14 @@ from autotune.measurement.measurement import Memory
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
-from autotune.results.record import BaselineInfo, SearchOptions, Side, TrialRecord, WindowRecord
+from autotune.results.record import (
+    BaselineInfo,
+    Lease,
+    SearchOptions,
+    Side,
+    TrialRecord,
+    WindowRecord,
+)
 from autotune.tuning.study import Study
 from tests.made import (
     A100,
@@ -325,7 +332,16 @@ def test_a_living_lease_refuses_a_second_process_by_its_id(study: Study, tmp_pat
         with pytest.raises(RunDirectoryError) as refusal:
             study.take_lease()
         assert f"process {other.pid} on {socket.gethostname()}" in str(refusal.value)
-        assert "--force" in str(refusal.value)
+        assert f"kill {other.pid}" in str(refusal.value)
+        with pytest.raises(RunDirectoryError):
+            study.take_lease(force=True)  # it can be seen to live
+
+
+def test_a_holder_that_cannot_be_seen_gives_way_to_force(study: Study) -> None:
+    study._set("lease", Lease("a machine that is gone", 1, 0.0))
+    with pytest.raises(RunDirectoryError, match="--force"):
+        study.take_lease()
+    study.take_lease(force=True)
 
 
 def test_a_second_process_leaves_the_running_trial_of_the_first_alone(

@@ -60,7 +60,8 @@ class OverlaySeam(Seam):
         seam = self
 
         def checked_open(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-            if mode != "r" and mode != "rb" and ("a" in mode or "+" in mode):  # noqa: PLR1714
+            # "w" and "x" begin with an empty file: nothing of it would be copied
+            if "a" in mode or ("+" in mode and "r" in mode):
                 seam._opened(file)
             return original(file, mode, *args, **kwargs)
 

@@ -211,6 +211,10 @@ class RatesSeam:
             hooks: Any = optimizer._optimizer_step_post_hooks  # noqa: SLF001
             hooks.move_to_end(after.id, last=False)  # restore rates before the program's post-hooks
             self._hooks[optimizer] = [before, after]
+        elif optimizer in self._hooks:  # the program may have added a hook since
+            own: Any = self._hooks[optimizer][0]
+            earlier: Any = optimizer._optimizer_step_pre_hooks  # noqa: SLF001
+            earlier.move_to_end(own.id)
 
     def remove(self) -> None:
         """Remove the hooks of all optimizers, so that no rate is scaled any more."""

@@ -60,7 +60,7 @@ class ModelSplit(Strategy):
         assert isinstance(module, nn.Sequential), "refused for any other model"
         count = torch.cuda.device_count()
         devices = [torch.device("cuda", number) for number in range(count)]
-        parts = int(site.options.get("model_split_parts", count))
+        parts = count
         return Pipeline(module, devices, parts).staged()
 
 

@@ -24,6 +24,8 @@ from autotune.rig.terminal import COLUMNS, ROWS, Asked
 from autotune.rig.wire import Ready
 from autotune.tuning.budget import seconds_left
 
+START_SILENCE_S = 900.0  # imports, data preparation and compilation may take minutes
+
 # How long a program may run without seams: this many times as long as it took to fail under them,
 # with a minimum and a maximum addition. A loaded machine was seen to start a program in twice the
 # time.

@@ -227,6 +227,17 @@ def mended(max_bytes: int | None = None, **devices: int) -> Iterator[list[str]]:
         seam.remove()
 
 
+def test_a_file_that_begins_empty_is_not_taken_for_one_that_is_copied(tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    large.write_bytes(bytes(2000))
+    with mended(max_bytes=1000):
+        with pytest.raises(OSError, match="read-only"), open(large, "r+b"):
+            pass
+        with open(large, "w+b") as file:
+            file.write(b"new")
+    assert large.read_bytes() == b"new"
+
+
 def crossing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let renames fail as they do on overlays, but for those beside the target."""
     original = os.rename

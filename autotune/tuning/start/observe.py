@@ -1,0 +1,68 @@
+"""Rigs of commands that keep no record, and the profile of a program that is only looked at."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from autotune.machine.hardware import Hardware
+from autotune.measurement.outcome import Ending
+from autotune.program.fence_options import STRONGEST, FenceOptions
+from autotune.program.profile import Profile
+from autotune.program.program import Program
+from autotune.rig.failures import program_error
+from autotune.rig.rig import SILENT, Reports
+from autotune.rig.rig_factory import RigFactory
+from autotune.tuning.start import first_start
+from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
+
+
+@contextmanager
+def throwaway_rigs(
+    program: Program,
+    hardware: Hardware,
+    fence: FenceOptions = STRONGEST,
+    reports: Reports = SILENT,
+    surroundings: Surroundings = THIS_MACHINE,
+) -> Iterator[RigFactory]:
+    """Make rigs whose logs go to a temporary folder, which is removed at the end.
+
+    Raises:
+        FenceError: when nothing keeps the program from changing the user's files.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="autotune-") as folder,
+        surroundings.make_rigs(
+            program,
+            Path(folder),
+            hardware,
+            reports=reports,
+            options=fence,
+            remember=lambda _: None,
+            clock=surroundings.clock,
+        ) as rigs,
+    ):
+        yield rigs
+
+
+def observe(
+    program: Program,
+    hardware: Hardware,
+    fence: FenceOptions = STRONGEST,
+    reports: Reports = SILENT,
+    surroundings: Surroundings = THIS_MACHINE,
+) -> Profile:
+    """Run a program for its first few steps, behind a fence, and return what they reveal.
+
+    Raises:
+        FenceError: when nothing keeps the program from changing the user's files.
+        ProgramError: when it fails or trains too few steps.
+    """
+    with throwaway_rigs(program, hardware, fence, reports, surroundings) as rigs:
+        started = first_start.observe(rigs, lambda: None, first_start.START_SILENCE_S)
+        if isinstance(started, Ending):
+            raise program_error(program, started)
+        with started:
+            return started.ready.profile
