@@ -28,6 +28,24 @@ VARIABLES_OF_LIBRARIES = {
 }
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let each worker begin with its share of the slow files, so that none of them comes last.
+
+    ``--dist worksteal`` gives each worker one stretch of the list. Files stay whole: their tests
+    share what is dear to set up.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    rest = [item for item in items if not item.get_closest_marker("slow")]
+    files = sorted({item.path for item in slow})
+    stretches = []
+    for worker in range(workers):
+        own = set(files[worker::workers])
+        begin, end = (len(rest) * n // workers for n in (worker, worker + 1))
+        stretches += [item for item in slow if item.path in own] + rest[begin:end]
+    items[:] = stretches
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _fence() -> Iterator[None]:
     with rigging.fence():

@@ -54,6 +54,7 @@ def test_an_example_saves_its_checkpoint_when_it_is_trained_with_run(workplace: 
 
 
 @pytest.mark.slow
+@pytest.mark.real_starts
 def test_a_knob_of_another_package_is_offered_and_acts(tmp_path: Path) -> None:
     """Built and installed as a package; its entry point alone makes it known."""
     site = tmp_path / "site"

@@ -301,7 +301,7 @@ def unpaired_ratio(winner: Sequence[float], baseline: Sequence[float]) -> Interv
     count = len(winner)
     if count < 2 or len(baseline) != count:
         raise ValueError(
-            "an unpaired ratio needs the same number of rates of each side, at least two"
+            "an unpaired ratio needs equally many rates of each side, at least two"
         )
     sides = [[math.log(rate) for rate in rates] for rates in (winner, baseline)]
     centre = statistics.fmean(sides[0]) - statistics.fmean(sides[1])

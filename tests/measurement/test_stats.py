@@ -274,7 +274,7 @@ def test_rounds_that_disagree_widen_the_interval_beyond_that_of_their_pairs() ->
 
 @pytest.mark.parametrize("rates", [([1.0], [1.0]), ([1.0, 2.0], [1.0]), ([], [])])
 def test_one_process_of_a_side_claims_nothing(rates: tuple[list[float], list[float]]) -> None:
-    with pytest.raises(ValueError, match="two rates of each side"):
+    with pytest.raises(ValueError, match="equally many rates of each side"):
         unpaired_ratio(*rates)
 
 
