@@ -37,7 +37,7 @@ NOTHING_MEASURED = 3
 PROGRAM_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 
 LINE = (
-    "What to train: train.py, file.py:function, module:function, or the command line that you use: "
+    "What to train: train.py, file.py:function, module:function, or your usual command line: "
     "python -u train.py, python -m package.train, A=1 torchrun --nproc-per-node 2 train.py, "
     "accelerate launch train.py, a console script. A '--' before it is optional."
 )
@@ -56,24 +56,24 @@ RanksOption = Annotated[
     typer.Option(
         "--nproc-per-node",
         min=1,
-        help="Start the program with torchrun and this number of ranks.",
+        help="Start this number of ranks on this machine, as torchrun does.",
     ),
 ]
 FenceOption = Annotated[
     str | None,
     typer.Option(
         "--fence",
-        help="How trials are kept from changing your files: overlay, landlock or guard. By "
-        "default the first of these that works here.",
+        help="Fence that keeps trials from changing your files: overlay, landlock or guard. "
+        "Default: the first that works here (guard only with --allow-side-effects).",
     ),
 ]
 ScratchDirOption = Annotated[
     Path | None,
-    typer.Option(help="Folder for what trials write, until it is discarded; use a local disk."),
+    typer.Option(help="Where to keep what a trial writes until it ends: a folder on a local disk."),
 ]
 MaxScratchOption = Annotated[
     str | None,
-    typer.Option(help="The most a trial may write, such as 20G. Default: a tenth of free space."),
+    typer.Option(help="Limit for what one trial may write: 20G. Default: a tenth of free space."),
 ]
 CacheDirOption = Annotated[
     list[Path] | None,
@@ -86,7 +86,8 @@ SideEffectsOption = Annotated[
     bool,
     typer.Option(
         "--allow-side-effects",
-        help="Allow trials even if only Python's own functions can be kept from your files.",
+        help="Search even if only the guard works: it redirects writes by Python's own functions, "
+        "but C libraries and subprocesses can change your files.",
     ),
 ]
 AllowEnvOption = Annotated[
@@ -127,20 +128,23 @@ def search(
     ] = None,
     lr_rule: Annotated[
         str | None,
-        typer.Option(help="How the learning rate follows the batch size: linear, sqrt or none."),
+        typer.Option(
+            help="How the learning rate follows the batch size: linear, sqrt or none. "
+            "Default: chosen for each optimizer by its class."
+        ),
     ] = None,
     keep_global_batch: Annotated[
         bool,
         typer.Option(
-            "--keep-global-batch", help="Do not change the samples per step or the learning rate."
+            "--keep-global-batch", help="Keep the samples per step and the learning rate unchanged."
         ),
     ] = False,
     max_global_batch: Annotated[
-        int | None, typer.Option(help="The most samples per step. Default: 8 times your own.")
+        int | None, typer.Option(help="Maximum samples per step. Default: at least 8 times yours.")
     ] = None,
     nproc_per_node: RanksOption = None,
     output: OutputOption = Path("best.yaml"),
-    name: Annotated[str | None, typer.Option(help="Name of the run in .autotune/.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the folder in .autotune/.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
     fence: FenceOption = None,
     scratch_dir: ScratchDirOption = None,
@@ -276,11 +280,11 @@ def measure(
     args: ArgsArgument = None,
     module: ModuleOption = False,
     config: Annotated[
-        Path | None, typer.Option(help="A best.yaml whose config to measure. Default: as written.")
+        Path | None, typer.Option(help="Measure the config of this best.yaml. Default: as written.")
     ] = None,
     allow_env: AllowEnvOption = None,
     processes: Annotated[
-        int, typer.Option(min=1, help="Fresh processes to measure; equal ones differ in speed.")
+        int, typer.Option(min=1, help="Number of fresh processes; equal processes differ in speed.")
     ] = 3,
     nproc_per_node: RanksOption = None,
     fence: FenceOption = None,
@@ -290,7 +294,7 @@ def measure(
     allow_side_effects: SideEffectsOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Measure one config thoroughly: throughput, step breakdown, upper limits, memory, warnings."""
+    """Measure one config in detail: throughput, step breakdown, upper limits, memory, warnings."""
     from autotune.cli import fact_sheet
     from autotune.cli.console import Console
     from autotune.knobs.space import options
@@ -326,7 +330,7 @@ def doctor(
     args: ArgsArgument = None,
     module: ModuleOption = False,
     aa: Annotated[
-        bool, typer.Option("--aa", help="Compare the program with itself, to find the noise.")
+        bool, typer.Option("--aa", help="Compare the program with itself to measure the noise.")
     ] = False,
     budget: Annotated[str, typer.Option(help="Wall time for --aa: 90s, 3m.")] = "2m",
     fence: FenceOption = None,
@@ -335,7 +339,7 @@ def doctor(
     cache_dir: CacheDirOption = None,
     allow_side_effects: SideEffectsOption = False,
 ) -> None:
-    """Describe this machine, say what else is busy on it, and how small a gain it can show."""
+    """Describe this machine and its load; with --aa, the smallest gain that it can show."""
     from autotune.cli import fact_sheet
     from autotune.cli.console import Console
     from autotune.knobs.space import options
@@ -381,7 +385,7 @@ def knobs(
     cache_dir: CacheDirOption = None,
     allow_side_effects: SideEffectsOption = False,
 ) -> None:
-    """List the knobs with the values that a search would try here, or why they are not offered."""
+    """List all knobs: the values that a search would try here, or why a knob is not offered."""
     from autotune.cli import knob_sheet
     from autotune.cli.console import Console
     from autotune.knobs.space import options
