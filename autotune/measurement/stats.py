@@ -300,9 +300,7 @@ def unpaired_ratio(winner: Sequence[float], baseline: Sequence[float]) -> Interv
     """
     count = len(winner)
     if count < 2 or len(baseline) != count:
-        raise ValueError(
-            "an unpaired ratio needs equally many rates of each side, at least two"
-        )
+        raise ValueError("an unpaired ratio needs equally many rates of each side, at least two")
     sides = [[math.log(rate) for rate in rates] for rates in (winner, baseline)]
     centre = statistics.fmean(sides[0]) - statistics.fmean(sides[1])
     variance = (sum(map(statistics.variance, sides)) + PROCESS_SPREAD**2) / count
