@@ -13,6 +13,7 @@ Prerequisites: the extra ``libraries``; nothing is downloaded. Not covered: what
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -135,6 +136,8 @@ def _run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[st
         return subprocess.run(
             command,
             cwd=folder,
+            # ultralytics notes where runs go in the user's own settings, and writes there
+            env={**os.environ, "YOLO_CONFIG_DIR": str(folder)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
