@@ -64,11 +64,11 @@ class OpenRig:
         """Return where to read what the program wrote: only its own view has it."""
         if fence().kind is FenceKind.OVERLAY:
             return Path(f"/proc/{self.rig.pid}/root{path}")
-        return Path(f"{self.rig._view.shadow_dir}{path}")  # type: ignore[union-attr]
+        return Path(f"{self.rig.live.place.view.shadow_dir}{path}")
 
-    def dissect(self, plan: WindowPlan = SHORT) -> StepBreakdown:
+    def profile_step(self, plan: WindowPlan = SHORT) -> StepBreakdown:
         """Take apart what was measured last."""
-        breakdown = self.rig.dissect(plan, never, 60.0)
+        breakdown = self.rig.profile_step(plan, never, 60.0)
         assert isinstance(breakdown, StepBreakdown), breakdown
         return breakdown
 

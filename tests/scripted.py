@@ -35,7 +35,8 @@ from autotune.program.rehearsal import Rehearsal, RehearsalPlan, Seen
 from autotune.results.record import SearchOptions
 from autotune.results.result import SearchResult
 from autotune.rig.fence import Fence
-from autotune.rig.rig import Rig, ShouldStop
+from autotune.rig.open_rig import ShouldStop
+from autotune.rig.rig import Rig
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.terminal import Asked
 from autotune.rig.wire import Progress, Ready, WindowPlan
@@ -165,7 +166,7 @@ class ScriptedRigs(RigFactory):
 
     def __post_init__(self) -> None:
         self.started = len(list((self.directory / "rigs").glob("*")))
-        self.fence = cast("Fence", SimpleNamespace(sentence="Nothing is written.", doubts=()))
+        self.fence = cast("Fence", SimpleNamespace(sentence="Nothing is written.", warnings=()))
 
     def __exit__(self, *_: object) -> None:
         """There is nothing to take down."""
@@ -237,7 +238,7 @@ class ScriptedRig:
         self.steps += steps
         return Block(steps * batch, steps, seconds, 0.3 * seconds)
 
-    def dissect(
+    def profile_step(
         self, _plan: WindowPlan, should_stop: ShouldStop, _silence_s: float
     ) -> StepBreakdown | Ending:
         if ending := self._machine.pass_time(2.0, should_stop):

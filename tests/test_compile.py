@@ -43,7 +43,7 @@ def test_shapes_that_change_in_every_step_do_not_recompile_for_ever(tmp_path: Pa
     assert window.compilation is not None
     assert window.compilation.seconds > 0.1
     assert 7 <= window.compilation.recompiles <= 16
-    assert any("gave up" in doubt for doubt in window.doubts)
+    assert any("gave up" in warning for warning in window.warnings)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from autotune.machine import hardware
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.run_mode import Epochs, RunMode
 from autotune.program.program import parse_program
-from autotune.rig.rig import Reports
+from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import Ready
 from autotune.tuning.trial_runner import TrialRunner
@@ -30,7 +30,7 @@ def failed(said: str, suspect: Epochs | None, line: int = 12) -> Ending:
 
 def rigs_of(folder: Path, said: list[str], modes: list[RunMode], *args: str) -> RigFactory:
     subject = parse_program(str(PROGRAMS / "ends_its_epochs.py"), args, folder)
-    reports = Reports(doubt=said.append)
+    reports = Reports(warning=said.append)
     return RigFactory(subject, folder / "run", make_hardware(), reports, remember=modes.append)
 
 

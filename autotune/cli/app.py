@@ -250,9 +250,9 @@ def run(
             console.warn(line)
         subject = _read(console, words, "run")
         machine = hardware.detect(subject.visible_devices)
-        for doubt in file.doubts(machine, subject.fingerprint):
-            console.warn(doubt)
-        if note := file.ranks_doubt(best, subject.ranks):
+        for warning in file.warnings(machine, subject.fingerprint):
+            console.warn(warning)
+        if note := file.ranks_warning(best, subject.ranks):
             console.warn(note)
         plan = run_plan(file, best, subject, machine)
         nodes = nodes_of(os.environ) if nnodes is None else Nodes(nnodes, node_rank, rdzv_endpoint)
@@ -361,7 +361,7 @@ def doctor(
         fenced = options.fence(
             fence, scratch_dir, max_scratch, cache_dir, allow_side_effects=allow_side_effects
         )
-        fact_sheet.show_machine(machine, preflight.doubts(machine), *describe_fence(fenced))
+        fact_sheet.show_machine(machine, preflight.warnings(machine), *describe_fence(fenced))
         if subject is not None:
             floor = measure_noise_floor(subject, machine, parse_duration(budget), console, fenced)
             fact_sheet.show_noise_floor(floor)
@@ -390,7 +390,7 @@ def knobs(
     from autotune.cli.console import Console
     from autotune.knobs.space import options
     from autotune.machine import hardware
-    from autotune.rig.rig import Reports
+    from autotune.rig.open_rig import Reports
     from autotune.tuning.start.observe import observe
 
     console = Console()
@@ -406,7 +406,7 @@ def knobs(
             fenced = options.fence(
                 fence, scratch_dir, max_scratch, cache_dir, allow_side_effects=allow_side_effects
             )
-            reports = Reports(doubt=console.warn, note=console.note)
+            reports = Reports(warning=console.warn, note=console.note)
             about, profile = str(subject), observe(subject, machine, fenced, reports)
         knob_sheet.show(knob_sheet.rows(machine, profile), about, profile.flags)
 

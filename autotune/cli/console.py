@@ -64,8 +64,8 @@ class Console(Events):
             f"  run {plain(run)}, budget {format_duration(budget.total_s)}; Ctrl-C ends it early "
             "with the best so far"
         )
-        for doubt in hardware.doubts:
-            self.warn(doubt)
+        for warning in hardware.warnings:
+            self.warn(warning)
         if self._talk.is_terminal:
             self._live = Live(self._state, console=self._talk, refresh_per_second=4, transient=True)
             self._live.start()
@@ -117,8 +117,8 @@ class Console(Events):
         rate = record.measurement.throughput
         if number == 0:
             self._say(f"    0  {rate.estimate:,.0f} samples/s as written {bounds(rate)}")
-            for doubt in record.measurement.doubts:
-                self.warn(f"       {doubt}")
+            for warning in record.measurement.warnings:
+                self.warn(f"       {warning}")
             return
         best = self._state.best
         # Lower bounds are compared: the highest estimate is often the noisiest one.
@@ -161,8 +161,8 @@ class Console(Events):
     def on_fence(self, fence: Fence) -> None:
         """Print what keeps trials from changing the user's files, and what that does not cover."""
         self.note(fence.sentence)
-        for doubt in fence.doubts:
-            self.warn(doubt)
+        for warning in fence.warnings:
+            self.warn(warning)
 
     def note(self, text: str) -> None:
         """Print a sentence of information."""

@@ -32,10 +32,10 @@ def show(facts: MeasureReport) -> None:
     out.print(f"[bold]{plain(facts.command)}[/]")
     for part in (_figures(facts), *_split(facts), *_ceilings(facts)):
         out.print(part)
-    if facts.doubts:
+    if facts.warnings:
         out.print("Doubts")
-        for doubt in facts.doubts:
-            out.print(f"  [yellow]{plain(doubt)}[/]")
+        for warning in facts.warnings:
+            out.print(f"  [yellow]{plain(warning)}[/]")
 
 
 def as_json(facts: MeasureReport) -> str:
@@ -51,19 +51,19 @@ def as_json(facts: MeasureReport) -> str:
         "joules_per_sample": first.joules_per_sample,
         "split": facts.breakdown.split.parts if facts.breakdown.split else None,
         "roofline_share": facts.roofline_share,
-        "doubts": list(facts.doubts),
+        "warnings": list(facts.warnings),
     }
     return json.dumps({**data, **derived}, indent=2)
 
 
 def show_machine(
-    hardware: Hardware, doubts: list[str], fence: str, uncovered: Sequence[str]
+    hardware: Hardware, warnings: list[str], fence: str, uncovered: Sequence[str]
 ) -> None:
     """Print what the machine is, whether it is quiet, and how files are protected from trials.
 
     Args:
         hardware: The machine.
-        doubts: What else is busy on it, as sentences; empty if it is quiet.
+        warnings: What else is busy on it, as sentences; empty if it is quiet.
         fence: What keeps trials from changing files, as a sentence.
         uncovered: What the fence does not cover, as sentences.
     """
@@ -78,9 +78,9 @@ def show_machine(
     table.add_row("versions", versions)
     out.print(table)
     out.print(plain(fence))
-    for doubt in (*uncovered, *hardware.doubts, *doubts):
-        out.print(f"[yellow]{plain(doubt)}[/]")
-    if not doubts:
+    for warning in (*uncovered, *hardware.warnings, *warnings):
+        out.print(f"[yellow]{plain(warning)}[/]")
+    if not warnings:
         out.print("The machine is quiet: other processes hardly use its CPU or GPUs.")
 
 
@@ -130,7 +130,7 @@ def _split(facts: MeasureReport) -> Iterator[RenderableType]:
         yield from _ranks(facts.measurements[0].ranks)
         return
     if split is None:
-        yield "The program ended before its step could be taken apart."
+        yield "The program ended before its step could be profiled."
         return
     yield f"Where a step of {_ms(split.step_s)} goes ({split.steps} steps)"
     table = _table()

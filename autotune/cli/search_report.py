@@ -145,8 +145,8 @@ def _changes(result: SearchResult) -> Iterator[str]:
 
 
 def _footnotes(result: SearchResult, output: Path) -> Iterator[str]:
-    for doubt in result.doubts:
-        yield f"[yellow]{plain(doubt)}[/]"
+    for warning in result.warnings:
+        yield f"[yellow]{plain(warning)}[/]"
     if result.steps_note:
         yield plain(result.steps_note)
     for note in result.rehearsal_notes:

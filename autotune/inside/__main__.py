@@ -24,12 +24,12 @@ from autotune.inside.ranks.group import Group, hide_launcher, join, rank_of, tak
 from autotune.inside.ranks.rank_process import end_with_starter, listen, quit_process
 from autotune.rig.wire import (
     AskedInput,
-    Doubted,
     Ended,
     Link,
     LinkClosed,
     Start,
     ToRig,
+    Warned,
     decode,
     encode,
 )
@@ -88,7 +88,7 @@ def _lead(
         group.store.set("start", encode(start).decode())
 
     def tell(sentence: str) -> None:
-        link.send(Doubted(sentence))
+        link.send(Warned(sentence))
 
     if start.bare:
         ended = _run_bare(start, group, tell)

@@ -25,7 +25,7 @@ from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.ranks.rank_sync import RankCommand, RankSync, Report
 from autotune.inside.seams.parts import PartsClock
 from autotune.inside.standstill import doing, waits_for_processes
-from autotune.inside.step_breakdown import Dissection
+from autotune.inside.step_profiler import StepProfiler
 from autotune.inside.step_tracker import Step, StepTracker
 from autotune.machine.probes.host_load import HostLoad
 from autotune.machine.probes.torch_memory import TorchMemory
@@ -39,8 +39,6 @@ from autotune.measurement.measurement import (
 from autotune.program.applied_config import AppliedConfig
 from autotune.rig.wire import (
     Close,
-    Dissect,
-    Dissected,
     Ended,
     Link,
     LinkClosed,
@@ -48,9 +46,11 @@ from autotune.rig.wire import (
     Measured,
     NotFinite,
     Phase,
+    ProfileStep,
     Progress,
     Ready,
     Start,
+    StepProfiled,
     ToRig,
     WindowPlan,
 )
@@ -106,7 +106,7 @@ class LeadRank(StepTracker):
         self._samples_share = 1.0
         self._last_block: list[Report] = []
         self._meter: Meter | None = None
-        self._dissection: Dissection | None = None
+        self._profiler: StepProfiler | None = None
         self._probe: BatchProbe | None = None
         self._probed: BatchEffect | None = None
         self._asked: Measure | None = None
@@ -128,11 +128,11 @@ class LeadRank(StepTracker):
     @property
     def clock(self) -> PartsClock | None:
         """The clock of the step breakdown; None while the parts of steps are not timed."""
-        return None if self._dissection is None else self._dissection.clock
+        return None if self._profiler is None else self._profiler.clock
 
     def disturbed(self) -> None:
         """Leave the present step out, and send a sign of life if none was sent lately."""
-        task = self._meter or self._dissection
+        task = self._meter or self._profiler
         if task is not None:
             task.disturb()
         if self._is_ready.is_set() and perf_counter() - self._sent > SIGN_OF_LIFE_S:
@@ -159,7 +159,7 @@ class LeadRank(StepTracker):
             return
         with self._turn:
             self._tally.go_on()
-            task = self._meter or self._dissection
+            task = self._meter or self._profiler
             if task is not None:
                 task.resume(begin_s)
             self._absence.end()
@@ -184,9 +184,9 @@ class LeadRank(StepTracker):
                 self._is_answered = True  # even if there is too little for an answer
                 if meter.finish("the program ended", with_what_there_is=self._is_brief):
                     self._answer(self._measurement(meter))
-            elif self._dissection is not None:
-                self._dissection.close()
-                self._link.send(Dissected(self._dissection.breakdown, self._number))
+            elif self._profiler is not None:
+                self._profiler.close()
+                self._link.send(StepProfiled(self._profiler.breakdown, self._number))
 
     def step_made(self) -> None:
         """Count a step; before the first steps are observed, report progress to the parent.
@@ -286,8 +286,8 @@ class LeadRank(StepTracker):
         self._tally.add(step)
         self._steps_left -= 1
         is_meeting = self._steps_left <= 0
-        if self._dissection is not None:
-            self._dissect(self._dissection, step)
+        if self._profiler is not None:
+            self._profile_step(self._profiler, step)
         elif self._probe is not None:
             if perf_counter() - self._sent > SIGN_OF_LIFE_S:
                 self._progress("warm-up")
@@ -403,11 +403,11 @@ class LeadRank(StepTracker):
             self._link.send(Progress(phase, samples_per_s))
             self._sent = perf_counter()
 
-    def _dissect(self, dissection: Dissection, step: Step) -> None:
-        dissection.step(step.samples, step.wait_s)
-        if dissection.is_done:
-            self._dissection = None
-            self._link.send(Dissected(dissection.breakdown, self._number))
+    def _profile_step(self, profiler: StepProfiler, step: Step) -> None:
+        profiler.step(step.samples, step.wait_s)
+        if profiler.is_done:
+            self._profiler = None
+            self._link.send(StepProfiled(profiler.breakdown, self._number))
             self._obey()
 
     def _measurement(self, meter: Meter) -> Measurement:
@@ -436,18 +436,18 @@ class LeadRank(StepTracker):
                 else:
                     self._probe = BatchProbe(*batches, self.seams.forward)
                     self._asked, self._asked_at = asked, perf_counter()
-            case Dissect(plan, number) if self._group.world_size == 1:
+            case ProfileStep(plan, number) if self._group.world_size == 1:
                 with self._turn:
                     self._meter, self._number = None, number
-                self._dissection = Dissection(
+                self._profiler = StepProfiler(
                     plan,
                     self._instruments(),
                     self.seams,
                     lambda: self._feed_of_this_thread,
                     counts_flops=frames_compiled() == 0,
                 )
-            case Dissect(_, number):  # several ranks are diagnosed by their loads, see RankLoad
-                self._link.send(Dissected(StepBreakdown(), number))
+            case ProfileStep(_, number):  # several ranks are diagnosed by their loads, see RankLoad
+                self._link.send(StepProfiled(StepBreakdown(), number))
                 self._obey()
             case Close():
                 self._meetings.announce(RankCommand(ends=True))

@@ -188,7 +188,7 @@ class _Running:
 class Meter:
     """Measures one config: a warm-up, then a window of blocks.
 
-    ``LeadRank`` and ``Dissection`` create one for each window and call ``step()`` after each step,
+    ``LeadRank`` and ``StepProfiler`` make one for each window and call ``step()`` after each step,
     in the program's main thread. When a window's time is up, ``LeadRank`` also calls ``end_now()``
     from a timer thread, under its lock.
 

@@ -55,7 +55,7 @@ class Hardware:
         system: Name and release of the operating system.
         versions: Versions of Python and of those of ``PACKAGES`` that are installed, by name.
         libraries: Shared libraries that a knob can preload, by soname.
-        doubts: What could not be read, as sentences for the user.
+        warnings: What could not be read, as sentences for the user.
     """
 
     cpu_name: str
@@ -68,7 +68,7 @@ class Hardware:
     system: str
     versions: Mapping[str, str] = field(default_factory=dict)
     libraries: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def supports_bf16_cpu(self) -> bool:
@@ -100,12 +100,12 @@ class Hardware:
 def detect(visible: str | None = None) -> Hardware:
     """Read the facts of this machine.
 
-    A fact that cannot be read is reported in ``doubts`` instead of raised as an error.
+    A fact that cannot be read is reported in ``warnings`` instead of raised as an error.
 
     Args:
         visible: The program's CUDA_VISIBLE_DEVICES; None takes this process's own.
     """
-    gpus, doubts = _gpus(os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible)
+    gpus, warnings = _gpus(os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible)
     return Hardware(
         cpu_name=_cpu_name(),
         cpu_quota=cpu_quota(),
@@ -117,7 +117,7 @@ def detect(visible: str | None = None) -> Hardware:
         system=f"{platform.system()} {platform.release()}",
         versions=_versions(),
         libraries=tuple(filter(_can_be_loaded, PRELOADABLE)),
-        doubts=doubts,
+        warnings=warnings,
     )
 
 

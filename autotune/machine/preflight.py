@@ -17,7 +17,7 @@ NAMED_SHARE = 0.05  # of one core: processes that use less are not named in the 
 MAX_NAMED = 3
 
 
-def doubts(hardware: Hardware, look_s: float = LOOK_S) -> list[str]:
+def warnings(hardware: Hardware, look_s: float = LOOK_S) -> list[str]:
     """Return what would disturb a measurement now, as sentences for the user.
 
     Empty if nothing would.
@@ -26,10 +26,10 @@ def doubts(hardware: Hardware, look_s: float = LOOK_S) -> list[str]:
         hardware: This machine.
         look_s: Seconds over which CPU use is observed; the call takes that long.
     """
-    return [*_cpu_doubts(hardware, look_s), *_gpu_doubts(hardware)]
+    return [*_cpu_warnings(hardware, look_s), *_gpu_warnings(hardware)]
 
 
-def _cpu_doubts(hardware: Hardware, look_s: float) -> Iterator[str]:
+def _cpu_warnings(hardware: Hardware, look_s: float) -> Iterator[str]:
     before, began = _cpu_seconds(), monotonic()
     sleep(look_s)
     after, elapsed_s = _cpu_seconds(), monotonic() - began
@@ -50,7 +50,7 @@ def _cpu_doubts(hardware: Hardware, look_s: float) -> Iterator[str]:
     )
 
 
-def _gpu_doubts(hardware: Hardware) -> Iterator[str]:
+def _gpu_warnings(hardware: Hardware) -> Iterator[str]:
     watch = GpuWatch(tuple(gpu.uuid for gpu in hardware.gpus), pid=None)
     watch.sample(monotonic())
     names = {gpu.uuid: gpu.name for gpu in hardware.gpus}

@@ -379,7 +379,7 @@ class Measurement:
         return sum(b.is_disturbed for b in self.blocks) / len(self.blocks)
 
     @property
-    def doubts(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         """Reasons to trust this measurement less than others, as sentences for the user."""
         return warnings_of([self])
 
@@ -399,10 +399,10 @@ def warnings_of(windows: Sequence[Measurement]) -> tuple[str, ...]:
 
     Several windows of one side are summarised together, so that each reason appears once.
     """
-    return tuple(_doubts(windows))
+    return tuple(_warnings(windows))
 
 
-def _doubts(windows: Sequence[Measurement]) -> Iterator[str]:
+def _warnings(windows: Sequence[Measurement]) -> Iterator[str]:
     several = f" in {{}} of {len(windows)} windows" if len(windows) > 1 else ""
     cut = [m for m in windows if m.warmup_reason.startswith("cut")]
     if cut:

@@ -181,7 +181,7 @@ def note(records: Sequence[RehearsalRecord], config: Config) -> str:
     return f"Rehearsed under this config: {own.own.seen}."
 
 
-def doubt(records: Sequence[RehearsalRecord], config: Config) -> str:
+def warning(records: Sequence[RehearsalRecord], config: Config) -> str:
     """Return a sentence on what was not tried under a config; empty if nothing is missing."""
     record = _of(records, config)
     if record is None or (record.own.ending is not None and not record.own.has_failed):

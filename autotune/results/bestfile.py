@@ -170,7 +170,7 @@ class BestFile(_Section):
             sums=self.learning.sums,
         )
 
-    def doubts(self, hardware: Hardware, fingerprint: str | None) -> list[str]:
+    def warnings(self, hardware: Hardware, fingerprint: str | None) -> list[str]:
         """Return what differs from where the file was made, one sentence each.
 
         Args:
@@ -189,7 +189,7 @@ class BestFile(_Section):
             )
         return found
 
-    def ranks_doubt(self, path: Path, ranks: int | None) -> str:
+    def ranks_warning(self, path: Path, ranks: int | None) -> str:
         """Return a warning if a command line starts another number of ranks than was searched.
 
         Args:
@@ -297,8 +297,9 @@ def read(path: Path) -> BestFile:
             f"{VERSION}. Upgrade autotune: pip install -U autotune-torch"
         )
     data: dict[str, Any] = dict(file.data)
-    if "program" in data:
-        data["program"] = with_present_names(data["program"])
+    data |= {
+        name: with_present_names(data[name]) for name in ("program", "hardware") if name in data
+    }
     faults = [
         *_parse_knobs(file, data, "config"),
         *_parse_knobs(file, data, "baseline"),

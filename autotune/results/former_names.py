@@ -19,6 +19,7 @@ FORMER_NAMES = {  # until 0.1, November 2026
     "data_free": "synthetic_data_throughput",
     "compute_free": "loader_throughput",
     "demanded": "requested",
+    "doubts": "warnings",
 }
 
 

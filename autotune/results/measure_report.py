@@ -38,7 +38,7 @@ class MeasureReport:
     profile: Profile
     measurements: tuple[Measurement, ...]
     breakdown: StepBreakdown = field(default_factory=StepBreakdown)
-    machine_doubts: tuple[str, ...] = ()
+    machine_warnings: tuple[str, ...] = ()
 
     @property
     def throughput(self) -> Interval:
@@ -85,14 +85,14 @@ class MeasureReport:
         return roofline_share(self.breakdown.flops_per_step, self.step_s, names[:1], self.dtype)
 
     @property
-    def doubts(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         """Reasons to distrust these figures, one sentence each, for the user.
 
         They come from the machine, from the windows and from the spread between processes.
         """
-        return (*self.machine_doubts, *dict.fromkeys(self._doubts()))
+        return (*self.machine_warnings, *dict.fromkeys(self._warnings()))
 
-    def _doubts(self) -> Iterator[str]:
+    def _warnings(self) -> Iterator[str]:
         yield from warnings_of(self.measurements)
         rate = self.throughput
         if rate.half_width_pct > WIDE_PCT and len(self.measurements) > 1:

@@ -61,7 +61,7 @@ class SearchResult:
         losses: Mean last loss of the windows of ``baseline`` and ``best``; None if not shown.
         reason: Why there is no confirmation; empty if there is one.
         untried: Values that need a fresh process and were never measured, as ``knob=value``.
-        doubts: Reasons to trust the confirmation less than others, as sentences for the user.
+        warnings: Reasons to trust the confirmation less than others, as sentences for the user.
         records: All trials in order; the first is the baseline.
         head: What was searched, with which options, on which hardware.
         setting: The program as written, against which configs are applied.
@@ -86,7 +86,7 @@ class SearchResult:
     losses: tuple[float | None, float | None]
     reason: str
     untried: tuple[str, ...]
-    doubts: tuple[str, ...]
+    warnings: tuple[str, ...]
     records: tuple[TrialRecord, ...]
     head: SearchInfo
     setting: AppliedConfig

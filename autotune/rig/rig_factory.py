@@ -19,7 +19,8 @@ from autotune.program.fence_options import FenceOptions
 from autotune.program.program import Program
 from autotune.rig.fence import raise_fence
 from autotune.rig.fence.scratch import Scratch, short_place
-from autotune.rig.rig import Reports, Rig
+from autotune.rig.open_rig import Reports
+from autotune.rig.rig import Rig
 
 
 @dataclass
@@ -98,14 +99,14 @@ class RigFactory:
                 return False
             before = Epochs.TRUE if mode.epochs is Epochs.WHOLE else Epochs.ENDLESS
             self.take_mode(replace(mode, epochs=before))
-            self.reports.doubt(f"{ending.where}: it fails there again. Its epochs end as before.")
+            self.reports.warning(f"{ending.where}: it fails there again. Its epochs end as before.")
             return False
         suspect = ending.suspect
         if suspect is None or suspect is mode.epochs or ending.way in self._causes.values():
             return False
         self._causes[suspect] = ending.way
         self.take_mode(replace(mode, epochs=suspect))
-        self.reports.doubt(_said(self.program.file_name, ending, suspect))
+        self.reports.warning(_said(self.program.file_name, ending, suspect))
         return True
 
     @property

@@ -30,7 +30,7 @@ from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.rehearsal import RehearsalPlan, Seen
 
-PROTOCOL = 7  # raised when messages change, so that two versions of autotune refuse to mix
+PROTOCOL = 8  # raised when messages change, so that two versions of autotune refuse to mix
 # From this step time on, a window of many blocks would take too long, so one block is discarded and
 # two are measured. With 0.5 s per step the ordinary minimum (six blocks of warm-up and five that
 # count) would take 6 s.
@@ -107,15 +107,15 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Dissect:
+class ProfileStep:
     """Profile the parts of a step under the config that was measured last.
 
-    The answer is ``Dissected`` with the same number.
+    The answer is ``StepProfiled`` with the same number.
     """
 
     plan: WindowPlan
     number: int = 0
-    kind: Literal["dissect"] = "dissect"
+    kind: Literal["profile_step"] = "profile_step"
 
 
 @dataclass(frozen=True)
@@ -174,11 +174,11 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Doubted:
+class Warned:
     """A sentence that the user should read, about something that may spoil the result."""
 
     sentence: str
-    kind: Literal["doubted"] = "doubted"
+    kind: Literal["warned"] = "warned"
 
 
 @dataclass(frozen=True)
@@ -210,12 +210,12 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Dissected:
-    """The answer to the ``Dissect`` of the same number; empty if there are several ranks."""
+class StepProfiled:
+    """The answer to the ``ProfileStep`` of the same number; empty if there are several ranks."""
 
     breakdown: StepBreakdown
     number: int = 0
-    kind: Literal["dissected"] = "dissected"
+    kind: Literal["step_profiled"] = "step_profiled"
 
 
 @dataclass(frozen=True)
@@ -267,9 +267,9 @@ class Ended:
     kind: Literal["ended"] = "ended"
 
 
-ToRig = Start | Measure | Dissect | Close
+ToRig = Start | Measure | ProfileStep | Close
 FromRig = (
-    Ready | Progress | Doubted | AskedInput | Measured | Dissected | NotFinite | Rehearsed | Ended
+    Ready | Progress | Warned | AskedInput | Measured | StepProfiled | NotFinite | Rehearsed | Ended
 )
 Message = Annotated[ToRig | FromRig, Field(discriminator="kind")]
 

@@ -23,8 +23,8 @@ from autotune.tuning.start.start_up_time import unmeasured
 
 MIN_BUDGET_S = 5.0  # importing torch alone took 2-6 s on 2 cores
 # Time for trials above which the step profile is worth its cost: it took 2-7 s on 2 cores.
-DISSECTION_WORTH_S = 45.0
-DISSECTION_WORTH_STEPS = 100  # the same in steps: a profile needs about 25, however long they are
+PROFILE_WORTH_S = 45.0
+PROFILE_WORTH_STEPS = 100  # the same in steps: a profile needs about 25, however long they are
 
 
 @dataclass(frozen=True)
@@ -113,10 +113,10 @@ def _measure(session: Session) -> Baseline:
     # takes, and a search that is killed need not measure the baseline again.
     study.facts = facts
     session.divide()
-    worth_s = max(DISSECTION_WORTH_S, DISSECTION_WORTH_STEPS * facts.step_s)
+    worth_s = max(PROFILE_WORTH_S, PROFILE_WORTH_STEPS * facts.step_s)
     if session.budget.left_s - session.reserve_s > worth_s:
         study.facts = facts = replace(
-            facts, breakdown=trial_runner.dissect(session.until_confirmation)
+            facts, breakdown=trial_runner.profile_step(session.until_confirmation)
         )
     return Baseline(ready.profile, record.measurement, facts.breakdown, space, setting)
 

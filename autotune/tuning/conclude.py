@@ -16,7 +16,7 @@ from autotune.measurement.measurement import Interval, Measurement, Memory, warn
 from autotune.measurement.outcome import ENDED_BY_US, Outcome
 from autotune.measurement.stats import spread
 from autotune.program.config import Config, KnobValue
-from autotune.program.rehearsal import doubt
+from autotune.program.rehearsal import warning
 from autotune.results.blame import judged
 from autotune.results.record import TrialRecord, gradients_sum
 from autotune.results.result import Finding, SearchResult
@@ -63,7 +63,7 @@ def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult
         losses=(_last_loss(base_side), _last_loss(best_side)),
         reason=(_why_nothing(records) if candidate is None else "") or confirmed.reason,
         untried=tuple(_untried(baseline.space, records, best)),
-        doubts=_doubts(session, confirmation, best if is_faster else None),
+        warnings=_warnings(session, confirmation, best if is_faster else None),
         records=tuple(records),
         head=session.study.head,
         setting=replace(baseline.setting, sums=gradients_sum(records)),
@@ -76,11 +76,11 @@ def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult
     )
 
 
-def _doubts(
+def _warnings(
     session: Session, confirmation: Confirmation | None, recommended: Config | None
 ) -> tuple[str, ...]:
     found = warnings_of((*confirmation.baseline, *confirmation.winner)) if confirmation else ()
-    unseen = doubt(session.study.rehearsals, recommended) if recommended is not None else ""
+    unseen = warning(session.study.rehearsals, recommended) if recommended is not None else ""
     return (*found, unseen) if unseen else tuple(found)
 
 

@@ -28,7 +28,8 @@ from autotune.measurement.stats import MAX_DRAINED, paired_ratio, unpaired_ratio
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.results.record import Side, TrialRecord, WindowRecord, gradients_sum
-from autotune.rig.rig import Rig, ShouldStop
+from autotune.rig.open_rig import ShouldStop
+from autotune.rig.rig import Rig
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import WindowPlan
 from autotune.tuning.baseline import Baseline

@@ -17,7 +17,8 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.lr import PARTS
 from autotune.results.blame import MAX_MORE_STEPS, Lived
-from autotune.rig.rig import Rig, ShouldStop
+from autotune.rig.open_rig import ShouldStop
+from autotune.rig.rig import Rig
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import Ready, WindowPlan
 from autotune.tuning.budget import seconds_left
@@ -212,7 +213,7 @@ class LiveRig:
                 return result
         return None
 
-    def dissect(self, plan: WindowPlan, should_stop: ShouldStop) -> StepBreakdown:
+    def profile_step(self, plan: WindowPlan, should_stop: ShouldStop) -> StepBreakdown:
         """Profile the baseline's step and its upper bounds.
 
         The breakdown is empty if the program ends or fails before: a search works without it.
@@ -221,7 +222,7 @@ class LiveRig:
             if self.ready_for(self.base.config, should_stop):
                 break
             assert self._rig is not None, "it is open"
-            breakdown = self._rig.dissect(plan, should_stop, self._silence_s)
+            breakdown = self._rig.profile_step(plan, should_stop, self._silence_s)
             if self.mode.brief or isinstance(breakdown, Ending):
                 self.close()
             if isinstance(breakdown, StepBreakdown):

@@ -20,7 +20,7 @@ from autotune.program.program import Program
 from autotune.results.bestfile import BestFile
 from autotune.results.measure_report import MeasureReport
 from autotune.rig.failures import program_error
-from autotune.rig.rig import Reports
+from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import WindowPlan
 from autotune.tuning.events import Events
@@ -66,11 +66,11 @@ def measure_config(
             window of the first process.
         FenceError: when nothing keeps the program from changing the user's files.
     """
-    doubts = [*surroundings.look(hardware)]
+    warnings = [*surroundings.look(hardware)]
     if best is not None:
-        doubts += best.doubts(hardware, program.fingerprint)
-    for doubt in doubts:
-        events.warn(doubt)
+        warnings += best.warnings(hardware, program.fingerprint)
+    for warning in warnings:
+        events.warn(warning)
     found: list[MeasureReport] = []
     reports = Reports(events.on_progress, events.warn, events.note)
     with (
@@ -89,7 +89,7 @@ def measure_config(
             if stop.requests:  # the earlier processes count, also where this one was cut short
                 break
     measurements = tuple(m for facts in found for m in facts.measurements)
-    return replace(found[0], measurements=measurements, machine_doubts=tuple(doubts))
+    return replace(found[0], measurements=measurements, machine_warnings=tuple(warnings))
 
 
 class _Subject:
@@ -148,7 +148,7 @@ def _one(subject: _Subject, *, is_first: bool) -> MeasureReport:
         if isinstance(measurement, Ending):
             raise _failure(subject, measurement)
         breakdown = (
-            rig.dissect(CEILING, should_stop, START_SILENCE_S) if is_first else StepBreakdown()
+            rig.profile_step(CEILING, should_stop, START_SILENCE_S) if is_first else StepBreakdown()
         )
     return MeasureReport(
         str(subject.program),

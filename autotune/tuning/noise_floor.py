@@ -17,7 +17,7 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.program import Program
 from autotune.rig.failures import program_error
-from autotune.rig.rig import Reports
+from autotune.rig.open_rig import Reports
 from autotune.tuning.budget import Budget
 from autotune.tuning.confirm import Confirmation, ConfirmationPlan, confirm
 from autotune.tuning.events import Events

@@ -19,9 +19,9 @@ from autotune.program.rehearsal import (
     RehearsalPlan,
     RehearsalRecord,
     blames,
-    doubt,
     note,
     survives,
+    warning,
 )
 from autotune.results.record import TrialRecord, gradients_sum
 from autotune.tuning.baseline import Baseline
@@ -171,7 +171,7 @@ def _was_stopped(rehearsal: Rehearsal) -> bool:
 def _tell(session: Session, record: RehearsalRecord) -> None:
     if record.is_blamed:
         session.events.warn(blames([record])[0])
-    elif unseen := doubt([record], record.config):
+    elif unseen := warning([record], record.config):
         session.events.warn(unseen)
     else:
         session.events.note(note([record], record.config))

@@ -17,7 +17,7 @@ from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.run_mode import RunMode
 from autotune.program.config import Config
 from autotune.results.record import BaselineInfo
-from autotune.rig.rig import Reports
+from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import SLOW_STEP_S, Progress
 from autotune.tuning.budget import Budget, Until, since_command_s
@@ -354,8 +354,8 @@ def search_session(
             events.on_search_start(study.head, run.name, budget)
             events.on_fence(rigs.fence)
             study.fence = rigs.fence.sentence
-            for doubt in surroundings.look(study.head.hardware):
-                events.warn(doubt)
+            for warning in surroundings.look(study.head.hardware):
+                events.warn(warning)
             yield Session(run, study, budget, stop, events, rigs, trial_runner, startup)
     finally:
         study.spent_s = budget.spent_s

@@ -17,7 +17,7 @@ from autotune.machine.hardware import Hardware
 from autotune.measurement.run_mode import RunMode
 from autotune.program.fence_options import FenceOptions
 from autotune.program.program import Program
-from autotune.rig.rig import Reports
+from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
 
 
@@ -72,7 +72,7 @@ class Surroundings:
 
     clock: Callable[[], float] = monotonic
     make_rigs: MakeRigs = RigFactory
-    look: Callable[[Hardware], Sequence[str]] = preflight.doubts
+    look: Callable[[Hardware], Sequence[str]] = preflight.warnings
 
 
 THIS_MACHINE = Surroundings()

@@ -20,7 +20,7 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.results.blame import after_baseline, unclear
 from autotune.results.record import TrialRecord
-from autotune.rig.rig import ShouldStop
+from autotune.rig.open_rig import ShouldStop
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import Ready, WindowPlan
 from autotune.tuning.budget import seconds_left
@@ -132,10 +132,10 @@ class TrialRunner:
             turns = (Turn(self._reference, self._reference),)
         return self._record(self._base_config, "the program as written", measurement, began, turns)
 
-    def dissect(self, should_stop: ShouldStop) -> StepBreakdown:
+    def profile_step(self, should_stop: ShouldStop) -> StepBreakdown:
         """Profile the baseline's step; the breakdown is empty if the program ends before."""
         self._reference_is_last = False
-        return self._live.dissect(CEILING_WINDOW, should_stop)
+        return self._live.profile_step(CEILING_WINDOW, should_stop)
 
     def __call__(
         self, config: Config, why: str, should_stop: ShouldStop, incumbent: float | None

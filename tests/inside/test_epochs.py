@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from autotune.inside.meter import Flow, Instruments, Meter
 from autotune.inside.ranks.group import ALONE
-from autotune.inside.step_breakdown import Dissection
+from autotune.inside.step_profiler import StepProfiler
 from autotune.inside.step_tracker import Step, StepTracker
 from autotune.measurement.run_mode import Epochs
 from autotune.rig.wire import WindowPlan
@@ -34,7 +34,7 @@ class Watched(StepTracker):
         self.pauses = 0
         self.disturbances = 0
         self.at: dict[int, Callable[[], None]] = {}
-        self.dissection: Dissection | None = None
+        self.dissection: StepProfiler | None = None
 
     def observed(self) -> None:
         """Go on."""
@@ -359,7 +359,7 @@ def test_the_operations_of_a_step_are_counted_without_an_evaluation_between_epoc
 
             def begin(borders: Watched = borders) -> None:
                 plan = WindowPlan(0.0, 0.0, 0.0, 0.0)
-                borders.dissection = Dissection(
+                borders.dissection = StepProfiler(
                     plan, read, borders.seams, lambda: None, counts_flops=True
                 )
 

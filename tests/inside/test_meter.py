@@ -218,7 +218,7 @@ def test_where_every_block_is_disturbed_they_count_in_the_end_and_are_marked(clo
     assert result.discarded_blocks == MAX_DISCARDED
     assert result.disturbed_share == 1
     assert result.throughput.estimate == pytest.approx(500)
-    assert "other processes used the CPU" in result.doubts[0]
+    assert "other processes used the CPU" in result.warnings[0]
 
 
 def test_no_more_time_is_spent_on_measuring_again_than_on_the_window(clock: Clock) -> None:
@@ -418,7 +418,7 @@ def test_a_window_that_drained_the_buffers_runs_to_its_end_and_says_how_much(clo
     assert result.drained_share == pytest.approx(0.5, abs=0.01)
     assert result.throughput.low == pytest.approx(500, abs=10)
     assert result.throughput.high == pytest.approx(1000)
-    assert "came from buffers" in result.doubts[0]
+    assert "came from buffers" in result.warnings[0]
 
 
 def test_one_step_less_in_the_buffers_is_the_beat_of_the_workers(clock: Clock) -> None:
@@ -573,7 +573,7 @@ def test_a_warm_up_that_time_ends_gives_its_later_half(clock: Clock) -> None:
     assert [b.seconds for b in result.blocks] == pytest.approx([1.0, 1.0])
     assert result.warmup_reason == "cut after 6 s: out of time"
     assert result.losses == (0.5, 0.5)
-    assert result.doubts
+    assert result.warnings
 
 
 def test_one_step_is_a_measurement_where_there_is_no_time_for_more(clock: Clock) -> None:
@@ -700,7 +700,7 @@ def test_full_buffers_do_not_make_slow_steps_faster_than_their_loader(
     assert result.throughput.low <= program.truth <= 1.001 * result.throughput.high
     if result.throughput.estimate > 1.02 * program.truth:
         assert "buffers still filling or draining" in result.warmup_reason
-        assert any("came from buffers" in doubt for doubt in result.doubts)
+        assert any("came from buffers" in warning for warning in result.warnings)
 
 
 def test_slow_steps_wait_for_their_buffers_where_there_is_time(clock: Clock) -> None:

@@ -29,7 +29,7 @@ from autotune.inside.step_tracker import _no_group
 from autotune.program.fence_options import FenceKind
 from autotune.program.program import parse_program
 from autotune.rig.wire import Close, Link, Measured, Progress, Start, ToRig, WindowPlan
-from autotune.rig.wire import Dissect as Asked
+from autotune.rig.wire import ProfileStep as Asked
 from tests.made import make_measurement
 from tests.rigging import PROGRAMS
 

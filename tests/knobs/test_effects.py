@@ -190,6 +190,7 @@ def test_what_torch_fixes_at_its_start_is_set_before_it(tmp_path: Path) -> None:
 @pytest.mark.skipif(
     SONAMES["jemalloc"] not in hardware.detect().libraries, reason="jemalloc is not installed"
 )
+@pytest.mark.real_starts
 def test_another_malloc_is_preloaded(tmp_path: Path) -> None:
     with mirrored(tmp_path, malloc="jemalloc") as program:
         assert all_see(program.lines(), "jemalloc", True)

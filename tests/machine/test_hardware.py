@@ -140,7 +140,7 @@ def test_bf16_on_the_cpu_needs_the_instructions() -> None:
 
 def test_a_machine_does_not_differ_from_itself_however_full_its_shared_memory_is() -> None:
     assert HARDWARE.differences(HARDWARE) == []
-    assert HARDWARE.differences(make_hardware(shm_bytes=1, doubts=("NVML is silent",))) == []
+    assert HARDWARE.differences(make_hardware(shm_bytes=1, warnings=("NVML is silent",))) == []
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_machine_without_a_driver_has_no_gpus_and_no_doubts(
     monkeypatch.setitem(sys.modules, "pynvml", NvmlReadings(library=False))
     hardware = detect()
     assert hardware.gpus == ()
-    assert hardware.doubts == ()
+    assert hardware.warnings == ()
 
 
 @pytest.mark.parametrize("answers_until", ["nvmlInit", "nvmlDeviceGetHandleByIndex"])
@@ -190,8 +190,8 @@ def test_a_driver_that_does_not_answer_is_a_doubt_and_not_an_error(
     monkeypatch.setitem(sys.modules, "pynvml", readings)
     hardware = detect()
     assert hardware.gpus == ()
-    assert len(hardware.doubts) == 1
-    assert "GPU facts are unknown" in hardware.doubts[0]
+    assert len(hardware.warnings) == 1
+    assert "GPU facts are unknown" in hardware.warnings[0]
     assert readings.is_shut_down
 
 
@@ -216,4 +216,4 @@ def test_a_gpu_slice_that_is_not_known_is_a_doubt(monkeypatch: pytest.MonkeyPatc
     """NVML lists whole GPUs; a MIG slice is visible to CUDA under a UUID that is not among them."""
     monkeypatch.setitem(sys.modules, "pynvml", NvmlReadings((H100,)))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-5c89852c-d268-c3f3-1b07-005d5ae1dc3f")
-    assert detect().doubts
+    assert detect().warnings

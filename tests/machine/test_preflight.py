@@ -97,34 +97,34 @@ def alone(monkeypatch: pytest.MonkeyPatch, stranger: psutil.Process) -> None:
 
 @pytest.mark.usefixtures("alone")
 def test_a_process_that_keeps_the_machine_busy_is_named(stranger: psutil.Process) -> None:
-    (doubt,) = preflight.doubts(make_hardware(cpu_quota=1), LOOK_S)
-    assert doubt.startswith("The machine is busy: other processes use ")
-    assert "of its core (" in doubt
-    assert f"at-stranger (process {stranger.pid}) " in doubt
-    assert doubt.endswith("end them if you can.")
+    (warning,) = preflight.warnings(make_hardware(cpu_quota=1), LOOK_S)
+    assert warning.startswith("The machine is busy: other processes use ")
+    assert "of its core (" in warning
+    assert f"at-stranger (process {stranger.pid}) " in warning
+    assert warning.endswith("end them if you can.")
 
 
 def test_what_is_busy_is_told_relative_to_the_cores_that_may_be_used(
     stranger: psutil.Process,
 ) -> None:
-    assert preflight.doubts(make_hardware(cpu_quota=MANY_CORES), LOOK_S) == []
+    assert preflight.warnings(make_hardware(cpu_quota=MANY_CORES), LOOK_S) == []
 
 
 def test_our_own_processes_do_not_make_the_machine_busy() -> None:
     with burner("our-own", is_ours=True) as pid:
-        doubts = preflight.doubts(make_hardware(), LOOK_S)
-    assert not any(f"(process {pid})" in doubt for doubt in doubts)
+        warnings = preflight.warnings(make_hardware(), LOOK_S)
+    assert not any(f"(process {pid})" in warning for warning in warnings)
 
 
 def test_quiet_gpus_raise_no_doubt(gpus: NvmlReadings) -> None:
     hardware = make_hardware(cpu_quota=MANY_CORES, gpus=(A100, H100))
-    assert preflight.doubts(hardware, 0.05) == []
+    assert preflight.warnings(hardware, 0.05) == []
 
 
 def test_a_gpu_that_is_slowed_down_is_named_with_its_temperature(gpus: NvmlReadings) -> None:
     gpus.states[H100.uuid] = THROTTLED
     hardware = make_hardware(cpu_quota=MANY_CORES, gpus=(A100, H100))
-    assert preflight.doubts(hardware, 0.05) == [
+    assert preflight.warnings(hardware, 0.05) == [
         f"{H100.name} is slowed down now (hardware slowdown, 93 degrees Celsius).",
         f"{H100.name} is slowed down now (hardware thermal slowdown, 93 degrees Celsius).",
     ]
@@ -137,7 +137,7 @@ def test_who_is_on_a_gpu_is_named_but_for_ourselves(
         compute=(ProcessInfo(stranger.pid, 1 << 30), ProcessInfo(os.getpid(), 1 << 30))
     )
     hardware = make_hardware(cpu_quota=MANY_CORES, gpus=(A100,))
-    assert preflight.doubts(hardware, 0.05) == [
+    assert preflight.warnings(hardware, 0.05) == [
         (
             f"Other processes use {A100.name}: at-stranger (process {stranger.pid}). Results will "
             "be less certain; end them if you can."

@@ -85,14 +85,14 @@ def test_without_a_power_counter_energy_per_sample_is_unknown() -> None:
 
 def test_a_clean_window_raises_no_doubt() -> None:
     clean = Block(64, 1, 0.1, 0.0, interference=Interference(0.01, 0.0, 0.02, 0.0, 3.0))
-    assert replace(window(clean, clean), drained_share=0.02).doubts == ()
+    assert replace(window(clean, clean), drained_share=0.02).warnings == ()
 
 
 def test_disturbed_blocks_are_counted_and_each_reason_is_said_once() -> None:
     blocks = [Block(64, 1, 0.1, 0.0, interference=i) for i in (BUSY, None, QUOTA, BUSY)]
     measurement = window(*blocks)
     assert measurement.disturbed_share == pytest.approx(0.75)
-    (sentence,) = measurement.doubts
+    (sentence,) = measurement.warnings
     assert sentence == (
         "75% of the blocks were disturbed: other processes used the CPU, the container's CPU quota "
         "was used up. The interval is wider because of that; close other programs and measure "
@@ -121,7 +121,7 @@ def test_disturbed_blocks_are_counted_and_each_reason_is_said_once() -> None:
 def test_what_makes_a_window_unsure_is_said_in_a_sentence(
     change: dict[str, Any], beginning: str
 ) -> None:
-    (sentence,) = replace(window(Block(64, 1, 1.0, 0.5)), **change).doubts
+    (sentence,) = replace(window(Block(64, 1, 1.0, 0.5)), **change).warnings
     assert sentence.startswith(beginning)
     assert sentence.endswith(".")
 
@@ -133,7 +133,7 @@ def test_all_doubts_are_said_together() -> None:
         drained_share=0.5,
         memory=Memory(alloc_retries=1),
     )
-    assert len(measurement.doubts) == 4
+    assert len(measurement.warnings) == 4
 
 
 # --- the parts of a step --------------------------------------------------------------------------

@@ -317,17 +317,17 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_the_same_machine_and_program_raise_no_doubt(path: Path) -> None:
     best = bestfile.read(path)
     here = make_hardware(gpus=(A100,), shm_bytes=5)
-    assert best.doubts(here, "f" * 64) == []
-    assert best.doubts(here, None) == []
+    assert best.warnings(here, "f" * 64) == []
+    assert best.warnings(here, None) == []
 
 
 def test_another_machine_another_torch_and_a_changed_program_are_doubts(path: Path) -> None:
     best = bestfile.read(path)
     here = make_hardware(cpu_quota=8, versions={"python": "3.11.7", "torch": "2.12.0"})
-    doubts = best.doubts(here, "0" * 64)
-    assert len(doubts) == 4
-    assert doubts[0].startswith("cores: 2 there, 8 here.")
-    assert doubts[1].startswith("GPUs: ['NVIDIA A100-SXM4-40GB'] there, [] here.")
-    assert doubts[2].startswith("torch: 2.11.0 there, 2.12.0 here.")
-    assert "The program has changed since the search (train.py --epochs 3)." in doubts[3]
-    assert all("earch again" in doubt for doubt in doubts)
+    warnings = best.warnings(here, "0" * 64)
+    assert len(warnings) == 4
+    assert warnings[0].startswith("cores: 2 there, 8 here.")
+    assert warnings[1].startswith("GPUs: ['NVIDIA A100-SXM4-40GB'] there, [] here.")
+    assert warnings[2].startswith("torch: 2.11.0 there, 2.12.0 here.")
+    assert "The program has changed since the search (train.py --epochs 3)." in warnings[3]
+    assert all("earch again" in warning for warning in warnings)

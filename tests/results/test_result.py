@@ -40,7 +40,7 @@ def make_result(best: dict[str, KnobValue], **changes: Any) -> SearchResult:
         losses=(None, None),
         reason="",
         untried=(),
-        doubts=(),
+        warnings=(),
         records=(record,),
         head=make_head(make_space(list(BASELINE))),
         setting=make_setting(BASELINE),

@@ -130,7 +130,7 @@ def test_a_window_on_gpus_gets_their_power_and_memory(monkeypatch: pytest.Monkey
     assert result.joules_per_sample == pytest.approx(500 / 1045)
     assert result.memory.device_used_bytes == 6 * GIB
     assert result.memory.host_bytes
-    assert result.doubts == ()
+    assert result.warnings == ()
     assert result.throughput == Interval(1045.0, 1040.0, 1050.0)
 
 
@@ -138,7 +138,7 @@ def test_a_window_on_a_throttled_gpu_is_doubted(monkeypatch: pytest.MonkeyPatch)
     nvml = NvmlReadings([A100], states={A100.uuid: THROTTLED})
     result = completed(monkeypatch, nvml, A100.uuid)
     assert result.disturbed_share == 1
-    assert "hardware thermal slowdown" in result.doubts[0]
+    assert "hardware thermal slowdown" in result.warnings[0]
     assert result.throughput.low == pytest.approx(1000)
     assert result.throughput.high == pytest.approx(1090)
 

@@ -4,6 +4,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -11,12 +13,16 @@ from typing import TYPE_CHECKING, cast
 import psutil
 import pytest
 
+from autotune.errors import RigError
 from autotune.measurement.measurement import Measurement, StepBreakdown
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config
+from autotune.program.fence_options import FenceKind
 from autotune.program.program import parse_program
+from autotune.rig.open_rig import SILENT, OpenRig, Place
+from autotune.rig.resource_monitor import ResourceMonitor
 from autotune.rig.rig import Rig
-from autotune.rig.wire import Dissected, Link, Measured, NotFinite, Progress, WindowPlan, encode
+from autotune.rig.wire import Link, Measured, NotFinite, Progress, StepProfiled, WindowPlan, encode
 from tests.made import make_measurement
 from tests.pictures import picture
 from tests.rigging import PROGRAMS, SHORT, fence, never, open_rig, setting_with
@@ -24,6 +30,7 @@ from tests.rigging import PROGRAMS, SHORT, fence, never, open_rig, setting_with
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
 if TYPE_CHECKING:
+    from autotune.rig.fence import View
     from autotune.rig.wire import Phase
 
 
@@ -174,7 +181,7 @@ def test_what_goes_wrong_under_a_config_is_told_apart(
     if trouble == "crash":
         assert "expected 16 rows [not more]" in ending.reason
         assert "touchy.py" in ending.program_traceback
-        assert "autotune" not in ending.program_traceback.split("touchy.py")[0]
+        assert "autotune/inside" not in ending.program_traceback.split("touchy.py")[0]
 
 
 def test_a_program_that_prints_error_and_trains_is_a_success(tmp_path: Path) -> None:
@@ -249,31 +256,55 @@ def test_a_trial_leaves_the_users_files_as_they_were(workplace: Path) -> None:
     assert picture(workplace) == before
 
 
-def test_an_answer_to_an_earlier_question_is_dropped(tmp_path: Path) -> None:
-    """The other end is played, since the inside of a rig answers each question once."""
-    subject = parse_program(str(PROGRAMS / "no_loader.py"), (), tmp_path)
-    rig = Rig(subject, tmp_path / "rig", tmp_path / "cache", fence())
+class Played:
+    """A view that nothing is written to."""
+
+    def __init__(self, own_dir: Path) -> None:
+        self.own_dir = own_dir
+
+    def overflow(self) -> str | None:
+        return None
+
+
+@contextmanager
+def played(folder: Path) -> Iterator[tuple[OpenRig, socket.socket]]:
+    """An open rig whose other end is played: the inside of a rig answers each question once."""
     ours, theirs = socket.socketpair()
-    rig._link, rig._number, late = Link(ours), 2, make_measurement(1.0)
-    stale = Measured(late, 1), Dissected(StepBreakdown(), 1), NotFinite(Config({}), 1)
-    answer = Measured(make_measurement(2.0), 2)
-    with ours, theirs:
+    view = cast("View", Played(folder))
+    place = Place(FenceKind.OVERLAY, view, folder / "log.txt", None, has_ranks=False)
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    with process, ours, theirs:
+        monitor = ResourceMonitor(process.pid, (), None)
+        yield OpenRig(place, process, Link(ours), monitor, SILENT), theirs
+
+
+def test_an_answer_to_an_earlier_question_is_dropped(tmp_path: Path) -> None:
+    with played(tmp_path) as (rig, theirs):
+        assert [rig.next_number(), rig.next_number()] == [1, 2]
+        late = make_measurement(1.0)
+        stale = Measured(late, 1), StepProfiled(StepBreakdown(), 1), NotFinite(Config({}), 1)
+        answer = Measured(make_measurement(2.0), 2)
         theirs.sendall(b"".join(encode(message) for message in (*stale, answer)))
-        assert rig._await(never, 5.0) == answer
+        assert rig.wait(never, 5.0) == answer
 
 
 def test_silence_between_epochs_is_no_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.rig.rig.BETWEEN_EPOCHS_S", 1.0)
-    subject = parse_program(str(PROGRAMS / "no_loader.py"), (), tmp_path)
+    monkeypatch.setattr("autotune.rig.open_rig.BETWEEN_EPOCHS_S", 1.0)
     for phase, silent_s in (("between epochs", 1), ("warm-up", 0)):
-        rig = Rig(subject, tmp_path / phase, tmp_path / "cache", fence())
-        ours, theirs = socket.socketpair()
-        rig._link = Link(ours)
-        with ours, theirs:
+        with played(tmp_path) as (rig, theirs):
             theirs.sendall(encode(Progress(cast("Phase", phase), 0.0)))
-            ending = rig._await(never, 0.2)
+            ending = rig.wait(never, 0.2)
         assert isinstance(ending, Ending)
         assert ending.reason == f"no step for {silent_s} s"
+
+
+def test_a_rig_that_is_not_open_says_so_and_may_be_closed_twice(tmp_path: Path) -> None:
+    subject = parse_program(str(PROGRAMS / "no_loader.py"), (), tmp_path)
+    rig = Rig(subject, tmp_path / "rig", tmp_path / "cache", fence())
+    with pytest.raises(RigError, match="not open"):
+        rig.profile_step(SHORT, never, 1.0)
+    rig.close()
+    rig.close()
 
 
 @pytest.mark.real_starts
@@ -337,7 +368,7 @@ def _worker_count(process: psutil.Process) -> int:
 def test_a_program_is_taken_apart_while_it_trains_and_trains_on(tmp_path: Path) -> None:
     with open_rig(tmp_path, "slow_items.py") as rig:
         before = rig.measured()
-        breakdown = rig.dissect()
+        breakdown = rig.profile_step()
         after = rig.measured()
     assert breakdown.split is not None
     assert breakdown.split.step_s > 16 * 0.001, "what its items sleep"
@@ -350,7 +381,7 @@ def test_flops_are_those_of_the_arithmetic(tmp_path: Path) -> None:
     """Two linear layers: 2 x batch x in x out for each matrix product, three in a layer."""
     with open_rig(tmp_path, "plain.py", str(tmp_path / "losses")) as rig:
         rig.measured()
-        flops = rig.dissect().flops_per_step
+        flops = rig.profile_step().flops_per_step
     batch, layers = 32, ((16, 64), (64, 2))
     forward = sum(2 * batch * a * b for a, b in layers)
     weights = forward
@@ -361,7 +392,7 @@ def test_flops_are_those_of_the_arithmetic(tmp_path: Path) -> None:
 def test_without_a_loader_there_are_no_ceilings_but_a_split(tmp_path: Path) -> None:
     with open_rig(tmp_path, "no_loader.py") as rig:
         rig.measured()
-        breakdown = rig.dissect()
+        breakdown = rig.profile_step()
     assert breakdown.split is not None
     assert breakdown.split.compute_s > 0
     assert breakdown.split.optimizer_s > 0

@@ -144,4 +144,4 @@ def test_processes_that_differ_are_a_doubt() -> None:
     measurements = tuple(make_measurement(r) for r in (1500.0, 1300.0, 1600.0))
     facts = MeasureReport("train.py", Config({}), HARDWARE, make_profile(), measurements)
     assert facts.throughput == Interval(1500.0, 1300.0, 1600.0)
-    assert any("Fresh processes differ by 20 %" in doubt for doubt in facts.doubts)
+    assert any("Fresh processes differ by 20 %" in warning for warning in facts.warnings)

@@ -17,7 +17,14 @@ from autotune.measurement.run_mode import RunMode
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.program import parse_program
-from autotune.program.rehearsal import Rehearsal, RehearsalPlan, RehearsalRecord, Seen, doubt, note
+from autotune.program.rehearsal import (
+    Rehearsal,
+    RehearsalPlan,
+    RehearsalRecord,
+    Seen,
+    note,
+    warning,
+)
 from autotune.results.result import Finding, SearchResult
 from autotune.rig.rig import Rig
 from autotune.rig.rig_factory import RigFactory
@@ -196,7 +203,7 @@ def test_nothing_could_be_measured_is_said_with_the_most_common_reason_and_has_a
 def test_a_program_that_cannot_be_cut_short_blames_nobody_and_it_is_said(tmp_path: Path) -> None:
     counts = failed("AssertionError: 3 batches of 64")
     given, _ = rehearsed(tmp_path, {OTHER: counts, BASE: counts})
-    text = doubt(given.study.rehearsals, OTHER)
+    text = warning(given.study.rehearsals, OTHER)
     assert "the program also fails as written: AssertionError: 3 batches of 64" in text
 
 
@@ -244,8 +251,8 @@ def test_a_rehearsal_leaves_the_confirmation_its_time_or_is_left_out(tmp_path: P
 
 def test_what_was_not_rehearsed_is_recommended_with_a_doubt() -> None:
     passed = RehearsalRecord(OTHER, PASSED)
-    assert "there was no time" in doubt([], OTHER)
-    assert doubt([passed], OTHER) == ""
+    assert "there was no time" in warning([], OTHER)
+    assert warning([passed], OTHER) == ""
     assert note([passed], OTHER) == "Rehearsed under this config: 2 short epochs, 1 evaluation."
 
 
@@ -259,7 +266,7 @@ def test_one_that_time_ended_is_done_again_when_a_resumed_search_has_more(tmp_pa
     stage.outcomes.clear()
     rehearse_best(given.session, baseline())
     assert stage.asked == [OTHER, OTHER]
-    assert doubt(given.study.rehearsals, OTHER) == ""
+    assert warning(given.study.rehearsals, OTHER) == ""
 
 
 def test_one_that_ctrl_c_ends_is_not_recorded(tmp_path: Path) -> None:

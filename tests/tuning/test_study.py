@@ -122,7 +122,7 @@ def test_a_run_is_read_back_by_another_process_as_it_was_written(tmp_path: Path)
             requested=frozenset({"compile", "precision"}),
         ),
         options=SearchOptions(90.0, LrRule.SQRT, seed=7),
-        hardware=make_hardware(gpus=(A100,), doubts=("NVML is silent",), shm_bytes=None),
+        hardware=make_hardware(gpus=(A100,), warnings=("NVML is silent",), shm_bytes=None),
     )
     Study.create(storage_in(tmp_path), "autotune", head)
     assert loaded(tmp_path).head == head

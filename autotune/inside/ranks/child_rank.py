@@ -22,7 +22,7 @@ from autotune.inside.ranks.group import PATIENCE, Group
 from autotune.program.config import KnobValue
 from autotune.program.flags import Flag
 from autotune.rig.local_ranks import LOOPBACK
-from autotune.rig.wire import Doubted, Link, Progress, Start, ToRig, decode
+from autotune.rig.wire import Link, Progress, Start, ToRig, Warned, decode
 
 if TYPE_CHECKING:
     from autotune.inside.short_epochs import ShortEpochs
@@ -224,7 +224,7 @@ def _leader(
         listener.stand_aside()
 
     listener = rank_process.leader(link, commands, start, part.started, group, go_on)
-    listener.seams.guard_files(start, tell=lambda sentence: link.send(Doubted(sentence)))
+    listener.seams.guard_files(start, tell=lambda sentence: link.send(Warned(sentence)))
     # the rig's first process waits for a step before it lets a child lead
     if start.rehearsal is not None:
         tell_of_steps(link)

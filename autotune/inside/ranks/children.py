@@ -35,7 +35,6 @@ from autotune.inside.standstill import waits_for_processes
 from autotune.rig.local_ranks import LOOPBACK, OURS
 from autotune.rig.wire import (
     Close,
-    Doubted,
     Ended,
     Link,
     LinkClosed,
@@ -44,6 +43,7 @@ from autotune.rig.wire import (
     Ready,
     Start,
     ToRig,
+    Warned,
     encode,
 )
 
@@ -260,7 +260,7 @@ class Children:
         """
         with suppress(LinkClosed):
             for message in child.messages():
-                if child is not self._leads and not isinstance(message, Doubted):
+                if child is not self._leads and not isinstance(message, Warned):
                     if _is_before_first_step(message):
                         continue
                     if not self._hand_over(child, starting):
@@ -281,7 +281,7 @@ class Children:
             self._leads = child
         self._listener.stand_aside()
         if starting.by == PROCESS and self._start.setting is None:
-            self._link.send(Doubted(TUNED_ALONE))
+            self._link.send(Warned(TUNED_ALONE))
         threading.Thread(target=self._hand_down, args=(child,), daemon=True).start()
         return True
 

@@ -43,7 +43,7 @@ from autotune.inside.seams.averaging import AveragingSeam, Reached, send_out
 from autotune.inside.seams.base import Patches, Seam
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.clipping import ClippingSeam
-from autotune.inside.seams.rank_seeds import RandomnessSeam
+from autotune.inside.seams.rank_seeds import RankSeedsSeam
 from autotune.inside.seams.shard_guard import ShardGuardSeam
 from autotune.inside.seams.weighing import WeighingSeam
 from autotune.knobs.strategies import STRATEGIES, Site, Strategy
@@ -90,7 +90,7 @@ class DistributionSeam(Seam):
         self._adopted: WeakSet[Optimizer] = WeakSet()
         self._clipping = ClippingSeam()
         self._shard_guard = ShardGuardSeam()
-        self._randomness = RandomnessSeam(group)
+        self._randomness = RankSeedsSeam(group)
         self._seen: set[int] = set()
         self._has_stepped = False
         self._round = 0

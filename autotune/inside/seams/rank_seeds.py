@@ -17,7 +17,7 @@ from autotune.inside.ranks.group import Group
 from autotune.inside.seams.base import Patches, Seam
 
 
-class RandomnessSeam(Seam):
+class RankSeedsSeam(Seam):
     """Seeds torch, numpy and Python's ``random`` in this process.
 
     The distribution seam makes it. It calls ``agree()`` before the program starts, and ``differ()``

@@ -71,7 +71,7 @@ def raise_fence(options: FenceOptions, run_dir: Path) -> Fence:
             reasons.append(f"  {kind}: {refusal}{_switch() if kind is FenceKind.OVERLAY else ''}")
             continue
         if kind is FenceKind.LANDLOCK and reasons:
-            fence.doubts = (*fence.doubts, f"Overlays would cover more.{_on_one_line(reasons)}")
+            fence.warnings = (*fence.warnings, f"Overlays would cover more.{_on_one_line(reasons)}")
         return fence
     mend = (
         "Mend one of these; or search with --allow-side-effects, when the program writes nothing "
@@ -89,7 +89,7 @@ def describe_fence(options: FenceOptions) -> tuple[str, tuple[str, ...]]:
     """
     try:
         with raise_fence(options, Path.cwd()) as raised:
-            return raised.sentence, raised.doubts
+            return raised.sentence, raised.warnings
     except FenceError as error:
         return "Nothing keeps trials from changing your files.", (str(error),)
 

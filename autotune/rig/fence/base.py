@@ -78,14 +78,14 @@ class Fence(ABC):
         devices: Device numbers of the folders that overlays cover, by path; the program needs them
             to tell which renames the real files would allow. Empty for a guard.
         max_scratch_bytes: How much one trial may write.
-        doubts: What the fence cannot cover, as sentences for the user.
+        warnings: What the fence cannot cover, as sentences for the user.
     """
 
     kind: FenceKind
     open_places: tuple[Path, ...] = ()
     devices: Mapping[str, int] = {}
     max_scratch_bytes: int
-    doubts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self._views = 0

@@ -79,7 +79,7 @@ class OverlayFence(Fence):
 
     Making it plans which folders to cover, looks for places for the upper layers, and tries all of
     that out with short processes. Folders that cannot be covered become read-only and are listed in
-    ``doubts``.
+    ``warnings``.
 
     Args:
         options: What the user says about the fence.
@@ -105,13 +105,13 @@ class OverlayFence(Fence):
             near = [str(_real(place)) for place in (Path.cwd(), Path(os.path.expanduser("~")))]
             self._steps = plan(mounts, RealFolders(), is_root=self._rights.is_root, towards=near)
             failed = self._find_scratches(scratch.candidates(options.scratch_dir, run_dir))
-            self.doubts = self._make_read_only_what_fails(mounts)
+            self.warnings = self._make_read_only_what_fails(mounts)
         except BaseException:
             self.close()
             raise
         named = options.scratch_dir
         if named is not None and _real(named) in failed:
-            self.doubts += (f"--scratch-dir {named} is not used: {failed[_real(named)]}.",)
+            self.warnings += (f"--scratch-dir {named} is not used: {failed[_real(named)]}.",)
         self.rooms = scratch.rooms(self.folders, options.max_scratch_bytes)
         self.max_scratch_bytes = min(room.max_bytes for room in self.rooms)
         self.devices = {s.path: Path(s.path).stat().st_dev for s in self._steps if _needs_place(s)}

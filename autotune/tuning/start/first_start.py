@@ -18,7 +18,8 @@ from autotune.measurement.outcome import ENDED_BY_US, Cause, Ending, Outcome
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.program import Program
 from autotune.rig import failures, terminal
-from autotune.rig.rig import Rig, ShouldStop
+from autotune.rig.open_rig import ShouldStop
+from autotune.rig.rig import Rig
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.terminal import COLUMNS, ROWS, Asked
 from autotune.rig.wire import Ready

@@ -13,7 +13,7 @@ from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.rig.failures import program_error
-from autotune.rig.rig import SILENT, Reports
+from autotune.rig.open_rig import SILENT, Reports
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.start import first_start
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings

@@ -14,7 +14,7 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
 from autotune.program.program import parse_program
-from autotune.rig.rig import MARK, Rig
+from autotune.rig.rig import Rig
 from autotune.rig.wire import Ready, WindowPlan
 from tests.made import make_loader
 from tests.rigging import PROGRAMS, SHORT, fence, never
@@ -47,16 +47,17 @@ def trial(
         opened = rig.open(setting, never, 120.0)
         assert isinstance(opened, Ready), opened
         found = rig.measure(setting, LONG if way else SHORT, never, silence_s)
-        mark = rig._mark
-    assert not _marked(mark), "ranks were left behind, and with them their ports"
+        assert isinstance(found, Ending) or _standing_in(directory), "it is seen while it runs"
+    assert not _standing_in(directory), "ranks were left behind, and with them their ports"
     return found
 
 
-def _marked(mark: str) -> list[psutil.Process]:
+def _standing_in(directory: Path) -> list[psutil.Process]:
+    """Return the processes that stand in a program's working directory, whoever started them."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARK) == mark:
+            if process.cwd() == str(directory):
                 found.append(process)
         except psutil.Error:
             continue

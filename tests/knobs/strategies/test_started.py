@@ -19,9 +19,10 @@ from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.domain import NotOffered
 from autotune.program.program import parse_program
-from autotune.rig.rig import Reports, Rig
+from autotune.rig.open_rig import Reports
+from autotune.rig.rig import Rig
 from autotune.rig.wire import Ready
-from tests.knobs.strategies.test_faults import _marked
+from tests.knobs.strategies.test_faults import _standing_in
 from tests.made import make_hardware, make_loader, make_profile
 from tests.rigging import PROGRAMS, SHORT, base_setting, fence, never, write_best
 
@@ -65,8 +66,7 @@ def test_ranks_that_a_program_starts_are_measured_as_one_training_and_the_one_th
         found = rig.measure(base, SHORT, never, 60.0)
         larger = replace(base, config=base.config.replace(batch_size=64))
         ending = rig.measure(larger, SHORT, never, 60.0)
-        mark = rig._mark
-    assert not _marked(mark), "nothing is left running"
+    assert not _standing_in(tmp_path), "nothing is left running"
     profile = opened.profile
     assert profile.starts_ranks == started_by
     assert profile.distributes_itself == "DistributedDataParallel"
@@ -95,7 +95,7 @@ def test_the_first_of_processes_that_train_in_turn_is_tuned_and_that_is_said(
 ) -> None:
     said: list[str] = []
     program = parse_program(str(PROGRAMS / "in_turn.py"), ("fork", "in turn"), tmp_path)
-    reports = Reports(doubt=said.append)
+    reports = Reports(warning=said.append)
     with Rig(program, tmp_path / "rig", tmp_path / "cache", fence(), (), reports) as rig:
         opened = rig.open(None, never, 120.0)
         assert isinstance(opened, Ready), opened

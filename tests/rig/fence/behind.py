@@ -36,7 +36,7 @@ def main(kind: str, folder: str, report: str) -> None:
         seen = json.loads((view.own_dir / "errors").read_text() or "{}")
         view.close()
     told = {"kind": fence.kind, "code": ended.returncode, "problem": problem}
-    Path(report).write_text(json.dumps({**told, **seen, "doubts": fence.doubts}))
+    Path(report).write_text(json.dumps({**told, **seen, "doubts": fence.warnings}))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from tests.rigging import never
 def fence() -> OverlayFence:
     found = rigging.fence()
     if not isinstance(found, OverlayFence):
-        pytest.skip(f"no overlays here: {found.doubts}")
+        pytest.skip(f"no overlays here: {found.warnings}")
     return found
 
 
@@ -211,7 +211,7 @@ def test_a_program_that_stands_in_the_root_folder_is_not_put_behind_overlays(
     monkeypatch.chdir("/")
     with raise_fence(FenceOptions(), tmp_path) as fence:
         assert fence.kind is FenceKind.LANDLOCK
-        assert "/ cannot be covered: it is read-only inside" in fence.doubts[0]
+        assert "/ cannot be covered: it is read-only inside" in fence.warnings[0]
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from autotune.measurement.outcome import Cause, Ending, Outcome
 from autotune.measurement.run_mode import RunMode
 from autotune.program.program import Program
 from autotune.rig.failures import having_asked, program_error
-from autotune.rig.rig import Reports, ShouldStop
+from autotune.rig.open_rig import Reports, ShouldStop
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.terminal import Asked
 from autotune.rig.wire import Ready

@@ -29,10 +29,10 @@ MIN_BLOCKS = 5
 MAX_COUNTS = 3  # steps whose operations are counted at most
 
 
-class Dissection:
+class StepProfiler:
     """Profiles the program's steps in stages.
 
-    ``LeadRank`` creates one when the parent sends ``Dissect``, calls ``step()`` at the end of each
+    ``LeadRank`` makes one for the message ``ProfileStep``, calls ``step()`` at the end of each
     step in the program's main thread, and sends ``breakdown`` to the parent when ``is_done`` is
     set.
 

@@ -22,15 +22,15 @@ from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule
 from autotune.rig.wire import (
     Close,
-    Dissect,
-    Dissected,
     Link,
     LinkClosed,
     Measure,
     Measured,
     NotFinite,
+    ProfileStep,
     Progress,
     Start,
+    StepProfiled,
     ToRig,
     WindowPlan,
 )
@@ -82,7 +82,7 @@ class Parent:
         """Return the answers so far, by what they are and the number of their question."""
         try:
             while (message := self.theirs.receive(0.0)) is not None:
-                if isinstance(message, Measured | Dissected | NotFinite):
+                if isinstance(message, Measured | StepProfiled | NotFinite):
                     self.answers.append((message.kind, message.number))
         except LinkClosed:
             pass
@@ -233,10 +233,10 @@ def test_a_program_that_goes_on_to_train_with_other_loaders_has_come_to_its_end(
 
 
 def test_a_dissection_has_the_number_of_its_question(parent: Parent) -> None:
-    parent.ask(Measure(SETTING, SHORT, 3), Dissect(SHORT, 4), Close())
+    parent.ask(Measure(SETTING, SHORT, 3), ProfileStep(SHORT, 4), Close())
     parent.driver._obey()
     parent.let_run(10_000_000)
-    assert parent.heard() == [("measured", 3), ("dissected", 4)]
+    assert parent.heard() == [("measured", 3), ("step_profiled", 4)]
 
 
 def test_a_look_at_another_batch_gives_signs_of_life_and_takes_its_time_from_the_windows(

@@ -1,0 +1,299 @@
+"""OpenRig: the started process of a rig, with everything that is open while it runs.
+
+``Rig`` starts the process and asks; this waits for the answers, and turns each way in which the
+process can end into an ``Ending``. All of it runs on the thread that asks.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from autotune.errors import FenceError, RigError
+from autotune.measurement.outcome import Ending, Outcome
+from autotune.program.fence_options import FenceKind
+from autotune.rig import failures, processes
+from autotune.rig.fence import View
+from autotune.rig.resource_monitor import ResourceMonitor
+from autotune.rig.terminal import Asked, Terminal
+from autotune.rig.wire import (
+    AskedInput,
+    Close,
+    Ended,
+    Link,
+    LinkClosed,
+    Measure,
+    Measured,
+    NotFinite,
+    Phase,
+    ProfileStep,
+    Progress,
+    Ready,
+    Rehearsed,
+    Start,
+    StepProfiled,
+    Warned,
+)
+
+MARK = "AUTOTUNE_RIG"  # environment variable of the rig's processes, by which they are found
+LAUNCHER_S = 5.0  # for the launcher to end the other ranks (3 s of grace) and to note exit codes
+POLL_S = 0.1
+BETWEEN_EPOCHS_S = 900.0  # evaluating or saving may take this long, and makes no step
+OVERFLOW_EVERY_S = 0.5
+LOG_TAIL_BYTES = 4000
+
+ShouldStop = Callable[[], Ending | None]
+Answer = Ready | Measured | StepProfiled | NotFinite | Rehearsed | Ending
+
+
+@dataclass(frozen=True)
+class Reports:
+    """Callbacks by which a rig reports what happens; all do nothing by default.
+
+    They are called on the thread that waits for the rig's answer.
+
+    Attributes:
+        progress: Called with each sign of life, such as a finished block of steps.
+        warning: Called with a sentence about something that may spoil the result.
+        note: Called with a sentence that is only information.
+    """
+
+    progress: Callable[[Progress], None] = lambda _: None
+    warning: Callable[[str], None] = lambda _: None
+    note: Callable[[str], None] = lambda _: None
+
+
+SILENT = Reports()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rig's process runs.
+
+    Attributes:
+        fence: Kind of the fence around it.
+        view: What the process sees of the file system.
+        log: File with what the program prints.
+        terminal: The program's terminal; None if it has none.
+        has_ranks: A launcher starts several ranks of the program.
+    """
+
+    fence: FenceKind
+    view: View
+    log: Path
+    terminal: Terminal | None
+    has_ranks: bool
+
+
+def mark_of(view: View) -> str:
+    """Return the value of ``MARK``; unique, because the name of the rig's folder is random."""
+    return "/".join(view.own_dir.parts[-2:])
+
+
+def codes_in(view: View) -> Path:
+    """Return the file in which the launcher notes the exit codes of ranks that failed."""
+    return view.own_dir / "codes"
+
+
+def tail_of(log: Path) -> str:
+    """Return the last 4 kB of a log; empty if nothing was printed."""
+    try:
+        return log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+    except OSError:
+        return ""
+
+
+class OpenRig:
+    """A started process and the parent's connection to it. ``Rig`` makes it and closes it once.
+
+    Args:
+        place: Where the process runs.
+        process: The program, or its ranks' launcher.
+        link: The parent's end of the wire.
+        monitor: Samples memory, clocks and power from outside.
+        reports: Callbacks for progress and doubts.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        process: subprocess.Popen[bytes],
+        link: Link,
+        monitor: ResourceMonitor,
+        reports: Reports,
+    ) -> None:
+        self.place = place
+        self.process = process
+        self.monitor = monitor
+        self._link = link
+        self._reports = reports
+        self._polled_at = 0.0  # when the size of the scratch folders was last looked at
+        self._mounts: processes.OwnMounts | None = None
+        self._asked: Asked | None = None
+        self._number = 0  # of the last question; answers to earlier ones are dropped
+        # Kept between questions: the program may have left its training loop before the next one.
+        self._phase: Phase = "start-up"
+
+    def next_number(self) -> int:
+        """Return the number of the question that is asked next."""
+        self._number += 1
+        return self._number
+
+    def ask(
+        self, question: Start | Measure | ProfileStep, should_stop: ShouldStop, silence_s: float
+    ) -> Answer:
+        """Send a question and wait for its answer, as ``wait()`` does."""
+        try:
+            self._link.send(question)
+        except LinkClosed:
+            return self._post_mortem()
+        return self.wait(should_stop, silence_s)
+
+    def wait(  # noqa: C901, PLR0912 - one branch per message
+        self, should_stop: ShouldStop, silence_s: float
+    ) -> Answer:
+        """Wait for an answer to the last command, and sample the probes meanwhile.
+
+        The wait also ends if the process dies, if it is silent for too long, if it writes too much,
+        or if *should_stop* returns an ``Ending``.
+        """
+        heard = monotonic()
+        while True:
+            try:
+                message = self._link.receive(POLL_S)
+            except LinkClosed:
+                return self._post_mortem()
+            now = monotonic()
+            # Looked for again and again: the process enters its namespace a little after its start.
+            if self._mounts is None:
+                self._mounts = processes.OwnMounts.of(self.process.pid)
+            match message:
+                case Progress(phase):
+                    heard = now
+                    self._phase = phase
+                    self._reports.progress(message)
+                case Warned(sentence):
+                    self._reports.warning(sentence)
+                case AskedInput(prompt):
+                    self._asked = Asked(prompt, now, self._asked.times + 1 if self._asked else 1)
+                case Measured() | StepProfiled() | NotFinite() if message.number != self._number:
+                    heard = now  # an answer to an earlier question, which nobody waits for now
+                case Ready() | Measured() | StepProfiled() | NotFinite() | Rehearsed():
+                    return message
+                case Ended():
+                    return self._ended(message)
+                case None:
+                    if self.process.poll() is not None:
+                        return self._post_mortem()
+                    is_between = self._phase == "between epochs"
+                    patience_s = max(silence_s, BETWEEN_EPOCHS_S) if is_between else silence_s
+                    if now - heard > patience_s:
+                        return self._hung(patience_s)
+                case _:
+                    raise RigError(f"unexpected message {message!r}")
+            self.monitor.sample()
+            if ending := self._overflow(now) or should_stop():
+                return ending
+
+    def _overflow(self, now: float) -> Ending | None:
+        """Return an ending if the program wrote more than a trial may.
+
+        Looks at the folders every ``OVERFLOW_EVERY_S`` at most; None in between.
+        """
+        if now - self._polled_at < OVERFLOW_EVERY_S:
+            return None
+        self._polled_at = now
+        reason = self.place.view.overflow()
+        return None if reason is None else Ending(Outcome.SCRATCH_FULL, reason, self.log_tail())
+
+    def _hung(self, silence_s: float) -> Ending:
+        return Ending(Outcome.HUNG, f"no step for {silence_s:.0f} s", self.log_tail())
+
+    @property
+    def asked(self) -> Asked | None:
+        """The last time that the program read its standard input; None if it never did."""
+        terminal = self.place.terminal
+        return self._asked if terminal is None else terminal.asked
+
+    def log_tail(self) -> str:
+        """Return the last 4 kB that the program printed; empty if it printed nothing."""
+        if self.place.terminal is not None:
+            self.place.terminal.settle()
+        return tail_of(self.place.log)
+
+    def _ended(self, word: Ended | None) -> Ending:
+        """Return how the program ended; of several ranks, how the one ended that failed first.
+
+        Args:
+            word: Final message of the first process; None if it died before it could send one.
+        """
+        words = [word] if word is not None else []
+        codes: dict[int, int] = {}
+        if not self.place.has_ranks:  # autotune started no ranks, but the program may have
+            words = failures.started_words(word, self.place.view.own_dir)
+            codes = failures.exit_codes(codes_in(self.place.view))
+        elif not (word is not None and not word.exception):
+            try:
+                self.process.wait(LAUNCHER_S)
+                codes = failures.exit_codes(codes_in(self.place.view))
+            except subprocess.TimeoutExpired:
+                pass  # close() ends it and its ranks; until then their messages must do
+            words += failures.left_words(self.place.view.own_dir)
+        ending = failures.from_ranks(words, codes, self._exit_code(), self.log_tail())
+        if (asked := self.asked) is None:
+            return ending
+        return failures.having_asked(ending, monotonic() - asked.at_s, asked.prompt)
+
+    def _last_word(self) -> Ended | None:
+        """Return the final message of a rig that has gone, if it lies unread in the socket."""
+        try:
+            while (message := self._link.receive(0.0)) is not None:
+                if isinstance(message, Ended):
+                    return message
+        except LinkClosed:
+            return None
+        return None
+
+    def _post_mortem(self) -> Ending:
+        """Return how a process ended that closed its wire or died.
+
+        A final message that it sent counts more than its exit code.
+
+        Raises:
+            FenceError: when the process could not enter the fence, so that the program never ran.
+        """
+        if error := self.place.view.error():
+            raise FenceError(
+                f"The {self.place.fence} fence worked when it was tried and fails now: {error}. "
+                "Try again, or use the next one: --fence landlock"
+            )
+        return self._ended(self._last_word())
+
+    def _exit_code(self) -> int | None:
+        try:
+            return self.process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def close(self) -> None:
+        """End the program and everything that it started, and throw its writes away."""
+        try:
+            self._link.send(Close())
+            self.process.wait(1.0)
+        except (LinkClosed, subprocess.TimeoutExpired):
+            pass  # end_tree() ends it in any case
+        processes.end_tree(self.process, mark=(MARK, mark_of(self.place.view)), mounts=self._mounts)
+        if self.place.terminal is not None:
+            self.place.terminal.close()
+        if self._mounts is not None:
+            self._mounts.close()
+        if held := self.monitor.held_bytes():
+            self._reports.warning(
+                f"{held / 2**20:,.0f} MiB of GPU memory did not come back after a process ended; "
+                "what is measured from here on has less. 'nvidia-smi' shows who holds it."
+            )
+        self._link.close()
+        self.place.view.close()
