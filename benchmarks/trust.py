@@ -32,7 +32,7 @@ from autotune.measurement.outcome import Ending
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.program import Program, parse_program
 from autotune.rig.rig_factory import RigFactory
-from autotune.tuning.confirm import ConfirmationPlan, confirm
+from autotune.tuning.confirm import ConfirmationPlan, Failure, confirm
 from autotune.tuning.start.first_start import START_SILENCE_S
 from autotune.tuning.trial_runner import TrialRunner
 from benchmarks.record import save
@@ -173,8 +173,8 @@ def confirmed_claim(extra_pct: float) -> Claim:
             return monotonic() - started + seconds < LONGEST_S
 
         outcome = confirm(contest, [], lambda _: None, has_time_for)
-    if isinstance(outcome, Ending):
-        raise SystemExit(f"the confirmation failed: {outcome.reason}")
+    if isinstance(outcome, Failure):
+        raise SystemExit(f"the confirmation failed: {outcome.ending.reason}")
     windows = [*outcome.baseline, *outcome.winner]
     return _claim(extra_pct, outcome.speedup, outcome.rounds, windows, monotonic() - began)
 

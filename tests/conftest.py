@@ -31,8 +31,8 @@ VARIABLES_OF_LIBRARIES = {
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let each worker begin with its share of the slow files, so that none of them comes last.
 
-    ``--dist worksteal`` gives each worker one stretch of the list. Files stay whole: their tests
-    share what is dear to set up.
+    ``--dist worksteal`` gives each worker one stretch of the list. The slow tests of a file stay
+    together, because they may share what is expensive to set up.
     """
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     slow = [item for item in items if item.get_closest_marker("slow")]

@@ -18,6 +18,7 @@ from typing import Any, Self, cast
 
 from optuna.storages import InMemoryStorage
 
+from autotune.knobs import Scope, registry
 from autotune.measurement.measurement import (
     Block,
     Interval,
@@ -185,7 +186,8 @@ class ScriptedRig:
         self._machine, self._rigs, self._number = machine, rigs, number
         self._process = machine.random.gauss(0.0, machine.script.process_noise)
         self._answers = 0
-        self._is_open = False
+        self._is_open = self._is_dead = False
+        self._started_as: Config | None = None
         self.steps = 0
         self.asked: Asked | None = None
 
@@ -199,6 +201,7 @@ class ScriptedRig:
         self, setting: AppliedConfig | None, should_stop: ShouldStop, _silence_s: float
     ) -> Ready | Ending:
         self._is_open = True
+        self._started_as = None if setting is None else setting.config
         script = self._machine.script
         if ending := self._machine.pass_time(script.start_s, should_stop):
             return ending
@@ -212,6 +215,18 @@ class ScriptedRig:
         self, setting: AppliedConfig, plan: WindowPlan, should_stop: ShouldStop, _silence_s: float
     ) -> Measurement | Ending:
         assert self._is_open, "a rig is opened before it is asked"
+        assert not self._is_dead, "after an Ending a rig cannot be used again"
+        before = self._started_as or setting.baseline
+        changed = {knob for knob in setting.config if setting.config[knob] != before.get(knob)}
+        restart = {knob for knob in changed if registry()[knob].scope is Scope.RESTART}
+        assert not restart, f"{restart} take effect only when a process starts"
+        result = self._measured(setting, plan, should_stop)
+        self._is_dead = isinstance(result, Ending)
+        return result
+
+    def _measured(
+        self, setting: AppliedConfig, plan: WindowPlan, should_stop: ShouldStop
+    ) -> Measurement | Ending:
         machine, began_s = self._machine, self._machine.clock()
         most_s = math.inf if plan.most_s is None else plan.most_s
         warmup_s = min(max(plan.warmup_min_s, SWITCH_S), plan.warmup_max_s, most_s / 2)

@@ -12,7 +12,8 @@ of which whatever it starts is copied. Copies are children of the process that a
 the same (CLONE_PARENT of clone(2)).
 
 A copy differs from a fresh process in what is read when libraries load: /proc/PID/environ is the
-nursery's, and a preloaded library is not there. Tests of such things start real processes.
+nursery's, a preloaded library is not there, and strings hash alike in all copies. Tests of such
+things start real processes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import ctypes
 import fcntl
 import gc
 import importlib.machinery
+import itertools
 import json
 import os
 import platform
@@ -139,7 +141,7 @@ def _copied_by(nursery: socket.socket) -> Callable[..., int]:
 
     def copied(args: Sequence[Any], executables: Sequence[bytes], *more: Any) -> int:
         needs_a_real_one = any(callable(one) for one in more[14:])  # a function to run before exec
-        if needs_a_real_one or not _is_ours(executables[0]):
+        if needs_a_real_one or not _is_ours(executables[0]) or not _is_plain(args):
             return _fork_exec(args, executables, *more)
         (_, pass_fds, cwd, env, stdin, _, _, stdout, _, stderr, _, failed, _, session) = more[:14]
         stdio = (own if own >= 0 else n for n, own in enumerate((stdin, stdout, stderr)))
@@ -234,6 +236,14 @@ def _replaced(path: Any, argv: Any, env: Any) -> NoReturn:
 _execve = os.execve
 
 
+def _is_plain(args: Sequence[Any]) -> bool:
+    """Tell whether the interpreter gets no option that acts where it starts, such as ``-W``."""
+    words = [os.fsdecode(word) for word in args[1:]]
+    options = itertools.takewhile(lambda word: word.startswith("-"), words)
+    own = itertools.takewhile(lambda word: word not in {"-m", "-c"}, options)
+    return set(own) <= {"-P", "-u"}
+
+
 def _is_ours(path: Any) -> bool:
     return os.fsdecode(path) == sys.executable
 
@@ -255,6 +265,8 @@ def _interpret(argv: Sequence[str], variables: Any) -> NoReturn:
     sys.path[:] = _path
     if (threads := variables.get("OMP_NUM_THREADS", "")).isdigit():  # OpenMP has read it before
         sys.modules["torch"].set_num_threads(int(threads))
+    if "numpy" in sys.modules:  # a fresh process draws numbers that no other draws
+        sys.modules["numpy"].random.seed()
     code = 0
     try:
         _execute(words, has_safe_path=has_safe_path)

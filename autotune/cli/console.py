@@ -137,13 +137,11 @@ class Console(Events):
 
     def on_rehearsal(self, config: Config, space: ResolvedSpace) -> None:
         """Print which config is run with short epochs, beyond its training loop."""
-        self.on_phase("rehearsing")
         self._state.config = _changes(config, space)
         self._say(f"  {plain(_changes(config, space))}: short epochs, to try what follows them")
 
     def on_confirmation(self, candidate: TrialRecord, space: ResolvedSpace) -> None:
         """Print which config is compared with the baseline in fresh processes."""
-        self.on_phase("confirming")
         self._state.config = _changes(candidate.config, space)
         self._say(
             f"  baseline against {plain(_changes(candidate.config, space))}, in fresh processes "

@@ -90,9 +90,10 @@ def show_noise_floor(floor: NoiseFloor) -> None:
     half = floor.ratio.half_width_pct
     out.print(
         f"[bold]The program against itself: {floor.ratio.estimate:.3f}x[/] "
-        rf"\[{floor.ratio.low:.3f}, {floor.ratio.high:.3f}], {floor.rounds} fresh processes"
+        rf"\[{floor.ratio.low:.3f}, {floor.ratio.high:.3f}], {floor.processes} fresh processes"
     )
-    out.print(f"  windows within a process differ by {floor.windows_spread_pct:.1f} % (1 sd)")
+    if floor.windows_spread_pct is not None:
+        out.print(f"  windows within a process differ by {floor.windows_spread_pct:.1f} % (1 sd)")
     if floor.processes_spread_pct is not None:
         out.print(f"  equal processes differ by {floor.processes_spread_pct:.1f} % (1 sd)")
     out.print(f"  gains below about {half:.1f} % cannot be told from noise in this time")

@@ -25,7 +25,7 @@ from autotune.program.dangerous_variables import refuse_unless_allowed
 from autotune.program.flags import AS_WRITTEN, KEYWORD, Flag, as_text
 from autotune.program.lr import LrRule
 from autotune.program.profile import LoaderFacts, OptimizerFacts
-from autotune.results.former_names import with_present_names
+from autotune.results.former_names import as_written, with_present_names
 
 VERSION = 1
 HEADER = """\
@@ -351,7 +351,7 @@ def _parse_knobs(file: yamlfile.YamlFile, data: dict[str, Any], section: str) ->
 
 
 def _fault(file: yamlfile.YamlFile, fault: dict[str, Any]) -> str:
-    keys = tuple(str(part) for part in fault["loc"])
+    keys = as_written([str(part) for part in fault["loc"]], file.data)
     name = ".".join(keys)
     match fault["type"]:
         case "extra_forbidden":

@@ -7,6 +7,7 @@ trains.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 FORMER_NAMES = {  # until 0.1, November 2026
@@ -23,13 +24,39 @@ FORMER_NAMES = {  # until 0.1, November 2026
 }
 
 
+# Their keys are knobs, flags or variables: the user's names, not autotune's
+OF_THE_USER = {"config", "baseline", "domains", "fixed", "flags", "env", "knobs", "guilty"}
+
+
 def with_present_names(raw: Any) -> Any:
     """Return JSON or YAML data with every former key replaced by its present name.
 
-    Keys of mappings are replaced at any depth; values and unknown keys stay as they are.
+    Keys of mappings are replaced at any depth, except among names that the user chose.
     """
     if isinstance(raw, dict):
-        return {FORMER_NAMES.get(key, key): with_present_names(raw[key]) for key in raw}
+        present = {FORMER_NAMES.get(key, key): value for key, value in raw.items()}
+        return {
+            key: value if key in OF_THE_USER else with_present_names(value)
+            for key, value in present.items()
+        }
     if isinstance(raw, list):
         return [with_present_names(part) for part in raw]
     return raw
+
+
+def as_written(names: Sequence[str], written: Any) -> tuple[str, ...]:
+    """Return the path of a key as a file has it, which may be of an earlier version.
+
+    Args:
+        names: The path by today's names.
+        written: What the file holds.
+    """
+    former = {present: name for name, present in FORMER_NAMES.items()}
+    found: list[str] = []
+    for name in names:
+        keys = written if isinstance(written, dict) else {}
+        found.append(
+            name if name in keys else next((k for k in keys if k == former.get(name)), name)
+        )
+        written = keys.get(found[-1])
+    return tuple(found)

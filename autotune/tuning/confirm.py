@@ -73,6 +73,24 @@ CANDIDATES = 2  # configs that may fail in a fresh process before the baseline i
 NARROW_PCT = 5.0  # half-width of the speedup at which no further round is worth its time
 
 
+@dataclass(frozen=True)
+class Failure:
+    """Why a round has no result.
+
+    Attributes:
+        side: The config that was started or measured at that moment.
+        ending: How its process ended.
+    """
+
+    side: Side
+    ending: Ending
+
+    @property
+    def is_of_winner(self) -> bool:
+        """The winner's process failed; nobody ended it."""
+        return self.side is Side.WINNER and self.ending.outcome not in ENDED_BY_US
+
+
 class HasTime(Protocol):
     """Signature of the callable that says whether a round still fits into the budget.
 
@@ -254,16 +272,19 @@ def confirm_best(session: Session, baseline: Baseline) -> ConfirmationResult:
             return ConfirmationResult(
                 candidate, outcome, "" if outcome.says_enough else ONE_PROCESS
             )
-        result = ConfirmationResult(candidate, reason=outcome.reason)
-        if outcome.outcome in ENDED_BY_US:
-            break
-        session.events.warn(f"The best config failed in a fresh process: {outcome.reason}")
+        reason = outcome.ending.reason
+        if not outcome.is_of_winner:
+            if outcome.ending.outcome not in ENDED_BY_US:
+                reason = f"the program as written failed in a fresh process: {reason}"
+            return ConfirmationResult(candidate, reason=reason)
+        result = ConfirmationResult(candidate, reason=reason)
+        session.events.warn(f"The best config failed in a fresh process: {reason}")
     return result
 
 
 def _confirm_in_time(
     session: Session, plan: ConfirmationPlan, candidate: TrialRecord
-) -> Confirmation | Ending:
+) -> Confirmation | Failure:
     """Confirm a config, unless the time left cannot hold the shortest confirmation.
 
     A confirmation that an earlier session began goes on in any case: what it recorded may be
@@ -274,10 +295,11 @@ def _confirm_in_time(
     is_begun = any(_winner_of(r) == plan.winner for r in study.confirmation)
     left_s = session.budget.overdraft_s
     if not is_begun and left_s < needed_s:
-        return Ending(
-            Outcome.OUT_OF_TIME,
-            f"fresh processes take about {needed_s:.0f} s, the budget had {max(0, left_s):.0f} s",
+        reason = (
+            f"fresh processes take about {needed_s:.0f} s, the budget had {max(0, left_s):.0f} s"
         )
+        return Failure(Side.WINNER, Ending(Outcome.OUT_OF_TIME, reason))
+    session.events.on_phase("confirming")
     session.events.on_confirmation(candidate, plan.space)
     return confirm(plan, study.confirmation, study.add_confirmation, session.has_time_for)
 
@@ -299,7 +321,7 @@ def confirm(
     earlier: Sequence[Round],
     keep: Callable[[Round], None],
     has_time_for: HasTime,
-) -> Confirmation | Ending:
+) -> Confirmation | Failure:
     """Run rounds until the speedup is decided or time is up.
 
     Args:
@@ -309,8 +331,9 @@ def confirm(
         has_time_for: Says whether the budget holds another round.
 
     Returns:
-        The confirmation, or, if there are not even two pairs of windows, the ending of the process
-        that failed.
+        The confirmation. A failure instead, if the winner's process failed in any round: a config
+        that fails in a fresh process is not recommended, however fast it was in others. Or if
+        something else ended the first round before two pairs of windows.
     """
     rounds = [r for r in earlier if _winner_of(r) == plan.winner]
     while True:
@@ -326,11 +349,8 @@ def confirm(
             return confirmation
         first = Side.BASELINE if len(rounds) % 2 == 0 else Side.WINNER
         outcome = _round(plan, first)
-        if isinstance(outcome, Ending):
-            was_ended = outcome.outcome in ENDED_BY_US
-            if confirmation is not None and (was_ended or confirmation.says_enough):
-                return confirmation
-            return outcome  # one process that ran the winner, and one that failed, prove nothing
+        if isinstance(outcome, Failure):
+            return outcome if confirmation is None or outcome.is_of_winner else confirmation
         keep(outcome)
         rounds.append(outcome)
 
@@ -410,7 +430,7 @@ def promising(study: Study, space: ResolvedSpace) -> list[TrialRecord]:
     return [record for record in ranked(able, space) if looks_faster(record)]
 
 
-def _round(plan: ConfirmationPlan, first: Side) -> Round | Ending:
+def _round(plan: ConfirmationPlan, first: Side) -> Round | Failure:
     """Run one round; start it again if the program turned out to need another run mode.
 
     The windows of a round must come from one mode, or they would not compare.
@@ -423,7 +443,7 @@ def _round(plan: ConfirmationPlan, first: Side) -> Round | Ending:
     return outcome
 
 
-def _round_in_mode(plan: ConfirmationPlan, first: Side) -> Round | Ending:
+def _round_in_mode(plan: ConfirmationPlan, first: Side) -> Round | Failure:
     windows: list[WindowRecord] = []
     with _Process(plan) as process:
         for side in plan.turns(first):
@@ -433,12 +453,13 @@ def _round_in_mode(plan: ConfirmationPlan, first: Side) -> Round | Ending:
                 result = process.measure(side)  # a short program ended; this starts it again
             as_written = side is Side.BASELINE
             if isinstance(result, Ending) and plan.rigs.learn(result, as_written=as_written):
-                return result
+                return Failure(side, result)
             if isinstance(result, Ending):
                 # Complete pairs count, if only time or the user ended the round.
                 pairs = windows[: len(windows) // 2 * 2]
                 says_enough = not plan.needs_own_process and len(pairs) >= MIN_WINDOWS
-                return pairs if says_enough and result.outcome in ENDED_BY_US else result
+                is_enough = says_enough and result.outcome in ENDED_BY_US
+                return pairs if is_enough else Failure(side, result)
             config = plan.setting(side).config
             windows.append(WindowRecord(side, config, result, plan.rigs.clock() - began))
     return windows
@@ -451,7 +472,7 @@ class _Process:
     """
 
     def __init__(self, plan: ConfirmationPlan) -> None:
-        self._contest = plan
+        self._plan = plan
         self._rig: Rig | None = None
         self._started_as = plan.base.config
 
@@ -463,7 +484,7 @@ class _Process:
 
     def measure(self, side: Side) -> Measurement | Ending:
         """Measure a side; first start and warm up a fresh process if no suitable one is open."""
-        plan, setting = self._contest, self._contest.setting(side)
+        plan, setting = self._plan, self._plan.setting(side)
         needs_own_process = plan.space.needs_restart(self._started_as, setting.config)
         if plan.is_brief or needs_own_process:
             self._close()
@@ -485,7 +506,7 @@ class _Process:
         A program that ends within seconds is not warmed up here: its only window includes the
         warm-up.
         """
-        plan = self._contest
+        plan = self._plan
         opened = rig.open(setting, plan.should_stop, START_SILENCE_S)
         if isinstance(opened, Ending):
             return opened

@@ -25,7 +25,7 @@ class Events:
     """
 
     def on_search_start(self, head: SearchInfo, run: str, budget: Budget) -> None:
-        """Called once, before the program is started.
+        """Called when a session begins, before the program is started.
 
         Args:
             head: What is searched, with which options, on which hardware.

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self
 
+ENDING = "Ending; what was measured until now counts."  # for commands that confirm nothing
+
 
 class InterruptCounter:
     """Context manager that counts Ctrl-C instead of raising ``KeyboardInterrupt``.

@@ -24,7 +24,7 @@ from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import WindowPlan
 from autotune.tuning.events import Events
-from autotune.tuning.interrupts import InterruptCounter
+from autotune.tuning.interrupts import ENDING, InterruptCounter
 from autotune.tuning.start import first_start
 from autotune.tuning.start.first_start import START_SILENCE_S
 from autotune.tuning.start.observe import throwaway_rigs
@@ -74,7 +74,7 @@ def measure_config(
     found: list[MeasureReport] = []
     reports = Reports(events.on_progress, events.warn, events.note)
     with (
-        InterruptCounter(events.on_interrupt) as stop,
+        InterruptCounter(lambda _: events.warn(ENDING)) as stop,
         throwaway_rigs(program, hardware, fence, reports, surroundings) as rigs,
     ):
         events.on_fence(rigs.fence)

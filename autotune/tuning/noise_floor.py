@@ -6,6 +6,7 @@ here, and an interval that excludes 1 is a false claim.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
@@ -19,9 +20,9 @@ from autotune.program.program import Program
 from autotune.rig.failures import program_error
 from autotune.rig.open_rig import Reports
 from autotune.tuning.budget import Budget
-from autotune.tuning.confirm import Confirmation, ConfirmationPlan, confirm
+from autotune.tuning.confirm import ConfirmationPlan, Failure, Round, confirm
 from autotune.tuning.events import Events
-from autotune.tuning.interrupts import InterruptCounter
+from autotune.tuning.interrupts import ENDING, InterruptCounter
 from autotune.tuning.start import first_start
 from autotune.tuning.start.first_start import START_SILENCE_S
 from autotune.tuning.start.observe import throwaway_rigs
@@ -35,16 +36,16 @@ class NoiseFloor:
     Attributes:
         ratio: The measured "speedup" between two equal configs; the true one is 1.
         windows_spread_pct: Standard deviation of the windows of one process, in percent of their
-            mean; averaged over the processes.
+            mean; averaged over the processes. None if each process held one window.
         processes_spread_pct: Standard deviation of the processes' means, in percent; None with one
             process.
-        rounds: Number of rounds, each in a fresh process.
+        processes: Number of fresh processes.
     """
 
     ratio: Interval
-    windows_spread_pct: float
+    windows_spread_pct: float | None
     processes_spread_pct: float | None
-    rounds: int
+    processes: int
 
     @property
     def claims_a_difference(self) -> bool:
@@ -84,7 +85,7 @@ def measure_noise_floor(
     budget = Budget(budget_s, clock=surroundings.clock)
     reports = Reports(events.on_progress, events.warn, events.note)
     with (
-        InterruptCounter(events.on_interrupt) as stop,
+        InterruptCounter(lambda _: events.warn(ENDING)) as stop,
         throwaway_rigs(program, hardware, fence, reports, surroundings) as rigs,
     ):
         events.on_fence(rigs.fence)
@@ -109,33 +110,30 @@ def measure_noise_floor(
         def has_time_for(seconds: float, *, is_needed: bool) -> bool:  # noqa: ARG001
             return not stop.requests and budget.left_s > seconds
 
-        outcome = confirm(plan, [], lambda _: None, has_time_for)
-    if isinstance(outcome, Ending):
-        raise program_error(program, outcome)
-    return of_confirmation(outcome)
+        rounds: list[Round] = []
+        outcome = confirm(plan, [], rounds.append, has_time_for)
+    if isinstance(outcome, Failure):
+        raise program_error(program, outcome.ending)
+    return of_rounds(outcome.speedup, rounds, is_one_each=plan.needs_own_process)
 
 
-def of_confirmation(confirmation: Confirmation) -> NoiseFloor:
+def of_rounds(ratio: Interval, rounds: Sequence[Round], *, is_one_each: bool) -> NoiseFloor:
     """Return the noise that a confirmation of two equal configs shows.
 
     Both sides ran the same config, so the windows of both count as one sample per process.
+
+    Args:
+        ratio: The speedup that was measured.
+        rounds: Its windows; a round may have been cut short.
+        is_one_each: Each window ran in another process, as with programs that end within seconds.
     """
-    rates = [m.throughput.estimate for m in (*confirmation.baseline, *confirmation.winner)]
-    # Each side lists its windows round by round. All rounds are taken to be of equal length.
-    per_round = len(confirmation.baseline) // confirmation.rounds
-    processes = [
-        [
-            m.throughput.estimate
-            for side in (confirmation.baseline, confirmation.winner)
-            for m in side[n * per_round : (n + 1) * per_round]
-        ]
-        for n in range(confirmation.rounds)
-    ]
+    rates = [[window.measurement.throughput.estimate for window in one] for one in rounds]
+    processes = [[rate] for one in rates for rate in one] if is_one_each else rates
     means = [fmean(process) for process in processes]
-    within = fmean(stdev(process) / fmean(process) for process in processes)
+    within = [stdev(process) / fmean(process) for process in processes if len(process) > 1]
     return NoiseFloor(
-        ratio=confirmation.speedup,
-        windows_spread_pct=100 * within,
-        processes_spread_pct=100 * stdev(means) / fmean(rates) if len(means) > 1 else None,
-        rounds=confirmation.rounds,
+        ratio=ratio,
+        windows_spread_pct=100 * fmean(within) if within else None,
+        processes_spread_pct=100 * stdev(means) / fmean(means) if len(means) > 1 else None,
+        processes=len(processes),
     )

@@ -57,6 +57,7 @@ def rehearse_best(session: Session, baseline: Baseline) -> None:
         most_s = session.time_to_rehearse_s(kept_s=_kept_s(session, baseline, candidate))
         if not most_s or _is_known(study, candidate.config, most_s):
             return
+        session.events.on_phase("rehearsing")
         session.events.on_rehearsal(candidate.config, baseline.space)
         began_s = session.budget.spent_s
         record = _examined(session, baseline, candidate, most_s)

@@ -47,7 +47,8 @@ class Study:
     """The record of one run.
 
     All values are stored as JSON of autotune's frozen dataclasses. Each property reads the storage
-    anew, so it also shows what another process wrote.
+    anew, so it also shows what another process wrote; finished trials never change, and are read
+    once.
 
     Args:
         study: The Optuna study.
@@ -300,6 +301,9 @@ def _is_alive(lease: Lease) -> bool:
         return True  # processes of another host cannot be seen from here
     try:
         # Process ids are reused, so the start time must agree as well
-        return abs(psutil.Process(lease.pid).create_time() - lease.started) < 1.0
+        holder = psutil.Process(lease.pid)
+        # One that nobody has waited for yet keeps its number, and works no more
+        has_ended = holder.status() in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
+        return not has_ended and abs(holder.create_time() - lease.started) < 1.0
     except psutil.NoSuchProcess:
         return False

@@ -165,6 +165,15 @@ def test_hooks_of_a_step_see_and_set_the_programs_own_rates() -> None:
         assert rates() == pytest.approx([4 * rate for rate in plain])
 
 
+def test_an_optimizer_that_is_built_anew_in_place_keeps_the_rate_of_its_batch() -> None:
+    with running(setting(batch_size=40)):
+        data, parameter = loader(), weight()
+        optimizer = SGD([parameter], lr=0.1)
+        assert train(optimizer, data) == pytest.approx([0.4] * 3)
+        optimizer.__init__([parameter], lr=0.2)  # type: ignore[misc]
+        assert train(optimizer, data) == pytest.approx([0.8] * 3)
+
+
 def test_a_hook_that_the_program_adds_after_its_first_step_sees_its_own_rates() -> None:
     seen: list[float] = []
     with running(setting(batch_size=40)):

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from autotune.errors import FileFormatError
 from autotune.results import bestfile
+from autotune.results.former_names import with_present_names
 from autotune.results.record import Side
 from autotune.tuning.confirm import read as read_confirmation
 from autotune.tuning.search_dir import FILE, SearchDir
@@ -55,6 +57,22 @@ def test_its_space_can_be_searched_further(study: Study) -> None:
     assert space.baseline == study.records[0].config
     study.take_lease(force=True)
     study.ask_for(space.baseline.replace(batch_size=256), space)
+
+
+def test_names_that_a_user_chose_are_not_taken_for_former_ones() -> None:
+    raw = {"config": {"anatomy": 1}, "anatomy": {"doubts": []}}
+    assert with_present_names(raw) == {"config": {"anatomy": 1}, "breakdown": {"warnings": []}}
+
+
+def test_a_fault_in_an_old_file_is_told_by_the_name_and_line_that_it_has_there(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "best.yaml"
+    text = BEST.read_text(encoding="utf-8").replace("own_autocast: false", "own_autocast: perhaps")
+    path.write_text(text, encoding="utf-8")
+    line = text.splitlines().index("  own_autocast: perhaps") + 1
+    with pytest.raises(FileFormatError, match=f"best.yaml:{line}: 'program.own_autocast'"):
+        bestfile.read(path)
 
 
 def test_a_best_yaml_of_before_the_move_trains(tmp_path: Path) -> None:

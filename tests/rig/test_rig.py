@@ -40,14 +40,12 @@ def test_many_configs_are_measured_live_in_one_process(tmp_path: Path) -> None:
         assert opened.rig.pid is not None
         process = psutil.Process(opened.rig.pid)
         slow = opened.measured()
-        fast = opened.measured(num_workers=2)
+        opened.measured(num_workers=2)
         assert _worker_count(process) == 2
         larger = opened.measured(batch_size=64, num_workers=2)
-        again = opened.measured()
+        opened.measured()
         assert _worker_count(process) == 0
         assert process.is_running()
-    assert fast.blocks
-    assert again.blocks
     assert slow.step_s > 16 * 0.001, "items sleep 1 ms each"
     assert {b.samples // b.steps for b in larger.blocks} == {64}
     assert slow.samples_per_epoch == 4096
@@ -374,7 +372,8 @@ def test_a_program_is_taken_apart_while_it_trains_and_trains_on(tmp_path: Path) 
     assert breakdown.split.step_s > 16 * 0.001, "what its items sleep"
     assert breakdown.synthetic_data_throughput is not None
     assert breakdown.loader_throughput is not None
-    assert after.blocks[-1].ended_at_s > before.blocks[-1].ended_at_s
+    assert breakdown.split.wait_s > 0.5 * 16 * 0.001, "most of what its items sleep"
+    assert after.samples_per_step == before.samples_per_step
 
 
 def test_flops_are_those_of_the_arithmetic(tmp_path: Path) -> None:

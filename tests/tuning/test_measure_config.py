@@ -15,10 +15,10 @@ from autotune.errors import ProgramError
 from autotune.measurement.measurement import Interval, StepBreakdown
 from autotune.program.config import Config
 from autotune.results.measure_report import MeasureReport
-from autotune.tuning.confirm import Confirmation
+from autotune.results.record import Side, WindowRecord
 from autotune.tuning.events import Events
 from autotune.tuning.measure_config import measure_config
-from autotune.tuning.noise_floor import measure_noise_floor, of_confirmation
+from autotune.tuning.noise_floor import measure_noise_floor, of_rounds
 from tests.made import A100, HARDWARE, PROGRAM, make_hardware, make_measurement, make_profile
 from tests.rigging import PROGRAMS, open_rig, write_best
 from tests.scripted import Script, ScriptedMachine
@@ -81,8 +81,9 @@ def test_doctor_measures_the_noise_floor(capsys: pytest.CaptureFixture[str]) -> 
     floor = measure_noise_floor(
         PROGRAM, HARDWARE, 300.0, Events(), surroundings=machine.surroundings
     )
-    assert floor.rounds >= 3
+    assert floor.processes >= 3
     assert floor.processes_spread_pct is not None
+    assert floor.windows_spread_pct is not None
     assert floor.processes_spread_pct > 2 * floor.windows_spread_pct, "as the script says"
     fact_sheet.show_noise_floor(floor)
     said = capsys.readouterr().out
@@ -114,13 +115,22 @@ def test_ctrl_c_in_the_first_process_leaves_nothing_to_report() -> None:
 
 
 def test_a_noise_floor_tells_windows_from_processes() -> None:
-    quick = [make_measurement(r) for r in (1000.0, 1010.0)]
-    slow = [make_measurement(r) for r in (800.0, 808.0)]
-    sides = (quick[0], slow[0]), (quick[1], slow[1])
-    floor = of_confirmation(Confirmation(Interval(1.01, 1.005, 1.015), *sides, 2))
-    assert floor.windows_spread_pct == pytest.approx(0.7, abs=0.02)
+    def windows(*rates: float) -> list[WindowRecord]:
+        config = Config({})
+        return [WindowRecord(Side.BASELINE, config, make_measurement(r), 1.0) for r in rates]
+
+    ratio = Interval(1.01, 1.005, 1.015)
+    rounds = [windows(1000.0, 1010.0, 1000.0, 1010.0), windows(800.0, 808.0)]  # one was cut short
+    floor = of_rounds(ratio, rounds, is_one_each=False)
+    assert floor.processes == 2
+    assert floor.windows_spread_pct == pytest.approx(0.64, abs=0.03)
     assert floor.processes_spread_pct == pytest.approx(15.7, abs=0.2)
     assert floor.claims_a_difference
+
+    brief = of_rounds(ratio, [windows(1000.0, 1100.0), windows(1100.0, 1000.0)], is_one_each=True)
+    assert brief.processes == 4
+    assert brief.windows_spread_pct is None
+    assert brief.processes_spread_pct == pytest.approx(5.5, abs=0.1)
 
 
 def test_arithmetic_is_compared_with_the_peak_of_its_own_type() -> None:

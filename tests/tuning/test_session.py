@@ -23,6 +23,7 @@ from autotune.tuning.confirm import (
     ONE_PROCESS,
     SHORT_TURNS,
     ConfirmationPlan,
+    Failure,
     confirm,
     confirm_best,
 )
@@ -273,7 +274,9 @@ def test_pairs_of_windows_of_a_round_that_time_ends_count() -> None:
 def test_one_pair_of_windows_says_nothing() -> None:
     kept: list[Any] = []
     outcome = confirm(plan(Clock(), 13.0), [], kept.append, no_time)
-    assert outcome == Ending(Outcome.OUT_OF_TIME, "over")
+    assert isinstance(outcome, Failure)
+    assert outcome.ending == Ending(Outcome.OUT_OF_TIME, "over")
+    assert not outcome.is_of_winner
     assert not kept
 
 

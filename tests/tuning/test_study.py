@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -335,6 +336,17 @@ def test_a_living_lease_refuses_a_second_process_by_its_id(study: Study, tmp_pat
         assert f"kill {other.pid}" in str(refusal.value)
         with pytest.raises(RunDirectoryError):
             study.take_lease(force=True)  # it can be seen to live
+
+
+def test_a_holder_that_has_ended_and_was_not_waited_for_holds_nothing(study: Study) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    holder = psutil.Process(ended.pid)
+    started = holder.create_time()
+    while holder.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    study._set("lease", Lease(socket.gethostname(), ended.pid, started))
+    study.take_lease()
+    ended.wait()
 
 
 def test_a_holder_that_cannot_be_seen_gives_way_to_force(study: Study) -> None:

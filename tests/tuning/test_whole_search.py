@@ -12,7 +12,7 @@ import pytest
 from autotune.errors import AutotuneError, BudgetError, ProgramError
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.outcome import Ending, Outcome
-from autotune.program.config import Config, KnobValue
+from autotune.program.config import KnobValue
 from autotune.results.record import TrialRecord
 from autotune.results.result import Finding, SearchResult
 from autotune.tuning.budget import CLOSING_S, OVERDRAFT
@@ -59,19 +59,10 @@ class Heard(Events):
     warnings: list[str] = field(default_factory=list)
     trials: list[TrialRecord] = field(default_factory=list)
 
-    def _enter(self, phase: str) -> None:
-        self.phases.append(phase)
-        if phase == self.on:
-            self.act()
-
     def on_phase(self, name: str) -> None:
-        self._enter(name)
-
-    def on_rehearsal(self, config: Config, space: ResolvedSpace) -> None:
-        self._enter("rehearsing")
-
-    def on_confirmation(self, candidate: TrialRecord, space: ResolvedSpace) -> None:
-        self._enter("confirming")
+        self.phases.append(name)
+        if name == self.on:
+            self.act()
 
     def on_trial_end(self, number: int, record: TrialRecord, space: ResolvedSpace) -> None:
         self.trials.append(record)
@@ -270,3 +261,49 @@ def test_steps_of_seconds_are_measured_within_the_budget(tmp_path: Path) -> None
     assert result.finding in {Finding.FASTER, Finding.UNCONFIRMED, Finding.NO_GAIN}
     assert len(result.records) > 1
     assert searched.machine.clock() - began_s <= 300.0 * (1 + OVERDRAFT) + CLOSING_S
+
+
+@pytest.mark.parametrize("start", [1, 2, 3])
+def test_a_winner_whose_own_process_fails_is_not_claimed_in_whatever_round(
+    tmp_path: Path, start: int
+) -> None:
+    starts = 0
+
+    def ends(question: Question) -> Ending | None:
+        nonlocal starts
+        is_compiled = question.config is not None and question.config["compile"] == "default"
+        is_confirming = "confirming" in heard.phases
+        starts += is_compiled and is_confirming and question.kind == "open"
+        if is_compiled and is_confirming and question.kind == "open" and starts == start:
+            return Ending(Outcome.OUT_OF_MEMORY, "the memory is full")
+        return None
+
+    heard = Heard()
+    script = Script({"compile": {"default": 1.6}}, ends=ends)
+    result = found(begin(tmp_path, script, {"compile": ("off", "default")}), 900.0, heard)
+
+    assert starts >= start
+    assert result.finding is not Finding.FASTER
+    assert any("failed in a fresh process: the memory is full" in w for w in heard.warnings)
+
+
+def test_a_program_that_fails_as_written_in_a_confirmation_is_not_blamed_on_the_config(
+    tmp_path: Path,
+) -> None:
+    rigs: list[int] = []  # of the confirmation
+
+    def ends(question: Question) -> Ending | None:
+        if "confirming" not in heard.phases:
+            return None
+        rigs.append(question.rig)
+        is_written = question.config is not None and question.config["num_workers"] == 0
+        fails = is_written and question.rig == rigs[0] + 1 and question.kind == "measure"
+        return CRASH if fails else None
+
+    heard = Heard()
+    script = Script({"num_workers": {1: 1.5}}, ends=ends)
+    result = found(begin(tmp_path, script, {"num_workers": (0, 1)}), 400.0, heard)
+
+    assert result.finding is Finding.UNCONFIRMED
+    assert result.one_process is not None, "the round that was measured is told"
+    assert not any("The best config failed" in warning for warning in heard.warnings)

@@ -76,8 +76,8 @@ def note_program(source: str) -> None:
 def callers() -> list[FrameType]:
     """Return the frames outside autotune, up to the program's outermost frame.
 
-    They begin with the frame that called the caller of this function. Empty if the program is not
-    on this thread's stack.
+    The innermost comes first: it is the nearest frame above the caller of this function that is not
+    autotune's. Empty if the program is not on this thread's stack.
     """
     frames = [f for f in stack(sys._getframe(2)) if not f.f_code.co_filename.startswith(OURS)]  # noqa: SLF001
     own = [number for number, f in enumerate(frames) if is_programs(f.f_code)]

@@ -79,7 +79,7 @@ def _hashed(values: Any) -> Iterator[tuple[torch.Tensor, int]]:
 
 
 def _is_looked_at() -> bool:
-    """Whether this call is part of training, and not traced by the compiler or by torch.func."""
+    """Whether gradients are enabled, and neither the compiler nor torch.func traces this call."""
     return torch.is_grad_enabled() and not torch.compiler.is_compiling() and not is_transforming()
 
 

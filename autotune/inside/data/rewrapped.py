@@ -1,7 +1,8 @@
-"""Batch samplers that a program wraps around the loader's own, as loaders that never end do.
+"""Batch samplers that a program wraps around the one that PyTorch made for its loader.
 
-Such a wrapper holds PyTorch's ``BatchSampler`` in an attribute and iterates it again and again. The
-loader seam calls this on the thread that builds or iterates the loader.
+A loader without end, such as YOLO's ``InfiniteDataLoader``, does so: its wrapper holds PyTorch's
+``BatchSampler`` in an attribute and iterates it again and again. The loader seam calls the
+functions here on the thread that builds or iterates the loader.
 """
 
 from __future__ import annotations

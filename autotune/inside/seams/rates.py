@@ -3,7 +3,7 @@
 A rate is multiplied when ``step()`` begins and restored when it ends. The program may set its rates
 by hand, schedule, load or save them, add groups or share them among optimizers: the factor is
 applied exactly once, and never gets into a checkpoint. The program's own step hooks see the
-program's rates, too, except pre-hooks that it registers after the optimizer's first step.
+program's rates, too.
 
 Covered: several optimizers, each by the rule of its family; optimizers that step others, or share
 their groups; rates that are tensors; steps that fail; a loader that was not tuned and feeds the
@@ -205,16 +205,20 @@ class RatesSeam:
             self._look_at_batches()
         if optimizer not in self._met:
             self._meet(optimizer)
-        if self.is_needed and optimizer not in self._hooks:
+        hooked: Any = optimizer._optimizer_step_pre_hooks  # noqa: SLF001
+        handles: Any = self._hooks.get(optimizer, ())
+        if handles and handles[0].id not in hooked:  # the program has made its hooks anew
+            for handle in self._hooks.pop(optimizer):
+                handle.remove()
+            handles = ()
+        if self.is_needed and not handles:
             before = optimizer.register_step_pre_hook(lambda own, *_: self._begin(own))
             after = optimizer.register_step_post_hook(lambda own, *_: self._end(own))
             hooks: Any = optimizer._optimizer_step_post_hooks  # noqa: SLF001
             hooks.move_to_end(after.id, last=False)  # restore rates before the program's post-hooks
             self._hooks[optimizer] = [before, after]
-        elif optimizer in self._hooks:  # the program may have added a hook since
-            own: Any = self._hooks[optimizer][0]
-            earlier: Any = optimizer._optimizer_step_pre_hooks  # noqa: SLF001
-            earlier.move_to_end(own.id)
+        elif handles:  # the program may have added a hook since
+            hooked.move_to_end(handles[0].id)
 
     def remove(self) -> None:
         """Remove the hooks of all optimizers, so that no rate is scaled any more."""

@@ -188,7 +188,9 @@ def _tell(states: dict[int, dict[str, Any]], rank: int) -> None:
 
 
 def _told(rank: int, device_of: Callable[[int], torch.device]) -> dict[int, dict[str, Any]]:
-    """Return the states that another rank broadcasts, by the parameters' numbers.
+    """Return the states that another rank broadcasts, by parameter.
+
+    Parameters are numbered in the order of the optimizer's groups, as in its ``state_dict()``.
 
     Args:
         rank: The sending rank.

@@ -292,10 +292,15 @@ class OverlayView(View):
         return next(filter(None, (room.overflow() for room in self._rooms)), None)
 
     def prepared(self, roots: Sequence[Path], here: Path) -> str | None:
-        """Record the cache files that the program has made before its first step.
+        """Keep the cache files that the program made before its first step, for later rigs.
 
-        Returns a sentence if it also prepared much data outside of known caches, which each trial
-        will prepare again unless the user names the folder.
+        Args:
+            roots: Folders to which the program was seen to download; they count as caches.
+            here: The program's working directory.
+
+        Returns:
+            A sentence for the user, if the program also prepared much data outside of known caches:
+            each trial will prepare that again, unless the user names the folder.
         """
         every = (*self._fence.roots, *map(_real, roots))
         for covering in self._spec.coverings:

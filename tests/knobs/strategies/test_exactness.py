@@ -20,8 +20,6 @@ from autotune.program.program import LaunchPlan
 from autotune.rig.torchrun_plan import with_ranks
 from tests.knobs.strategies.together import LOSSES, Case, alone
 
-pytestmark = pytest.mark.usefixtures("warm_starts")
-
 ROOT = Path(__file__).parents[3]
 TOLERANCE = 1e-9
 STRATEGIES = ("ddp", "fsdp", "zero1")
