@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from autotune.machine import hardware
-from autotune.measurement.measurement import Interval
+from autotune.measurement.interval import Interval
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -28,7 +28,7 @@ from autotune.knobs import registry
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.knobs.space.spacefile import load
 from autotune.machine import hardware
-from autotune.measurement.measurement import Memory
+from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Ending
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue

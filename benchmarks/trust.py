@@ -27,7 +27,8 @@ from time import monotonic
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.knobs.space.spacefile import load
 from autotune.machine import hardware
-from autotune.measurement.measurement import Interval, Measurement
+from autotune.measurement.interval import Interval
+from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.program import Program, parse_program

@@ -7,16 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.cli.knob_sheet import ordinary_program
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine.hardware import Gpu, Hardware
-from autotune.measurement.measurement import Block, Interval, Measurement, Turn
+from autotune.measurement.block import Block
+from autotune.measurement.interval import Interval, Turn
+from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import LrRule
 from autotune.program.profile import LoaderFacts, OptimizerFacts, Profile
 from autotune.program.program import Program, ProgramKind
+from autotune.program.typical_profile import ordinary_program
 from autotune.results.record import SearchInfo, SearchOptions, TrialRecord
 from autotune.tuning.study import Study
 

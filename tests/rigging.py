@@ -11,8 +11,10 @@ from pathlib import Path
 
 from autotune.knobs.space.spacefile import load
 from autotune.machine import hardware
-from autotune.measurement.measurement import Measurement, Memory, StepBreakdown
+from autotune.measurement.measurement import Measurement
+from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Ending
+from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.fence_options import FenceKind, FenceOptions

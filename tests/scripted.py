@@ -19,16 +19,13 @@ from typing import Any, Self, cast
 from optuna.storages import InMemoryStorage
 
 from autotune.knobs import Scope, registry
-from autotune.measurement.measurement import (
-    Block,
-    Interval,
-    Measurement,
-    Memory,
-    StepBreakdown,
-    StepParts,
-)
+from autotune.measurement.block import Block
+from autotune.measurement.interval import Interval
+from autotune.measurement.measurement import Measurement
+from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.stats import relative_half_width, throughput
+from autotune.measurement.step_breakdown import StepBreakdown, StepParts
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.profile import Profile

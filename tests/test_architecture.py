@@ -26,9 +26,11 @@ ALLOWED: dict[str, set[str]] = {
     "rig": {"knobs", "machine", "program", "measurement", "errors"},
     "inside": {
         "rig.wire",  # what the two processes say to each other
+        "rig.link",
         "rig.local_ranks",  # what our launcher tells its ranks
         "results.bestfile",
         "machine.probes",
+        "machine.process_tree",
         "machine.hardware",  # whether this is the machine that best.yaml was made on
         "knobs",
         "program",

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.measurement.measurement import Compilation, Measurement
+from autotune.measurement.compilation import Compilation
+from autotune.measurement.measurement import Measurement
 from autotune.program.config import KnobValue
 from autotune.rig.wire import WindowPlan
 from tests.rigging import OpenRig, open_rig

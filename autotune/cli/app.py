@@ -157,7 +157,7 @@ def search(
 
     console = Console()
     words = _words(program, args, is_module=module)
-    with _errors(console):
+    with _errors(console, resumable=True):
         subject = _read(console, words, "search", nproc_per_node)
         from autotune import api
         from autotune.cli import search_report
@@ -207,7 +207,7 @@ def resume(
     from autotune.cli.console import Console
 
     console = Console()
-    with _errors(console):
+    with _errors(console, resumable=True):
         result = api.resume(run, budget=budget, output=output, force=force, events=console)
     search_report.show(result, output)
     _exit_with(result)
@@ -390,6 +390,7 @@ def knobs(
     from autotune.cli.console import Console
     from autotune.knobs.space import options
     from autotune.machine import hardware
+    from autotune.program.typical_profile import ordinary_program
     from autotune.rig.open_rig import Reports
     from autotune.tuning.start.observe import observe
 
@@ -401,7 +402,7 @@ def knobs(
         if subject is None:
             device = "cuda" if machine.gpus else "cpu"
             about = "a typical image classifier on this machine; name a program to inspect it"
-            profile = knob_sheet.ordinary_program(device)
+            profile = ordinary_program(device)
         else:
             fenced = options.fence(
                 fence, scratch_dir, max_scratch, cache_dir, allow_side_effects=allow_side_effects
@@ -478,10 +479,12 @@ class _errors:  # noqa: N801 - reads as a statement
 
     Args:
         console: Shows the message.
+        resumable: ``autotune resume`` can continue the command after Ctrl-C.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, resumable: bool = False) -> None:
         self._console = console
+        self._resumable = resumable
 
     def __enter__(self) -> None:
         return None
@@ -496,7 +499,8 @@ class _errors:  # noqa: N801 - reads as a statement
                 self._console.error(str(error))
                 raise typer.Exit(2)
             case KeyboardInterrupt():
-                self._console.error("Interrupted. 'autotune resume' goes on from here.")
+                mend = " 'autotune resume' goes on from here." if self._resumable else ""
+                self._console.error(f"Interrupted.{mend}")
                 raise typer.Exit(130)  # 128 + SIGINT, as shells report it
 
 

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from autotune.knobs.space.space import ResolvedSpace
-from autotune.measurement.measurement import Interval
+from autotune.measurement.interval import Interval
 from autotune.program.config import Config
 from autotune.results.record import SearchInfo, TrialRecord
 from autotune.rig.fence import Fence

@@ -11,7 +11,9 @@ from rich.table import Table
 
 from autotune.cli.console import bounds, plain
 from autotune.machine.hardware import Hardware
-from autotune.measurement.measurement import Interval, Memory, RankLoad
+from autotune.measurement.interval import Interval
+from autotune.measurement.memory import Memory
+from autotune.measurement.rank_load import RankLoad
 from autotune.results.measure_report import MeasureReport
 from autotune.tuning.noise_floor import NoiseFloor
 

@@ -22,17 +22,8 @@ from autotune.inside.input_watch import watch_input
 from autotune.inside.ranks import rank_process
 from autotune.inside.ranks.group import Group, hide_launcher, join, rank_of, take_device
 from autotune.inside.ranks.rank_process import end_with_starter, listen, quit_process
-from autotune.rig.wire import (
-    AskedInput,
-    Ended,
-    Link,
-    LinkClosed,
-    Start,
-    ToRig,
-    Warned,
-    decode,
-    encode,
-)
+from autotune.rig.link import Link, LinkClosed
+from autotune.rig.wire import AskedInput, Ended, Start, ToRig, Warned, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable

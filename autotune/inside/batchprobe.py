@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from autotune.inside.seams.forward import ForwardSeam, OutermostCall
 from autotune.inside.seams.gradients import GradientsSeam
-from autotune.measurement.measurement import BatchEffect
+from autotune.measurement.batch_effect import BatchEffect
 
 MIN_STEPS = 2
 MAX_STEPS = 12

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from autotune.measurement.measurement import Compilation
+from autotune.measurement.compilation import Compilation
 
 
 class CompileCounter:

@@ -29,19 +29,16 @@ from autotune.inside.step_profiler import StepProfiler
 from autotune.inside.step_tracker import Step, StepTracker
 from autotune.machine.probes.host_load import HostLoad
 from autotune.machine.probes.torch_memory import TorchMemory
-from autotune.measurement.measurement import (
-    BatchEffect,
-    Measurement,
-    Memory,
-    RankLoad,
-    StepBreakdown,
-)
+from autotune.measurement.batch_effect import BatchEffect
+from autotune.measurement.measurement import Measurement
+from autotune.measurement.memory import Memory
+from autotune.measurement.rank_load import RankLoad
+from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.applied_config import AppliedConfig
+from autotune.rig.link import Link, LinkClosed
 from autotune.rig.wire import (
     Close,
     Ended,
-    Link,
-    LinkClosed,
     Measure,
     Measured,
     NotFinite,

@@ -23,8 +23,11 @@ from time import monotonic, perf_counter
 from typing import Literal
 
 from autotune.machine.probes.host_load import Counters
+from autotune.measurement.block import Block
 from autotune.measurement.interference import Interference
-from autotune.measurement.measurement import Block, Interval, Measurement, Memory
+from autotune.measurement.interval import Interval
+from autotune.measurement.measurement import Measurement
+from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Outcome
 from autotune.measurement.stats import (
     STEADY_BLOCKS,

@@ -30,7 +30,7 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
 from autotune.program.profile import LoaderFacts
 from autotune.program.rehearsal import Ended, RehearsalPlan, Seen
-from autotune.rig.wire import LinkClosed
+from autotune.rig.link import LinkClosed
 
 if TYPE_CHECKING:
     from autotune.inside.data.feed import Feed

@@ -135,7 +135,7 @@ class Steering:
         else:
             self._seams.accumulation.steps = steps
 
-    def set_loader_options(self, **options: int | bool | str) -> None:
+    def set_loader_options(self, **options: KnobValue) -> None:
         """Rebuild the training loader with these options, named as their knobs are."""
         self._seams.loader.request(**options)
 

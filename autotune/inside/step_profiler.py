@@ -18,8 +18,10 @@ from autotune.inside.data.feed import Feed
 from autotune.inside.meter import Flow, Instruments, Meter
 from autotune.inside.seams import SeamSet
 from autotune.inside.seams.parts import PartsClock, PartsSeam
-from autotune.measurement.measurement import Block, Interval, StepBreakdown
+from autotune.measurement.block import Block
+from autotune.measurement.interval import Interval
 from autotune.measurement.stats import throughput
+from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.rig.wire import WindowPlan
 
 MIN_STEPS = 10

@@ -6,17 +6,20 @@ program down and should be enabled only for debugging.
 
 from __future__ import annotations
 
-from autotune.knobs.base import Here, Knob, Seams
+from autotune.knobs.base import Here, ProcessSwitch
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import Profile
 
 
-class AnomalyDetection(Knob):
+class AnomalyDetection(ProcessSwitch):
     """Autograd's debugging check that finds where a NaN arises; scripts sometimes leave it on.
 
     While it is on, autograd records a traceback for each operation and checks gradients for NaN.
     Turning it off changes nothing that is learned.
+
+    It acts by ``torch.autograd.set_detect_anomaly``, which later forward passes obey; the program's
+    setting of ``check_nan`` is kept.
     """
 
     name = "anomaly_detection"
@@ -31,10 +34,3 @@ class AnomalyDetection(Knob):
     def current(self, profile: Profile) -> KnobValue:
         """Return whether the program has the check on."""
         return profile.anomaly_detection
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Call ``torch.autograd.set_detect_anomaly``, which later forward passes obey.
-
-        The program's setting of ``check_nan`` is kept.
-        """
-        seams.set_torch(self.name, value)

@@ -47,7 +47,7 @@ class Seams(Protocol):
     import torch.
     """
 
-    def set_loader_options(self, **options: int | bool | str) -> None:
+    def set_loader_options(self, **options: KnobValue) -> None:
         """Rebuild the training loader with these options, which have the names of their knobs."""
 
     def set_torch(self, name: str, value: KnobValue) -> None:
@@ -264,6 +264,32 @@ class Knob(ABC):
         if isinstance(text, str) and text in self.choices:
             return text
         raise ValueError(f"takes {' or '.join(self.choices)}, not {raw!r}")
+
+
+class ProcessSwitch(Knob):
+    """A setting that torch keeps per process; the seam of torch's settings knows it by its name."""
+
+    def apply(self, value: KnobValue, seams: Seams) -> None:
+        """Set it for the whole process."""
+        seams.set_torch(self.name, value)
+
+
+class WorkerOption(Knob):
+    """An option of the training loader that acts only where worker processes load.
+
+    Attributes:
+        option: Its name among the options of the loader seam; empty for the knob's own name.
+    """
+
+    option: ClassVar[str] = ""
+
+    def is_active(self, config: Config) -> bool:
+        """Return False for a loader without workers."""
+        return config.get("num_workers", 1) != 0
+
+    def apply(self, value: KnobValue, seams: Seams) -> None:
+        """Rebuild the training loader with this value."""
+        seams.set_loader_options(**{self.option or self.name: value})
 
 
 class StrategyOption(Knob):

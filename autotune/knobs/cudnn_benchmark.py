@@ -5,17 +5,19 @@ Source: PyTorch documentation, ``torch.backends.cudnn.benchmark``. It matters to
 
 from __future__ import annotations
 
-from autotune.knobs.base import Here, Knob, Seams
+from autotune.knobs.base import Here, ProcessSwitch
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import Profile
 
 
-class CudnnBenchmark(Knob):
+class CudnnBenchmark(ProcessSwitch):
     """Let cuDNN time its convolution algorithms on each new input shape and keep the fastest.
 
     It helps convolutional networks with a fixed input shape. It hurts where shapes change often,
     because each new shape is timed again. The chosen algorithm may differ from run to run.
+
+    It acts by ``torch.backends.cudnn.benchmark``, which the next convolution reads.
     """
 
     name = "cudnn_benchmark"
@@ -32,7 +34,3 @@ class CudnnBenchmark(Knob):
     def current(self, profile: Profile) -> KnobValue:
         """Return the program's own setting."""
         return profile.cudnn_benchmark
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Set ``torch.backends.cudnn.benchmark``, which the next convolution reads."""
-        seams.set_torch(self.name, value)

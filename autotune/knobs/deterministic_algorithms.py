@@ -8,17 +8,20 @@ Source: PyTorch documentation, "Reproducibility" (``torch.use_deterministic_algo
 
 from __future__ import annotations
 
-from autotune.knobs.base import Here, Knob, Seams
+from autotune.knobs.base import Here, ProcessSwitch
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import Profile
 
 
-class DeterministicAlgorithms(Knob):
+class DeterministicAlgorithms(ProcessSwitch):
     """Kernels that give the same bits in every run, usually slower; searched only if you name it.
 
     Turning them off can speed up a program that has them on, at the price of bitwise
     reproducibility.
+
+    It acts on torch and cuDNN. Switched back on, they are as strict as the program had them:
+    PyTorch's ``warn_only`` warns about a nondeterministic kernel instead of failing.
     """
 
     name = "deterministic_algorithms"
@@ -40,11 +43,3 @@ class DeterministicAlgorithms(Knob):
     def current(self, profile: Profile) -> KnobValue:
         """Return whether the program requests deterministic kernels from torch or cuDNN."""
         return profile.deterministic_algorithms
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Turn them off for torch and cuDNN, or back on as strictly as the program had them.
-
-        Strictness is PyTorch's ``warn_only``: warn about a nondeterministic kernel instead of
-        failing.
-        """
-        seams.set_torch(self.name, value)

@@ -6,17 +6,19 @@ set before PyTorch starts others.
 
 from __future__ import annotations
 
-from autotune.knobs.base import Here, Knob, Scope, Seams
+from autotune.knobs.base import Here, ProcessSwitch, Scope
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import Profile
 
 
-class FlushDenormal(Knob):
+class FlushDenormal(ProcessSwitch):
     """Treat denormal (extremely small) numbers as 0, because CPUs compute with them slowly.
 
     It helps where activations or optimizer state decay towards 0. fp32 numbers below about 1e-38
     are lost.
+
+    It acts by ``torch.set_flush_denormal``, before the program starts its threads.
     """
 
     name = "flush_denormal"
@@ -32,7 +34,3 @@ class FlushDenormal(Knob):
     def current(self, profile: Profile) -> KnobValue:
         """Return whether the program's own arithmetic was seen to flush denormal numbers."""
         return profile.flush_denormal
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Call ``torch.set_flush_denormal`` before the program starts its threads."""
-        seams.set_torch(self.name, value)

@@ -5,13 +5,13 @@ Source: PyTorch documentation, ``torch.utils.data.DataLoader`` (``in_order``).
 
 from __future__ import annotations
 
-from autotune.knobs.base import Here, Knob, Seams
+from autotune.knobs.base import Here, WorkerOption
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import Profile
 
 
-class InOrder(Knob):
+class InOrder(WorkerOption):
     """Whether batches arrive in the sampler's order; false lets ready batches pass a slow one.
 
     False helps where the loading time differs much between batches. The model then sees the batches
@@ -35,7 +35,3 @@ class InOrder(Knob):
     def is_active(self, config: Config) -> bool:
         """Return whether at least two workers load: fewer always deliver in order."""
         return int(config.get("num_workers", 2)) > 1
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Rebuild the training loader with this setting."""
-        seams.set_loader_options(in_order=bool(value))

@@ -6,17 +6,19 @@ belongs to the knob ``precision`` (tf32), so that no two knobs set it.
 
 from __future__ import annotations
 
-from autotune.knobs.base import Here, Knob, Seams
+from autotune.knobs.base import Here, ProcessSwitch
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import Profile
 
 
-class MatmulPrecision(Knob):
+class MatmulPrecision(ProcessSwitch):
     """Precision of fp32 matrix products on the CPU: medium allows bf16 instructions.
 
     It helps where matrix products of fp32 tensors dominate and the CPU has bf16 instructions.
     Products are rounded more coarsely; tensors stay fp32.
+
+    It acts by ``torch.set_float32_matmul_precision``: later products use the new precision.
     """
 
     name = "matmul_precision"
@@ -40,7 +42,3 @@ class MatmulPrecision(Knob):
     def current(self, profile: Profile) -> KnobValue:
         """Return the program's own setting."""
         return profile.matmul_precision
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Call ``torch.set_float32_matmul_precision``; later products use the new precision."""
-        seams.set_torch(self.name, value)

@@ -6,17 +6,19 @@ inference".
 
 from __future__ import annotations
 
-from autotune.knobs.base import Here, Knob, Seams
+from autotune.knobs.base import Here, ProcessSwitch
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import Profile
 
 
-class NumThreads(Knob):
+class NumThreads(ProcessSwitch):
     """Number of threads per CPU operator; fewer leave cores to the loader's workers.
 
     More threads speed up large operators. Small operators lose more to starting and joining threads
     than they gain, and threads beyond the free cores slow each other down.
+
+    It acts by ``torch.set_num_threads``, with the next operator.
     """
 
     name = "num_threads"
@@ -46,7 +48,3 @@ class NumThreads(Knob):
         It reflects what the program or ``OMP_NUM_THREADS`` has set.
         """
         return profile.num_threads
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Call ``torch.set_num_threads``, which takes effect with the next operator."""
-        seams.set_torch(self.name, value)

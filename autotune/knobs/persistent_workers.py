@@ -5,13 +5,13 @@ Source: PyTorch documentation, ``torch.utils.data.DataLoader`` (``persistent_wor
 
 from __future__ import annotations
 
-from autotune.knobs.base import Here, Knob, Seams
-from autotune.program.config import Config, KnobValue
+from autotune.knobs.base import Here, WorkerOption
+from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import Profile
 
 
-class PersistentWorkers(Knob):
+class PersistentWorkers(WorkerOption):
     """Keep worker processes alive between epochs instead of starting them for each epoch.
 
     It helps where epochs are short compared with the start of the workers, which import the program
@@ -33,11 +33,3 @@ class PersistentWorkers(Knob):
     def current(self, profile: Profile) -> KnobValue:
         """Return the setting of the (first) training loader."""
         return profile.loaders[0].persistent_workers
-
-    def is_active(self, config: Config) -> bool:
-        """Return False for a loader without workers."""
-        return config.get("num_workers", 1) != 0
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Rebuild the training loader with this setting."""
-        seams.set_loader_options(persistent_workers=bool(value))

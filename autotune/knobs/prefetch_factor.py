@@ -6,15 +6,15 @@ without workers has no such setting.
 
 from __future__ import annotations
 
-from autotune.knobs.base import Here, Knob, Seams
-from autotune.program.config import Config, KnobValue
+from autotune.knobs.base import Here, WorkerOption
+from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import Profile
 
 TORCH_DEFAULT = 2  # of torch.utils.data.DataLoader with workers; without workers it is None
 
 
-class PrefetchFactor(Knob):
+class PrefetchFactor(WorkerOption):
     """Number of batches that each worker loads ahead of the training step.
 
     A deeper buffer evens out batches whose loading time varies. It does not help where workers are
@@ -37,11 +37,3 @@ class PrefetchFactor(Knob):
     def current(self, profile: Profile) -> KnobValue:
         """Return the loader's value; without workers, the default that it would get with them."""
         return profile.loaders[0].prefetch_factor or TORCH_DEFAULT
-
-    def is_active(self, config: Config) -> bool:
-        """Return False for a loader without workers, which prefetches nothing."""
-        return config.get("num_workers", 1) != 0
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Rebuild the training loader with this prefetch depth."""
-        seams.set_loader_options(prefetch_factor=int(value))

@@ -6,18 +6,21 @@ Source: PyTorch documentation, ``torch.nn.functional.scaled_dot_product_attentio
 
 from __future__ import annotations
 
-from autotune.knobs.base import Here, Knob, Seams
+from autotune.knobs.base import Here, ProcessSwitch
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import Profile
 
 
-class SdpaBackend(Knob):
+class SdpaBackend(ProcessSwitch):
     """Kernel of scaled dot-product attention; auto lets PyTorch choose for each call.
 
     The fused kernels (flash, efficient, cudnn) avoid storing the attention matrix and are usually
     faster; math is the plain computation. Which fused kernel wins depends on shapes, dtype and GPU.
     Kernels round differently.
+
+    This kernel is enabled, and math for the inputs that it does not support, such as an evaluation
+    in fp32 or an unusual mask, which would otherwise fail.
     """
 
     name = "sdpa_backend"
@@ -47,11 +50,3 @@ class SdpaBackend(Knob):
     def current(self, profile: Profile) -> KnobValue:
         """Return the kernel that the program leaves enabled, or auto if it leaves several."""
         return profile.sdpa_backend
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Enable this kernel, and math for the inputs that it does not support.
-
-        Those are, for example, an evaluation in fp32 or an unusual mask, which would otherwise
-        fail.
-        """
-        seams.set_torch(self.name, value)

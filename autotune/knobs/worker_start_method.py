@@ -5,13 +5,13 @@ Source: Python documentation, ``multiprocessing`` ("Contexts and start methods")
 
 from __future__ import annotations
 
-from autotune.knobs.base import Here, Knob, Seams
-from autotune.program.config import Config, KnobValue
+from autotune.knobs.base import Here, WorkerOption
+from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import Profile
 
 
-class WorkerStartMethod(Knob):
+class WorkerStartMethod(WorkerOption):
     """How worker processes start: fork copies the program, spawn and forkserver start fresh.
 
     fork starts fastest. spawn and forkserver import the program again and pickle the dataset, which
@@ -19,6 +19,7 @@ class WorkerStartMethod(Knob):
     """
 
     name = "worker_start_method"
+    option = "start_method"
     value_type = str
     choices = ("fork", "forkserver", "spawn")
 
@@ -32,11 +33,3 @@ class WorkerStartMethod(Knob):
     def current(self, profile: Profile) -> KnobValue:
         """Return the start method of the (first) training loader."""
         return profile.loaders[0].start_method
-
-    def is_active(self, config: Config) -> bool:
-        """Return False for a loader without workers."""
-        return config.get("num_workers", 1) != 0
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Rebuild the training loader so that its workers start by this method."""
-        seams.set_loader_options(start_method=str(value))

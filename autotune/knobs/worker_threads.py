@@ -6,15 +6,15 @@ compete for cores.
 
 from __future__ import annotations
 
-from autotune.knobs.base import Here, Knob, Seams
-from autotune.program.config import Config, KnobValue
+from autotune.knobs.base import Here, WorkerOption
+from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import Profile
 
 TORCH_DEFAULT = 1  # torch.utils.data._utils.worker sets it in each worker
 
 
-class WorkerThreads(Knob):
+class WorkerThreads(WorkerOption):
     """Number of threads that PyTorch operators use in each worker process.
 
     More threads help where items are transformed by large tensor operations and cores are idle.
@@ -40,11 +40,3 @@ class WorkerThreads(Knob):
         not look.
         """
         return TORCH_DEFAULT
-
-    def is_active(self, config: Config) -> bool:
-        """Return False for a loader without workers."""
-        return config.get("num_workers", 1) != 0
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Rebuild the training loader so that its workers set this number of threads."""
-        seams.set_loader_options(worker_threads=int(value))

@@ -10,6 +10,7 @@ import psutil
 
 from autotune.machine.hardware import Hardware
 from autotune.machine.probes.nvml import GpuWatch
+from autotune.machine.process_tree import tree
 
 LOOK_S = 0.5
 BUSY_SHARE = 0.10  # of all cores: from here on the user is warned
@@ -68,7 +69,7 @@ def _gpu_warnings(hardware: Hardware) -> Iterator[str]:
 
 def _cpu_seconds() -> Mapping[int, float]:
     """Return the CPU seconds of every process except autotune's own process tree, by process id."""
-    own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    own = {process.pid for process in tree(os.getpid())}
     return {
         process.pid: times.user + times.system
         for process in psutil.process_iter(["cpu_times"])

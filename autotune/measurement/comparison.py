@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from autotune.measurement.measurement import Interval, Turn
+from autotune.measurement.interval import Interval, Turn
 from autotune.measurement.stats import t_quantile
 
 # The drift assumed before anything is known about the machine, and how many observations it counts

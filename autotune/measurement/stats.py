@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from autotune.measurement.measurement import Block, Interval
+from autotune.measurement.block import Block
+from autotune.measurement.interval import Interval
 
 RESAMPLES = 400  # the bounds of a 95 % interval are then the 11th values from both ends
 STEADY_BLOCKS = 6  # three earlier blocks and three later ones

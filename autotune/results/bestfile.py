@@ -18,7 +18,7 @@ from autotune.errors import FileFormatError, did_you_mean
 from autotune.knobs import registry
 from autotune.knobs.space import yamlfile
 from autotune.machine.hardware import Hardware
-from autotune.measurement.measurement import Memory
+from autotune.measurement.memory import Memory
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.dangerous_variables import refuse_unless_allowed

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 
 from autotune.machine.hardware import Hardware
 from autotune.machine.roofline import roofline_share
-from autotune.measurement.measurement import Interval, Measurement, StepBreakdown, warnings_of
+from autotune.measurement.interval import Interval
+from autotune.measurement.measurement import Measurement, warnings_of
 from autotune.measurement.stats import spread
+from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.config import Config
 from autotune.program.profile import Profile
 

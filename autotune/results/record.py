@@ -12,8 +12,10 @@ from enum import StrEnum
 
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine.hardware import Hardware
-from autotune.measurement.measurement import Interval, Measurement, StepBreakdown, Turn
+from autotune.measurement.interval import Interval, Turn
+from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.config import Config
 from autotune.program.fence_options import FenceOptions
 from autotune.program.lr import LrRule

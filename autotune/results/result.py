@@ -13,15 +13,16 @@ from pathlib import Path
 from statistics import fmean
 
 from autotune.knobs import launch_plan_for
-from autotune.measurement.measurement import Compilation, Interval, Memory
+from autotune.measurement.compilation import Compilation
+from autotune.measurement.interval import Interval
+from autotune.measurement.memory import Memory
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
-from autotune.program.flags import KEYWORD
-from autotune.program.lr import LrRule, batch_growth, global_batch, optimizer_factor, rule_for
 from autotune.program.program import LaunchPlan
 from autotune.program.rehearsal import RehearsalRecord, blames, note
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
+from autotune.results.learning import Learning
 from autotune.results.rank_notes import parallel_notes
 from autotune.results.record import SearchInfo, TrialRecord
 
@@ -122,38 +123,22 @@ class SearchResult:
         return self.best.changes_from(self.baseline)
 
     @property
+    def learning(self) -> Learning:
+        """What ``best`` changes about what the program learns."""
+        return Learning(self.best, self.baseline, self.setting, self.has_batchnorm)
+
+    @property
     def lr_factor(self) -> float:
         """Factor on the learning rate of the first optimizer under ``best``.
 
         1 if the batch stays, or if the program sets its batch and learning rate itself.
         """
-        return next((factor for _, _, factor in self._lr_factors), 1.0)
-
-    @property
-    def _lr_factors(self) -> list[tuple[str, LrRule, float]]:
-        """Name, rule and learning-rate factor of each of the program's optimizers.
-
-        Empty if the program reads the batch size from its config and adapts the rate itself.
-        """
-        if "batch_size" in self.setting.program_knobs:
-            return []
-        chosen, sums = self.setting.lr_rule, bool(self.setting.sums)
-        return [
-            (
-                facts.name,
-                rule_for(facts.families) if chosen is LrRule.AUTO else chosen,
-                optimizer_factor(chosen, facts.families, self.batch_growth, sums=sums),
-            )
-            for facts in self.setting.optimizers
-        ]
+        return self.learning.lr_factor
 
     @property
     def global_batches(self) -> tuple[int | None, int | None]:
-        """Samples in one optimizer step of ``baseline`` and of ``best``, over all ranks.
-
-        None if the batch size is not known.
-        """
-        return global_batch(self.baseline), global_batch(self.best)
+        """Samples per optimizer step, in ``baseline`` and in ``best``; None if unknown."""
+        return self.learning.global_batches
 
     @property
     def has_ranks(self) -> bool:
@@ -177,15 +162,6 @@ class SearchResult:
         """
         own = note(self.rehearsals, self.best) if self.changes else ""
         return (*([own] if own else []), *blames(self.rehearsals))
-
-    @property
-    def batch_growth(self) -> float:
-        """Ratio of the global batches, ``best`` to baseline.
-
-        Ranks count unless the program distributes itself: what they do to its batch is not known.
-        """
-        counts_ranks = not self.setting.distributes_itself
-        return batch_growth(self.baseline, self.best, counts_ranks=counts_ranks)
 
     @property
     def compilation(self) -> Compilation | None:
@@ -250,70 +226,8 @@ class SearchResult:
 
     @property
     def learning_note(self) -> str:
-        """What ``best`` changes about learning, as sentences for the user.
-
-        It covers the batch, the learning rates, BatchNorm and flags whose meaning autotune does not
-        know.
-        """
-        return self._batch_note + self._own_flags_note
-
-    @property
-    def _batch_note(self) -> str:
-        before, after = self.global_batches
-        growth = self.batch_growth
-        if growth == 1.0:
-            note = "The learning rate is the program's own, and so are the samples of each step."
-            if before is None and self._own_flags:
-                return "The learning rate is the program's own."
-            return note + self._micro_batch_note
-        if before is None:
-            change = f"A step has {growth:g} times the samples"
-        else:
-            change = f"The batch goes from {before} to {after}"
-        if "batch_size" in self.setting.program_knobs:
-            return f"{change}; the program sets its own learning rate."
-        note = f"{change} and {self._rates_note}: check the final accuracy once."
-        if growth > ADVISE_WARMUP_ABOVE:
-            note += " A few epochs of learning-rate warm-up are advisable at this factor."
-        return f"{note}{self._micro_batch_note} --keep-global-batch searches without this change."
-
-    @property
-    def _rates_note(self) -> str:
-        """What happens to the learning rates, as the second half of a sentence."""
-        scaled = {
-            f"{name} is multiplied by {factor:.3g} ({rule} rule)": None
-            for name, rule, factor in self._lr_factors
-            if factor != 1.0
-        }
-        if not scaled:
-            return "the learning rate stays" + (
-                ", for the loss sums over its samples" if self.setting.sums else ""
-            )
-        return "during its steps the learning rate of " + " and that of ".join(scaled)
-
-    @property
-    def _own_flags(self) -> list[str]:
-        return [knob for knob in self.changes if knob.startswith(("-", KEYWORD))]
-
-    @property
-    def _own_flags_note(self) -> str:
-        if not self._own_flags:
-            return ""
-        names = ", ".join(self._own_flags)
-        return f" What {names} means for learning is yours to judge: it is your program's own."
-
-    @property
-    def _micro_batch_note(self) -> str:
-        note = ""
-        if (steps := self.changes.get("accumulation_steps")) is not None:
-            note += (
-                f" Gradients of {steps} batches make one step; a loss must average over its "
-                "samples, and BatchNorm sees each batch alone."
-            )
-        ranks = self.changes.get("world_size", 1)
-        if self.has_batchnorm and ranks != 1 and not self.best.get("sync_batchnorm"):
-            note += " BatchNorm sees the samples of each rank alone."
-        return note
+        """What ``best`` changes about learning, as sentences for the user."""
+        return self.learning.note
 
     def save(self, path: str | Path) -> Path:
         """Write best.yaml to *path* and return the path.

@@ -17,14 +17,13 @@ from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.fence_options import FenceKind
 from autotune.rig import failures, processes
 from autotune.rig.fence import View
+from autotune.rig.link import Link, LinkClosed
 from autotune.rig.resource_monitor import ResourceMonitor
 from autotune.rig.terminal import Asked, Terminal
 from autotune.rig.wire import (
     AskedInput,
     Close,
     Ended,
-    Link,
-    LinkClosed,
     Measure,
     Measured,
     NotFinite,

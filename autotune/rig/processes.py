@@ -16,6 +16,7 @@ from time import monotonic, sleep
 
 import psutil
 
+from autotune.machine.process_tree import descendants
 from autotune.program.program import LaunchPlan
 from autotune.rig import terminal
 
@@ -67,7 +68,7 @@ def end_tree(
             leave its session and clear its environment, but cannot leave the namespace. None if
             the process shares autotune's.
     """
-    tree = _descendants(process.pid)
+    tree = descendants(process.pid)
     if process.poll() is None:
         process.terminate()
         try:
@@ -124,13 +125,6 @@ def _seeing(mounts: OwnMounts | None) -> list[psutil.Process]:
     if mounts is None:
         return []
     return [process for process in psutil.process_iter() if mounts.hold(process.pid)]
-
-
-def _descendants(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
 
 
 def _session_members(session: int) -> list[psutil.Process]:

@@ -14,8 +14,9 @@ from time import monotonic, sleep
 from autotune.machine.probes.energy import CpuEnergy
 from autotune.machine.probes.host import HostMemory
 from autotune.machine.probes.nvml import GpuWatch, NvmlMemory
+from autotune.measurement.block import Block
 from autotune.measurement.interference import GpuReading, Interference
-from autotune.measurement.measurement import Block, Measurement
+from autotune.measurement.measurement import Measurement
 from autotune.measurement.stats import widen_for_disturbance
 
 MEMORY_EVERY_S = 1.0  # reading PSS costs some milliseconds per process

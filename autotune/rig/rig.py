@@ -19,14 +19,16 @@ from typing import Self, assert_never
 from autotune.errors import RigError
 from autotune.knobs import launch_plan_for
 from autotune.machine.probes.nvml import NvmlMemory
-from autotune.measurement.measurement import Measurement, StepBreakdown
+from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.program import LaunchPlan, Program, python_plan
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan
 from autotune.program.trackers import TRACKERS_OFF
 from autotune.rig import processes
 from autotune.rig.fence import Fence, View
+from autotune.rig.link import Link
 from autotune.rig.open_rig import (
     MARK,
     SILENT,
@@ -42,7 +44,6 @@ from autotune.rig.resource_monitor import ResourceMonitor
 from autotune.rig.terminal import Asked, Terminal
 from autotune.rig.torchrun_plan import with_ranks
 from autotune.rig.wire import (
-    Link,
     Measure,
     Measured,
     NotFinite,

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 from autotune.errors import AutotuneError, BudgetError
 from autotune.knobs.space.space import ResolvedSpace
-from autotune.measurement.measurement import Measurement, StepBreakdown
+from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Cause, Ending, Outcome
+from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.profile import Profile
 from autotune.results.record import BaselineInfo, SearchInfo, gradients_sum

@@ -12,7 +12,9 @@ from statistics import fmean
 
 from autotune.knobs import registry
 from autotune.knobs.space.space import ResolvedSpace
-from autotune.measurement.measurement import Interval, Measurement, Memory, warnings_of
+from autotune.measurement.interval import Interval
+from autotune.measurement.measurement import Measurement, warnings_of
+from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import ENDED_BY_US, Outcome
 from autotune.measurement.stats import spread
 from autotune.program.config import Config, KnobValue

@@ -22,7 +22,8 @@ from statistics import fmean
 from typing import Protocol, Self
 
 from autotune.knobs.space.space import ResolvedSpace
-from autotune.measurement.measurement import Interval, Measurement
+from autotune.measurement.interval import Interval
+from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.measurement.stats import MAX_DRAINED, paired_ratio, unpaired_ratio
 from autotune.program.applied_config import AppliedConfig

@@ -13,7 +13,8 @@ from enum import StrEnum
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.knobs.strategies import STRATEGIES
 from autotune.machine.hardware import Hardware
-from autotune.measurement.measurement import Measurement, StepBreakdown
+from autotune.measurement.measurement import Measurement
+from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.config import KnobValue
 from autotune.program.profile import Profile
 

@@ -10,9 +10,10 @@ import math
 from dataclasses import replace
 
 from autotune.knobs.space.space import ResolvedSpace
-from autotune.measurement.measurement import Measurement, StepBreakdown
+from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.measurement.run_mode import RunMode
+from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.lr import PARTS

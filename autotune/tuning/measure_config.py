@@ -11,8 +11,8 @@ from dataclasses import replace
 from autotune.errors import ProgramError
 from autotune.knobs.space.spacefile import load
 from autotune.machine.hardware import Hardware
-from autotune.measurement.measurement import StepBreakdown
 from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.profile import Profile

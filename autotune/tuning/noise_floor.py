@@ -12,7 +12,7 @@ from statistics import fmean, stdev
 
 from autotune.knobs.space.spacefile import load
 from autotune.machine.hardware import Hardware
-from autotune.measurement.measurement import Interval
+from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.fence_options import STRONGEST, FenceOptions

@@ -13,9 +13,11 @@ from typing import Self
 
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.comparison import Drift, is_decided, speedup
-from autotune.measurement.measurement import Interval, Measurement, StepBreakdown, Turn
+from autotune.measurement.interval import Interval, Turn
+from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.measurement.run_mode import RunMode
+from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.results.blame import after_baseline, unclear

@@ -9,6 +9,7 @@ from autotune.cli import knob_sheet
 from autotune.cli.app import app
 from autotune.knobs import registry
 from autotune.machine.hardware import Hardware
+from autotune.program.typical_profile import ordinary_program
 from tests.made import MACHINES, make_profile
 from tests.rigging import PROGRAMS
 
@@ -19,9 +20,7 @@ README = Path(__file__).parents[2] / "README.md"
 
 @pytest.mark.parametrize("hardware", MACHINES.values(), ids=MACHINES)
 def test_every_knob_has_a_row_with_values_or_a_reason(hardware: Hardware) -> None:
-    rows = knob_sheet.rows(
-        hardware, knob_sheet.ordinary_program("cuda" if hardware.gpus else "cpu")
-    )
+    rows = knob_sheet.rows(hardware, ordinary_program("cuda" if hardware.gpus else "cpu"))
     assert [row.knob for row in rows] == list(registry())
     for row in rows:
         assert bool(row.values) != bool(row.reason), row

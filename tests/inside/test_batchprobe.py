@@ -12,7 +12,7 @@ from torch.optim import SGD
 
 from autotune.inside.batchprobe import MAX_STEPS, BatchProbe
 from autotune.inside.seams.forward import ForwardSeam
-from autotune.measurement.measurement import BatchEffect
+from autotune.measurement.batch_effect import BatchEffect
 from autotune.program.lr import LrRule
 from tests.rigging import base_setting, open_rig
 

@@ -20,10 +20,9 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule
+from autotune.rig.link import Link, LinkClosed
 from autotune.rig.wire import (
     Close,
-    Link,
-    LinkClosed,
     Measure,
     Measured,
     NotFinite,

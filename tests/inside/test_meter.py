@@ -11,7 +11,8 @@ import pytest
 from autotune.inside import meter as meters
 from autotune.inside.meter import MAX_DISCARDED, Flow, Instruments, Meter
 from autotune.machine.probes.host_load import Counters
-from autotune.measurement.measurement import Measurement, Memory
+from autotune.measurement.measurement import Measurement
+from autotune.measurement.memory import Memory
 from autotune.program.config import Config
 from autotune.results.record import Side, WindowRecord
 from autotune.rig.wire import WindowPlan

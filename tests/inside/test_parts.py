@@ -21,7 +21,7 @@ from autotune.inside.seams.optimizer import OptimizerSeam
 from autotune.inside.seams.parts import SYNCS, Part, PartsClock, PartsSeam, _moves
 from autotune.inside.seams.rates import RatesSeam
 from autotune.inside.seams.scaling import ScalingSeam
-from autotune.measurement.measurement import StepParts
+from autotune.measurement.step_breakdown import StepParts
 
 PATCHED = (
     (torch.Tensor, "backward"),

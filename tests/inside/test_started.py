@@ -28,7 +28,8 @@ from autotune.inside.seams.started import PROCESS, Act, Script, StartedSeam, Sta
 from autotune.inside.step_tracker import _no_group
 from autotune.program.fence_options import FenceKind
 from autotune.program.program import parse_program
-from autotune.rig.wire import Close, Link, Measured, Progress, Start, ToRig, WindowPlan
+from autotune.rig.link import Link
+from autotune.rig.wire import Close, Measured, Progress, Start, ToRig, WindowPlan
 from autotune.rig.wire import ProfileStep as Asked
 from tests.made import make_measurement
 from tests.rigging import PROGRAMS

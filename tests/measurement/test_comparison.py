@@ -6,7 +6,7 @@ import random
 import pytest
 
 from autotune.measurement.comparison import Drift, is_decided, speedup
-from autotune.measurement.measurement import Interval, Turn
+from autotune.measurement.interval import Interval, Turn
 from tests.made import make_interval
 
 NO_DRIFT = Drift(0.0, 10**6)

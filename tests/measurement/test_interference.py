@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from autotune.measurement.block import Block
 from autotune.measurement.interference import (
     FOREIGN_SHARE,
     PRESSURE_SHARE,
@@ -12,7 +13,6 @@ from autotune.measurement.interference import (
     GpuReading,
     Interference,
 )
-from autotune.measurement.measurement import Block
 
 OTHERS = "other processes used the CPU"
 HYPERVISOR = "the hypervisor took the CPU away"

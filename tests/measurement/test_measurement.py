@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
+from autotune.measurement.block import Block
 from autotune.measurement.interference import Interference
-from autotune.measurement.measurement import Block, Interval, Measurement, Memory, StepParts
+from autotune.measurement.interval import Interval
+from autotune.measurement.measurement import Measurement
+from autotune.measurement.memory import Memory
+from autotune.measurement.step_breakdown import StepParts
 
 BUSY = Interference(foreign_share=0.5)
 QUOTA = Interference(throttled_share=0.5)

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import pytest
 
+from autotune.measurement.block import Block
 from autotune.measurement.interference import Interference
-from autotune.measurement.measurement import Block, Interval
+from autotune.measurement.interval import Interval
 from autotune.measurement.stats import (
     EpochEdge,
     autocorrelation,

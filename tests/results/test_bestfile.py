@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autotune.errors import FileFormatError
-from autotune.measurement.measurement import Memory
+from autotune.measurement.memory import Memory
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
 from autotune.results import bestfile

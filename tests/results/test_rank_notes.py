@@ -10,7 +10,8 @@ import pytest
 
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.machine.hardware import Hardware
-from autotune.measurement.measurement import Measurement, RankLoad
+from autotune.measurement.measurement import Measurement
+from autotune.measurement.rank_load import RankLoad
 from autotune.measurement.run_mode import RunMode
 from autotune.program.config import Config
 from autotune.program.lr import LrRule, batch_growth, lr_factor

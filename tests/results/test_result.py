@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.measurement.measurement import Compilation, Interval, Memory
+from autotune.measurement.compilation import Compilation
+from autotune.measurement.interval import Interval
+from autotune.measurement.memory import Memory
 from autotune.program.config import Config, KnobValue
 from autotune.program.flags import Flag
 from autotune.results import bestfile

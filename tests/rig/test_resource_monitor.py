@@ -9,8 +9,10 @@ from dataclasses import replace
 
 import pytest
 
+from autotune.measurement.block import Block
 from autotune.measurement.interference import GpuReading, Interference
-from autotune.measurement.measurement import Block, Interval, Measurement
+from autotune.measurement.interval import Interval
+from autotune.measurement.measurement import Measurement
 from autotune.rig import resource_monitor
 from autotune.rig.resource_monitor import (
     HELD_BYTES,

@@ -14,15 +14,17 @@ import psutil
 import pytest
 
 from autotune.errors import RigError
-from autotune.measurement.measurement import Measurement, StepBreakdown
+from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
 from autotune.program.program import parse_program
+from autotune.rig.link import Link
 from autotune.rig.open_rig import SILENT, OpenRig, Place
 from autotune.rig.resource_monitor import ResourceMonitor
 from autotune.rig.rig import Rig
-from autotune.rig.wire import Link, Measured, NotFinite, Progress, StepProfiled, WindowPlan, encode
+from autotune.rig.wire import Measured, NotFinite, Progress, StepProfiled, WindowPlan, encode
 from tests.made import make_measurement
 from tests.pictures import picture
 from tests.rigging import PROGRAMS, SHORT, fence, never, open_rig, setting_with

@@ -13,19 +13,19 @@ from typing import get_args
 import pytest
 
 from autotune.errors import RigError
-from autotune.measurement.measurement import Memory, StepBreakdown
+from autotune.measurement.memory import Memory
+from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule
 from autotune.program.rehearsal import RehearsalPlan, Seen
+from autotune.rig.link import Link, LinkClosed
 from autotune.rig.wire import (
     PROTOCOL,
     AskedInput,
     Close,
     Ended,
     FromRig,
-    Link,
-    LinkClosed,
     Measure,
     Measured,
     NotFinite,

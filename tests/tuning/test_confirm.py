@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from autotune.cli.search_report import show
-from autotune.measurement.measurement import Interval
+from autotune.measurement.interval import Interval
 from autotune.program.config import Config
 from autotune.results.record import Side, WindowRecord
 from autotune.results.result import Finding

@@ -12,7 +12,8 @@ import pytest
 
 from autotune.cli import fact_sheet
 from autotune.errors import ProgramError
-from autotune.measurement.measurement import Interval, StepBreakdown
+from autotune.measurement.interval import Interval
+from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.config import Config
 from autotune.results.measure_report import MeasureReport
 from autotune.results.record import Side, WindowRecord

@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from autotune.measurement.measurement import Measurement, StepBreakdown
+from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.run_mode import RunMode
+from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.applied_config import AppliedConfig
 from autotune.results.record import BaselineInfo, Side, TrialRecord
 from autotune.results.result import Finding

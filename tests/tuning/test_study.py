@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.errors import RunDirectoryError
 from autotune.knobs.space.space import SearchSpace
-from autotune.measurement.measurement import Memory
+from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config
 from autotune.program.lr import LrRule

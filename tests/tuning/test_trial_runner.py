@@ -10,7 +10,9 @@ from typing import cast
 
 import pytest
 
-from autotune.measurement.measurement import BatchEffect, Block, Measurement
+from autotune.measurement.batch_effect import BatchEffect
+from autotune.measurement.block import Block
+from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.run_mode import Epochs, RunMode
 from autotune.program.applied_config import AppliedConfig

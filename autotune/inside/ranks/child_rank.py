@@ -21,8 +21,9 @@ from autotune.inside.ranks import rank_process
 from autotune.inside.ranks.group import PATIENCE, Group
 from autotune.program.config import KnobValue
 from autotune.program.flags import Flag
+from autotune.rig.link import Link
 from autotune.rig.local_ranks import LOOPBACK
-from autotune.rig.wire import Link, Progress, Start, ToRig, Warned, decode
+from autotune.rig.wire import Progress, Start, ToRig, Warned, decode
 
 if TYPE_CHECKING:
     from autotune.inside.short_epochs import ShortEpochs

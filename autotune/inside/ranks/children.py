@@ -32,20 +32,9 @@ from autotune.inside.ranks.group import served_store
 from autotune.inside.ranks.rank_process import quit_process
 from autotune.inside.seams.started import PROCESS, Script, StartedSeam, Starting
 from autotune.inside.standstill import waits_for_processes
+from autotune.rig.link import Link, LinkClosed
 from autotune.rig.local_ranks import LOOPBACK, OURS
-from autotune.rig.wire import (
-    Close,
-    Ended,
-    Link,
-    LinkClosed,
-    Message,
-    Progress,
-    Ready,
-    Start,
-    ToRig,
-    Warned,
-    encode,
-)
+from autotune.rig.wire import Close, Ended, Message, Progress, Ready, Start, ToRig, Warned, encode
 
 if TYPE_CHECKING:
     from autotune.inside.short_epochs import ShortEpochs

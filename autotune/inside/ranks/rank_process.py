@@ -23,7 +23,9 @@ import psutil
 
 from autotune.inside import run_program
 from autotune.inside.ranks.group import Group
-from autotune.rig.wire import Ended, Link, LinkClosed, Rehearsed, Start, ToRig, encode
+from autotune.machine.process_tree import descendants
+from autotune.rig.link import Link, LinkClosed
+from autotune.rig.wire import Ended, Rehearsed, Start, ToRig, encode
 
 if TYPE_CHECKING:
     from autotune.inside.short_epochs import ShortEpochs
@@ -212,7 +214,7 @@ def quit_process(exit_code: int = 0) -> NoReturn:
     No more code of the program runs: neither exit handlers nor ``finally`` blocks.
     """
     try:
-        for child in psutil.Process().children(recursive=True):
+        for child in descendants():
             with suppress(psutil.NoSuchProcess):
                 child.kill()
         sys.stdout.flush()

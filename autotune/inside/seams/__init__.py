@@ -24,6 +24,7 @@ from autotune.inside.seams.backward import BackwardSeam
 from autotune.inside.seams.by_hand import ByHandSeam
 from autotune.inside.seams.call_detection import CallDetectionSeam
 from autotune.inside.seams.checkpoint import CheckpointSeam
+from autotune.inside.seams.checkpoint_exchange import TellSavesSeam
 from autotune.inside.seams.clearing import ClearingSeam
 from autotune.inside.seams.distribution import DistributionSeam
 from autotune.inside.seams.downloads import DownloadsSeam
@@ -37,7 +38,7 @@ from autotune.inside.seams.loop_watch import LoopWatchSeam
 from autotune.inside.seams.losses import LossesSeam
 from autotune.inside.seams.optimizer import OptimizerSeam
 from autotune.inside.seams.overlay import OverlaySeam
-from autotune.inside.seams.rank_output import RankOutputSeam, TellSavesSeam, mute_output
+from autotune.inside.seams.rank_output import RankOutputSeam, mute_output
 from autotune.inside.seams.rates import RatesSeam
 from autotune.inside.seams.scaling import ScalingSeam
 from autotune.inside.seams.scheduler import SchedulerSeam

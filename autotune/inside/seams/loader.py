@@ -8,7 +8,7 @@ libraries are not covered here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import wraps
 from threading import local
 from typing import Any
@@ -22,6 +22,13 @@ from autotune.inside.code.frames import site
 from autotune.inside.data.feed import Feed
 from autotune.inside.data.item_watch import ItemWatch
 from autotune.inside.data.known_loaders import KnownLoaders
+from autotune.inside.data.loader_facts import foreign_sampler, plain_batches, read_facts
+from autotune.inside.data.loader_variant import (
+    ProgramOptions,
+    Variant,
+    WorkerThreads,
+    without_iterator,
+)
 from autotune.inside.data.rewrapped import inner_batches, rewrapped
 from autotune.inside.listener import Listener
 from autotune.inside.micro_batches import EpochShape
@@ -30,6 +37,7 @@ from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.base import Patches, Seam
 from autotune.inside.seams.workers import CONTEXT, Workers, start_method
+from autotune.program.config import KnobValue
 from autotune.program.profile import DatasetFacts, LoaderFacts
 
 # The attributes that decide which samples a batch holds. The program's values are kept, because a
@@ -80,7 +88,7 @@ class LoaderSeam(Seam):
         self._known = KnownLoaders(target, program_knobs)
         self._patches = Patches()
         self._facts: WeakKeyDictionary[DataLoader[Any], LoaderFacts] = WeakKeyDictionary()
-        self._own: WeakKeyDictionary[DataLoader[Any], _Own] = WeakKeyDictionary()
+        self._own: WeakKeyDictionary[DataLoader[Any], ProgramOptions] = WeakKeyDictionary()
         self._written: WeakKeyDictionary[DataLoader[Any], dict[str, Any]] = WeakKeyDictionary()
         self._evaluated: WeakSet[DataLoader[Any]] = WeakSet()
         self._group = ALONE
@@ -90,8 +98,8 @@ class LoaderSeam(Seam):
             WeakKeyDictionary()
         )
         self._lengths: WeakKeyDictionary[DataLoader[Any], int] = WeakKeyDictionary()
-        self._variants: WeakKeyDictionary[DataLoader[Any], _Variant] = WeakKeyDictionary()
-        self._options: dict[str, int | bool | str] = {}
+        self._variants: WeakKeyDictionary[DataLoader[Any], Variant] = WeakKeyDictionary()
+        self._options: dict[str, KnobValue] = {}
         self._workers = Workers()
         self.items = ItemWatch()
         self._is_held = self._is_behind = False
@@ -99,7 +107,7 @@ class LoaderSeam(Seam):
         self.version = 0
         self.replays = False
 
-    def request(self, **options: int | bool | str) -> None:
+    def request(self, **options: KnobValue) -> None:
         """Request options for the training loader, by the names of their knobs.
 
         They replace earlier values of the same options. Feeds see them at their next batch, or
@@ -151,7 +159,7 @@ class LoaderSeam(Seam):
             self._facts[loader],
             start_method=start_method(own.context),
             is_rewrapped=is_rewrapped,
-            batch_sampler=_foreign_sampler(loader) if self._batches(loader) is None else "",
+            batch_sampler=foreign_sampler(loader) if self._batches(loader) is None else "",
         )
         return self._known.in_training(facts)
 
@@ -206,7 +214,7 @@ class LoaderSeam(Seam):
         vars(copy).update(vars(loader))
         vars(copy).update(changes, _iterator=None)
         self.end_workers(loader)  # the copy is iterated from here on, so these would stay idle
-        self._variants[loader] = _Variant(copy, self.version, _without_iterator(loader))
+        self._variants[loader] = Variant(copy, self.version, without_iterator(loader))
         return copy
 
     def end_workers(self, loader: DataLoader[Any]) -> None:
@@ -341,7 +349,7 @@ class LoaderSeam(Seam):
         The sizes are unknown if the program's own code makes the batches or if the data have no
         length.
         """
-        batches, plain = self.length(loader), _plain_batches(loader)
+        batches, plain = self.length(loader), plain_batches(loader)
         dataset_len = self.dataset_len(loader)
         if plain is None or dataset_len is None:
             return EpochShape(batches)
@@ -411,9 +419,9 @@ class LoaderSeam(Seam):
         return copy
 
     def _built(self, loader: DataLoader[Any], site: str) -> None:
-        facts = self._known.built(replace(_read(loader), site=site))
+        facts = self._known.built(replace(read_facts(loader), site=site))
         self._facts[loader] = facts
-        self._own[loader] = _Own(
+        self._own[loader] = ProgramOptions(
             loader.batch_sampler,
             loader.timeout,
             loader.multiprocessing_context,
@@ -476,7 +484,7 @@ class LoaderSeam(Seam):
         through it again and again.
         """
         own = self._own.get(loader)
-        found = _plain_batches(loader)
+        found = plain_batches(loader)
         if found is None and own is not None and type(own.batch_sampler) is BatchSampler:
             found = inner_batches(loader.batch_sampler)
         # A batch sampler that the program has assigned later may draw from another sampler.
@@ -499,7 +507,7 @@ class LoaderSeam(Seam):
             if isinstance(loader.dataset, IterableDataset):
                 self._shards[loader] = ShardedIterable(loader.dataset, self._group, name)
             else:
-                plain = _plain_batches(loader)
+                plain = plain_batches(loader)
                 whole = own.batch_sampler if plain is None else plain.sampler
                 if whole is None:  # no automatic batching (batch_size=None): items are batches
                     whole = loader.sampler
@@ -508,101 +516,3 @@ class LoaderSeam(Seam):
                 )
             self._shared += 1  # never reused: the store may still hold an order under an old name
         return self._shards[loader]
-
-
-@dataclass(frozen=True)
-class _Own:
-    """Objects that the program gave its loader; the facts hold plain values only."""
-
-    batch_sampler: Any
-    timeout: float
-    context: Any
-    worker_init_fn: Callable[[int], None] | None
-
-
-@dataclass(frozen=True)
-class _Variant:
-    """A copy of a loader with other options.
-
-    Attributes:
-        variant: The copy.
-        version: The version of the options that it has.
-        attributes: The original loader's attributes when the copy was made.
-    """
-
-    variant: DataLoader[Any]
-    version: int
-    attributes: dict[str, Any]
-
-    def is_of(self, loader: DataLoader[Any], version: int) -> bool:
-        """Tell whether the copy is current: neither options nor loader changed since."""
-        now = _without_iterator(loader)
-        return (
-            self.version == version
-            and now.keys() == self.attributes.keys()
-            and all(now[name] is value for name, value in self.attributes.items())
-        )
-
-
-def _without_iterator(loader: DataLoader[Any]) -> dict[str, Any]:
-    """Return a loader's attributes without those that torch sets during iteration."""
-    noted = {"_iterator", "_IterableDataset_len_called"}
-    return {name: value for name, value in vars(loader).items() if name not in noted}
-
-
-@dataclass(frozen=True)
-class WorkerThreads:
-    """A ``worker_init_fn`` that sets torch's threads and then calls the program's own.
-
-    PyTorch calls it in each worker process. It is a class because spawned workers get it pickled,
-    which a local function does not allow.
-
-    Attributes:
-        threads: Threads per worker.
-        own: The program's ``worker_init_fn``; None without one.
-    """
-
-    threads: int
-    own: Callable[[int], None] | None
-
-    def __call__(self, worker: int) -> None:
-        """Set up the worker process that calls this; *worker* is its number."""
-        torch.set_num_threads(self.threads)
-        if self.own is not None:
-            self.own(worker)
-
-
-def _plain_batches(loader: DataLoader[Any]) -> BatchSampler | None:
-    """Return the loader's batch sampler if it is torch's own, which makes batches of one size."""
-    sampler = loader.batch_sampler
-    return sampler if type(sampler) is BatchSampler else None
-
-
-def _foreign_sampler(loader: DataLoader[Any]) -> str:
-    """Return the class name of the loader's batch sampler; empty if it is PyTorch's or absent."""
-    sampler = loader.batch_sampler
-    return "" if sampler is None or type(sampler) is BatchSampler else type(sampler).__name__
-
-
-def _read(loader: DataLoader[Any]) -> LoaderFacts:
-    plain = _plain_batches(loader)
-    iterable = isinstance(loader.dataset, IterableDataset)
-    try:
-        length = len(loader.dataset)  # type: ignore[arg-type]
-    except Exception:  # noqa: BLE001 - a dataset's __len__ may fail until the program has set it up
-        length = None
-    return LoaderFacts(
-        dataset=type(loader.dataset).__name__,
-        dataset_len=length,
-        batch_size=None if plain is None else plain.batch_size,
-        num_workers=loader.num_workers,
-        prefetch_factor=loader.prefetch_factor,
-        pin_memory=bool(loader.pin_memory),
-        persistent_workers=loader.persistent_workers,
-        sampler=type(loader.sampler if plain is None else plain.sampler).__name__,
-        has_batch_sampler=plain is None and loader.batch_sampler is not None,
-        iterable=iterable,
-        drop_last=loader.drop_last if plain is None else plain.drop_last,
-        in_order=loader.in_order,
-        start_method=start_method(loader.multiprocessing_context),
-    )

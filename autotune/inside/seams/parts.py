@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from autotune.inside.seams.base import Patches, Seam
 from autotune.inside.seams.optimizer import OptimizerSeam
-from autotune.measurement.measurement import StepParts
+from autotune.measurement.step_breakdown import StepParts
 
 # Methods of Tensor that need its values on the host, so they wait for the device.
 SYNCS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__index__")

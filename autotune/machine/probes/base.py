@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.measurement.measurement import Memory
+from autotune.measurement.memory import Memory
 
 
 class Probe:

@@ -7,7 +7,8 @@ from dataclasses import replace
 import psutil
 
 from autotune.machine.probes.base import Probe
-from autotune.measurement.measurement import Memory
+from autotune.machine.process_tree import tree
+from autotune.measurement.memory import Memory
 
 
 class HostMemory(Probe):
@@ -39,12 +40,7 @@ class HostMemory(Probe):
 
 def tree_bytes(pid: int) -> int | None:
     """Return the memory of a process and its descendants in bytes; None if it has ended."""
-    try:
-        root = psutil.Process(pid)
-        processes = [root, *root.children(recursive=True)]
-    except psutil.Error:
-        return None
-    sizes = [size for size in map(_process_bytes, processes) if size is not None]
+    sizes = [size for size in map(_process_bytes, tree(pid)) if size is not None]
     return sum(sizes) or None  # 0: all of them ended before they could be read
 
 

@@ -18,8 +18,9 @@ from typing import Any
 import psutil
 
 from autotune.machine.probes.base import Probe
+from autotune.machine.process_tree import tree
 from autotune.measurement.interference import GpuReading
-from autotune.measurement.measurement import Memory
+from autotune.measurement.memory import Memory
 
 # Source: https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html, with
 # pynvml's names. GpuIdle, ApplicationsClocksSetting, DisplayClockSetting and SwPowerCap are left
@@ -91,7 +92,7 @@ class NvmlMemory(Probe):
             return None
         # An id without a match here is another user's, or the rig's in another pid namespace; in
         # the second case the sum is 0, which is reported as unknown.
-        ours = _tree(self._pid)
+        ours = _tree_pids(self._pid)
         sizes = [process.usedGpuMemory for gpu in lists for process in gpu if process.pid in ours]
         return None if None in sizes else sum(map(int, sizes)) or None
 
@@ -203,13 +204,9 @@ def _larger(peak_bytes: int | None, now_bytes: int | None) -> int | None:
     return max((size for size in (peak_bytes, now_bytes) if size is not None), default=None)
 
 
-def _tree(pid: int) -> frozenset[int]:
+def _tree_pids(pid: int) -> frozenset[int]:
     """Return the ids of a process and its descendants; empty if it has ended."""
-    try:
-        root = psutil.Process(pid)
-        return frozenset(process.pid for process in (root, *root.children(recursive=True)))
-    except psutil.Error:
-        return frozenset()
+    return frozenset(process.pid for process in tree(pid))
 
 
 def _strangers(listed: frozenset[int], pid: int) -> frozenset[int]:
@@ -218,5 +215,5 @@ def _strangers(listed: frozenset[int], pid: int) -> frozenset[int]:
     An id that does not exist here has ended, or belongs to another pid namespace and may be our
     own. If the tree itself has ended, nothing can be told apart and the result is empty.
     """
-    ours = _tree(pid) if listed else frozenset()
+    ours = _tree_pids(pid) if listed else frozenset()
     return (listed & frozenset(psutil.pids())) - ours if ours else frozenset()

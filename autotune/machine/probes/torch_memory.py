@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autotune.machine.probes.base import Probe
-from autotune.measurement.measurement import Memory
+from autotune.measurement.memory import Memory
 
 
 class TorchMemory(Probe):

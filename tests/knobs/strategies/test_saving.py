@@ -21,7 +21,8 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from autotune.inside.ranks.exchange import SignedStore
 from autotune.inside.ranks.group import Group
 from autotune.inside.seams import rank_output
-from autotune.inside.seams.rank_output import RankOutputSeam, TellSavesSeam
+from autotune.inside.seams.checkpoint_exchange import TellSavesSeam
+from autotune.inside.seams.rank_output import RankOutputSeam
 
 
 class Ranks:

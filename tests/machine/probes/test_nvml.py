@@ -15,7 +15,7 @@ import pytest
 
 from autotune.machine.probes.nvml import GpuWatch, NvmlMemory
 from autotune.measurement.interference import GpuReading
-from autotune.measurement.measurement import Memory
+from autotune.measurement.memory import Memory
 from tests.made import A100, GIB, H100
 from tests.readings import (
     MIG_GPU,

@@ -1,0 +1,30 @@
+"""Rank load: how one of several ranks spent its steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RankLoad:
+    """How one of several ranks spent a mean step of the window's last block.
+
+    Attributes:
+        rank: Number of the rank, from 0.
+        step_s: Duration of the step.
+        wait_s: Part of ``step_s`` spent waiting for the next batch.
+        communication_s: How long collectives were running, including the wait for other ranks. It
+            is recorded in extra steps after the window; None if that was not possible.
+    """
+
+    rank: int
+    step_s: float
+    wait_s: float
+    communication_s: float | None = None
+
+    @property
+    def own_s(self) -> float | None:
+        """Seconds of a step in which no collective is running; None if unknown."""
+        if self.communication_s is None:
+            return None
+        return max(0.0, self.step_s - self.communication_s)
