@@ -43,6 +43,11 @@ def apply(path: str | Path, *, allow_env: Collection[str] = ()) -> None:
     apply_inside(Path(path), [allow_env] if isinstance(allow_env, str) else allow_env)
 
 
+def __dir__() -> list[str]:
+    """List the public names, those that are imported on first use included."""
+    return [*__all__, "__version__"]
+
+
 def __getattr__(name: str) -> object:
     """Import ``search`` and ``SearchResult`` on first use, because they need heavy packages."""
     if name == "search":

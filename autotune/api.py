@@ -111,9 +111,7 @@ def search(
         searched = searched.use_flags()
     searched = searched.up_to_global_batch(max_global_batch)
     budget_s = parse_duration(budget) if isinstance(budget, str) else float(budget)
-    # Checked now, because a search of minutes must not end with a file that cannot be written.
-    if output is not None and not os.access(Path(output).resolve().parent, os.W_OK):
-        raise UsageError(f"'{output}' cannot be written: name another --output.")
+    _refuse_unwritable(output)
     options = SearchOptions(budget_s, _lr_rule(lr_rule), seed, fence)
     events = events or Events()
     run, subject = _begin(_subject(program, command), args, name, ranks, events)
@@ -158,6 +156,7 @@ def resume(
         RunDirectoryError: There is no such run, another process works on it, or the program or the
             machine has changed.
     """
+    _refuse_unwritable(output)
     run = search_dir.find(run_name)
     study = run.load_study()
     machine = hardware.detect(study.head.program.visible_devices)
@@ -168,6 +167,17 @@ def resume(
         budget_s = parse_duration(budget) if isinstance(budget, str) else float(budget)
     study.take_lease(force=force)
     return _finish(run_search(run, study, budget_s, events or Events()), output)
+
+
+def _refuse_unwritable(output: str | os.PathLike[str] | None) -> None:
+    """Check now what a search of minutes must not end with: a file that cannot be written."""
+    if output is None:
+        return
+    path = Path(output)
+    if path.is_dir():
+        raise UsageError(f"'{output}' is a folder: name a file, such as {path / 'best.yaml'}")
+    if not os.access(path.resolve().parent, os.W_OK):
+        raise UsageError(f"'{output}' cannot be written: name another --output.")
 
 
 def _subject(
@@ -183,8 +193,11 @@ def _subject(
         raise UsageError('Give a program or a command: search("train.py"), or search(command=[…]).')
     if command is not None:
         return words_of(command)
-    assert program is not None, "one of the two was given"
-    return [os.fspath(program)] if isinstance(program, str | os.PathLike) else program
+    if isinstance(program, str | os.PathLike):
+        return [os.fspath(program)]
+    if program is None or not (callable(program) or isinstance(program, Program)):
+        raise UsageError(f"A program is a path, a name or a function, not {program!r}.")
+    return program
 
 
 def _begin(

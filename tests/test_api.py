@@ -101,3 +101,19 @@ def test_apply_as_first_line_of_a_script_applies_the_config(workplace: Path) -> 
     assert (int(samples), int(batches)) == (64, 32)
     assert 0.0099 < float(lr) < 0.01
     assert (workplace / "losses.1").read_text() == applied
+
+
+def test_an_output_that_is_a_folder_is_refused_before_the_search(workplace: Path) -> None:
+    (workplace / "out").mkdir()
+    with pytest.raises(UsageError, match="'out' is a folder: name a file, such as out"):
+        autotune.search(PROGRAMS / "plain.py", output="out")
+    assert [path.name for path in workplace.iterdir()] == ["out"]
+
+
+def test_what_is_no_program_is_refused_by_its_value() -> None:
+    with pytest.raises(UsageError, match="not 3"):
+        autotune.search(3)  # type: ignore[arg-type]
+
+
+def test_the_public_names_are_listed_for_completion() -> None:
+    assert set(autotune.__all__) <= set(dir(autotune))

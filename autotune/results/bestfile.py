@@ -263,8 +263,12 @@ class BestFile(_Section):
         # A line break in an argument would end the comment and spoil the YAML.
         on_one_line = " ".join(self.program.command.split())
         header = HEADER.format(name=path.name, program=on_one_line)
-        part.write_text(header + body, encoding="utf-8")
-        part.replace(path)
+        try:
+            part.write_text(header + body, encoding="utf-8")
+            part.replace(path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
 
     def _hardware_with_versions(self) -> Hardware:
         return Hardware(**{**vars(self.hardware), "versions": self.versions})

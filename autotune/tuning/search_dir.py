@@ -75,7 +75,7 @@ def new(name: str | None, program_name: str, base: Path | None = None) -> Search
         base: Folder that contains ``.autotune``; None means the current directory.
 
     Raises:
-        RunDirectoryError: when *name* is taken.
+        RunDirectoryError: when *name* is taken, or nothing can be written there.
     """
     home = (base or Path.cwd()) / HOME
     path = home / (name or program_name)
@@ -85,8 +85,14 @@ def new(name: str | None, program_name: str, base: Path | None = None) -> Search
         number += 1
     if path.exists():
         raise RunDirectoryError(_taken(SearchDir(path)))
-    path.mkdir(parents=True)
-    (home / ".gitignore").write_text("*\n", encoding="utf-8")
+    try:
+        path.mkdir(parents=True)
+        (home / ".gitignore").write_text("*\n", encoding="utf-8")
+    except OSError as error:
+        raise RunDirectoryError(
+            f"A search keeps its record in '{home}', which cannot be made ({error.strerror}). "
+            "Start it in a folder that you may write to; the program's path may lead elsewhere."
+        ) from error
     return SearchDir(path)
 
 

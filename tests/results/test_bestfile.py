@@ -16,6 +16,7 @@ from autotune.program.lr import LrRule
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
 from tests.made import A100, GIB, HARDWARE, LOADER, make_hardware
+from tests.rigging import write_best
 
 BASELINE: dict[str, bool | int | float | str] = {
     "num_workers": 0,
@@ -331,3 +332,12 @@ def test_another_machine_another_torch_and_a_changed_program_are_doubts(path: Pa
     assert warnings[2].startswith("torch: 2.11.0 there, 2.12.0 here.")
     assert "The program has changed since the search (train.py --epochs 3)." in warnings[3]
     assert all("earch again" in warning for warning in warnings)
+
+
+def test_a_file_that_cannot_be_put_in_its_place_leaves_no_part_behind(tmp_path: Path) -> None:
+    write_best(tmp_path / "best.yaml", {"num_workers": 0})
+    best = bestfile.read(tmp_path / "best.yaml")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="folder"):
+        best.write(tmp_path / "folder")
+    assert {path.name for path in tmp_path.iterdir()} == {"best.yaml", "folder"}
