@@ -17,20 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import FenceError, UsageError
-from autotune.knobs.space import spacefile
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine import hardware
 from autotune.program.fence_options import STRONGEST, FenceOptions
-from autotune.program.flags import KEYWORD
 from autotune.program.line import read as read_line
 from autotune.program.line import words_of
-from autotune.program.lr import LrRule
 from autotune.program.program import Program, program_of
-from autotune.results.record import SearchInfo, SearchOptions
+from autotune.results.record import SearchInfo
 from autotune.results.result import SearchResult
-from autotune.tuning import search_dir
-from autotune.tuning.budget import parse_duration
 from autotune.tuning.events import Events
+from autotune.tuning.search_request import SearchRequest, seconds_of
+from autotune.tuning.storage import search_dir
 from autotune.tuning.workflow import search as run_search
 
 
@@ -104,15 +101,23 @@ def search(
         FenceError: No mechanism here keeps trials from changing files. The run directory is
             removed.
     """
-    searched = space if isinstance(space, SearchSpace) else spacefile.load(space)
-    searched = _narrow(searched, tune, fix, values, keep_global_batch=keep_global_batch)
-    searched = searched.with_values(_own_values(arg or {}, env or {}))
-    if auto_arg:
-        searched = searched.use_flags()
-    searched = searched.up_to_global_batch(max_global_batch)
-    budget_s = parse_duration(budget) if isinstance(budget, str) else float(budget)
+    request = SearchRequest(
+        space=space,
+        budget=budget,
+        tune=tune,
+        fix=fix,
+        values=values,
+        arg=arg or {},
+        auto_arg=auto_arg,
+        env=env or {},
+        lr_rule=lr_rule,
+        keep_global_batch=keep_global_batch,
+        max_global_batch=max_global_batch,
+        seed=seed,
+        fence=fence,
+    )
+    searched, options = request.space_searched(), request.options()
     _refuse_unwritable(output)
-    options = SearchOptions(budget_s, _lr_rule(lr_rule), seed, fence)
     events = events or Events()
     run, subject = _begin(_subject(program, command), args, name, ranks, events)
     head = SearchInfo(
@@ -125,7 +130,7 @@ def search(
     study = run.create_study(head)
     study.take_lease()
     try:
-        result = run_search(run, study, budget_s, events)
+        result = run_search(run, study, options.budget_s, events)
     except FenceError:  # nothing was started, so there is nothing to resume either
         shutil.rmtree(run.path)
         raise
@@ -161,10 +166,7 @@ def resume(
     study = run.load_study()
     machine = hardware.detect(study.head.program.visible_devices)
     search_dir.check_unchanged(study.head, machine)
-    if budget is None:
-        budget_s = study.head.options.budget_s
-    else:
-        budget_s = parse_duration(budget) if isinstance(budget, str) else float(budget)
+    budget_s = study.head.options.budget_s if budget is None else seconds_of(budget)
     study.take_lease(force=force)
     return _finish(run_search(run, study, budget_s, events or Events()), output)
 
@@ -233,40 +235,3 @@ def _finish(result: SearchResult, output: str | os.PathLike[str] | None) -> Sear
     if output is not None:
         result.save(Path(output))
     return result
-
-
-def _narrow(
-    space: SearchSpace,
-    tune: Iterable[str] | None,
-    fix: Mapping[str, object] | None,
-    values: Mapping[str, Iterable[object]] | None,
-    *,
-    keep_global_batch: bool,
-) -> SearchSpace:
-    if tune is not None:
-        space = space.tune(tune)
-    if values:
-        space = space.with_values(values)
-    if fix:
-        space = space.fix(fix)
-    if keep_global_batch:
-        space = space.keep_global_batch()
-    return space
-
-
-def _own_values(
-    arg: Mapping[str, Iterable[object]], env: Mapping[str, Iterable[object]]
-) -> dict[str, Iterable[object]]:
-    """Return candidate values for the program's flags, keywords and variables, by knob name."""
-    flags = {name if name.startswith("-") else KEYWORD + name: arg[name] for name in arg}
-    return {**flags, **{f"${name}": env[name] for name in env}}
-
-
-def _lr_rule(text: str | None) -> LrRule | None:
-    if text is None:
-        return None
-    try:
-        return LrRule(text)
-    except ValueError as error:
-        rules = ", ".join(LrRule)
-        raise UsageError(f"There is no learning-rate rule '{text}'. Rules are: {rules}.") from error

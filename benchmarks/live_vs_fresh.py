@@ -120,12 +120,12 @@ def _fresh(
     return [geometric_mean(found) for found in ratios]
 
 
-def _process(rigs: RigFactory, setting: AppliedConfig) -> float:
+def _process(rigs: RigFactory, applied: AppliedConfig) -> float:
     with rigs.new() as rig:
-        opened = rig.open(setting, _never, START_SILENCE_S)
+        opened = rig.open(applied, _never, START_SILENCE_S)
         if isinstance(opened, Ending):
             raise SystemExit(f"a fresh process failed: {opened.reason}")
-        result = rig.measure(setting, FRESH_WINDOW, _never, START_SILENCE_S)
+        result = rig.measure(applied, FRESH_WINDOW, _never, START_SILENCE_S)
     if not isinstance(result, Measurement):
         raise SystemExit(f"a fresh process failed: {result.reason}")
     return result.throughput.estimate

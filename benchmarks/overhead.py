@@ -26,6 +26,7 @@ from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule
 from autotune.program.program import parse_program
+from autotune.program.program_traits import ProgramTraits
 from autotune.rig.link import Link
 from autotune.rig.wire import Measure, Start, ToRig, WindowPlan
 from benchmarks.programs.loops import Train, make_cnn, make_gpt, make_mlp
@@ -97,9 +98,9 @@ def _rig_inside() -> SeamSet:
     ours, theirs = socket.socketpair()
     threading.Thread(target=_drain, args=(theirs,), daemon=True).start()
     commands: queue.SimpleQueue[ToRig] = queue.SimpleQueue()
-    setting = AppliedConfig(CONFIG, CONFIG, None, LrRule.NONE, (), "cpu")
+    applied = AppliedConfig(CONFIG, CONFIG, ProgramTraits("cpu"), LrRule.NONE)
     for _ in range(10_000):
-        commands.put(Measure(setting, WINDOW))
+        commands.put(Measure(applied, WINDOW))
     start = Start(parse_program(__file__, []), None, "", FenceKind.OVERLAY)
     return LeadRank(Link(ours), commands, start, perf_counter(), lambda: None).seams
 
@@ -108,7 +109,7 @@ def _run_seams() -> SeamSet:
     """What `autotune run` installs for bf16 autocast."""
     seams = SeamSet(None, None)
     bf16 = CONFIG.replace(precision="bf16")
-    Steering(seams).apply(AppliedConfig(bf16, CONFIG, None, LrRule.NONE, (), "cpu"))
+    Steering(seams).apply(AppliedConfig(bf16, CONFIG, ProgramTraits("cpu"), LrRule.NONE))
     return seams
 
 

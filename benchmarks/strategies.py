@@ -79,14 +79,14 @@ def main() -> None:
     print(f"kept in {save('strategies', {'program': program.name, **figures})}")
 
 
-def _measure(rigs: RigFactory, setting: AppliedConfig) -> Measurement:
+def _measure(rigs: RigFactory, applied: AppliedConfig) -> Measurement:
     with rigs.new() as rig:
-        opened = rig.open(setting, _never, START_SILENCE_S)
+        opened = rig.open(applied, _never, START_SILENCE_S)
         if isinstance(opened, Ending):
-            raise SystemExit(f"{setting.config} failed: {opened.reason}")
-        measurement = rig.measure(setting, FRESH_WINDOW, _never, START_SILENCE_S)
+            raise SystemExit(f"{applied.config} failed: {opened.reason}")
+        measurement = rig.measure(applied, FRESH_WINDOW, _never, START_SILENCE_S)
     if isinstance(measurement, Ending):
-        raise SystemExit(f"{setting.config} failed: {measurement.reason}")
+        raise SystemExit(f"{applied.config} failed: {measurement.reason}")
     return measurement
 
 

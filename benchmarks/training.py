@@ -94,15 +94,17 @@ class Bench:
         runs = [self._alone(seed, factor) for seed, factor in zip(SEEDS, more, strict=True)]
         return Alone(*runs)
 
-    def under(self, setting: AppliedConfig) -> Recording:
+    def under(self, applied: AppliedConfig) -> Recording:
         """Run it as ``autotune run`` does."""
         path = self._folder / "best.yaml"
-        best = best_file(setting, self._program, self._machine)
+        best = best_file(applied, self._program, self._machine)
         best.write(path)
         plan = run_plan(best, path, self._program, self._machine)
         command = ("-m", *plan.argv[plan.argv.index("-m") + 1 :])
         recording = self._record(plan, command, SEEDS[0], self._steps)
-        shares = 1 if setting.distributes_itself else int(setting.config.get("world_size", 1))
+        shares = (
+            1 if applied.traits.distributes_itself else int(applied.config.get("world_size", 1))
+        )
         return recording.of_ranks(shares)
 
     def _alone(self, seed: int, factor: int) -> Recording:
@@ -143,23 +145,23 @@ def _wait_for(process: subprocess.Popen[bytes], target: Path) -> None:
 
 
 def best_file(
-    setting: AppliedConfig, program: Program, machine: hardware.Hardware
+    applied: AppliedConfig, program: Program, machine: hardware.Hardware
 ) -> bestfile.BestFile:
     """Return a best.yaml with a setting, as a search would write it."""
-    facts = {n: getattr(setting, n, None) for n in bestfile.ProgramSection.model_fields}
+    facts = {n: getattr(applied, n, None) for n in bestfile.ProgramSection.model_fields}
     one = {"estimate": 1.0, "low": 1.0, "high": 1.0}
     return bestfile.BestFile(
         program=bestfile.ProgramSection(
             **facts
             | {"command": str(program), "fingerprint": program.fingerprint, "ranks": program.ranks}
         ),
-        config=dict(setting.config),
-        baseline=dict(setting.baseline),
+        config=dict(applied.config),
+        baseline=dict(applied.baseline),
         speedup=bestfile.SpeedupSection(**one),
         throughput=bestfile.ThroughputSection(baseline=1.0, best=1.0),
         memory=bestfile.MemorySection(baseline=Memory(), best=Memory()),
         learning=bestfile.LearningSection(
-            lr_rule=setting.lr_rule,
+            lr_rule=applied.lr_rule,
             lr_factor=1.0,
             batch_size={"baseline": None, "best": None},
             loss={"baseline": None, "best": None},
@@ -256,7 +258,7 @@ def compare(bench: Bench, program: Program, folder: Path, options: argparse.Name
     for case in cases(space, knobs, options.values):
         tuned = bench.under(replace(base, config=case.config))
         changes = by_design(case.config, base.config)
-        families = base.optimizers[0].families if base.optimizers else ()
+        families = base.traits.optimizers[0].families if base.traits.optimizers else ()
         rule = rule_for(families) if base.lr_rule is LrRule.AUTO else base.lr_rule
         table.add(str(case), judge(alone, tuned, rule, options.steps, by_design=changes))
     return table

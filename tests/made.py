@@ -18,9 +18,10 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.lr import LrRule
 from autotune.program.profile import LoaderFacts, OptimizerFacts, Profile
 from autotune.program.program import Program, ProgramKind
+from autotune.program.program_traits import ProgramTraits
 from autotune.program.typical_profile import ordinary_program
 from autotune.results.record import SearchInfo, SearchOptions, TrialRecord
-from autotune.tuning.study import Study
+from autotune.tuning.storage.study import Study
 
 GIB = 1 << 30
 V100 = Gpu("Tesla V100-SXM2-16GB", "GPU-00000000-0000-0000-0000-000000000070", 16 * GIB, (7, 0))
@@ -148,17 +149,21 @@ def make_head(space: SearchSpace, **changes: Any) -> SearchInfo:
     return replace(head, **changes)
 
 
-def make_setting(config: Mapping[str, KnobValue], **changes: Any) -> AppliedConfig:
-    """Return a setting of a config over a baseline of batch size 64, with changes."""
-    setting = AppliedConfig(
+def make_applied(config: Mapping[str, KnobValue], **changes: Any) -> AppliedConfig:
+    """Return a config over a baseline of batch size 64, with changes of it or of its traits."""
+    applied = AppliedConfig(
         config=Config(config),
         baseline=Config({"batch_size": 64}),
-        loader=LOADER,
+        traits=ProgramTraits("cpu", LOADER),
         lr_rule=LrRule.LINEAR,
-        program_knobs=(),
-        device="cpu",
     )
-    return replace(setting, **changes)
+    return changed(applied, **changes)
+
+
+def changed(applied: AppliedConfig, **changes: Any) -> AppliedConfig:
+    """Return an applied config with changes of it or of the program's traits."""
+    traits = {name: changes.pop(name) for name in vars(applied.traits) if name in changes}
+    return replace(applied, traits=replace(applied.traits, **traits), **changes)
 
 
 def storage_in(directory: Path) -> str:

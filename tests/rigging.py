@@ -53,8 +53,8 @@ class OpenRig:
         self, plan: WindowPlan = SHORT, silence_s: float = 60.0, **changes: KnobValue
     ) -> Measurement | Ending:
         """Measure the baseline with some knobs changed."""
-        setting = replace(self.base, config=self.base.baseline.replace(**changes))
-        return self.rig.measure(setting, plan, never, silence_s)
+        applied = replace(self.base, config=self.base.baseline.replace(**changes))
+        return self.rig.measure(applied, plan, never, silence_s)
 
     def measured(self, **changes: KnobValue) -> Measurement:
         """Measure, and insist that it works."""
@@ -80,7 +80,7 @@ def open_rig(
     directory: Path,
     program: str,
     *args: str,
-    setting: AppliedConfig | None = None,
+    applied: AppliedConfig | None = None,
     space: str = "default",
     cwd: Path | None = None,
 ) -> Iterator[OpenRig]:
@@ -88,7 +88,7 @@ def open_rig(
     subject = parse_program(str(PROGRAMS / program), args, cwd or directory)
     compiled = Path(tempfile.gettempdir()) / "compiled"  # headers are compiled once for all tests
     with Rig(subject, directory / "rig", compiled, fence()) as rig:
-        ready = rig.open(setting, never, 120.0)
+        ready = rig.open(applied, never, 120.0)
         assert isinstance(ready, Ready), ready
         yield OpenRig(rig, ready.profile, base_setting(ready.profile, space=space))
 
@@ -101,7 +101,7 @@ def base_setting(
     return AppliedConfig.as_written(baseline, profile, rule)
 
 
-def setting_with(base: AppliedConfig, **changes: KnobValue) -> AppliedConfig:
+def applied_with(base: AppliedConfig, **changes: KnobValue) -> AppliedConfig:
     """Return a setting with some knobs changed."""
     return replace(base, config=Config({**base.baseline, **changes}))
 

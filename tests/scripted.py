@@ -38,10 +38,11 @@ from autotune.rig.rig import Rig
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.terminal import Asked
 from autotune.rig.wire import Progress, Ready, WindowPlan
-from autotune.tuning import search_dir, workflow
+from autotune.tuning import workflow
 from autotune.tuning.events import Events
-from autotune.tuning.search_dir import SearchDir
-from autotune.tuning.study import Study
+from autotune.tuning.storage import search_dir
+from autotune.tuning.storage.search_dir import SearchDir
+from autotune.tuning.storage.study import Study
 from autotune.tuning.surroundings import Surroundings
 from tests.made import make_head, make_profile, make_space
 
@@ -195,45 +196,45 @@ class ScriptedRig:
         self.close()
 
     def open(
-        self, setting: AppliedConfig | None, should_stop: ShouldStop, _silence_s: float
+        self, applied: AppliedConfig | None, should_stop: ShouldStop, _silence_s: float
     ) -> Ready | Ending:
         self._is_open = True
-        self._started_as = None if setting is None else setting.config
+        self._started_as = None if applied is None else applied.config
         script = self._machine.script
         if ending := self._machine.pass_time(script.start_s, should_stop):
             return ending
-        if ending := self._ends("open", setting):
+        if ending := self._ends("open", applied):
             return ending
         self.steps = 5
         self._rigs.reports.progress(Progress("start-up", 0.0, self.steps, script.start_s))
         return Ready(script.profile, script.start_s)
 
     def measure(
-        self, setting: AppliedConfig, plan: WindowPlan, should_stop: ShouldStop, _silence_s: float
+        self, applied: AppliedConfig, plan: WindowPlan, should_stop: ShouldStop, _silence_s: float
     ) -> Measurement | Ending:
         assert self._is_open, "a rig is opened before it is asked"
         assert not self._is_dead, "after an Ending a rig cannot be used again"
-        before = self._started_as or setting.baseline
-        changed = {knob for knob in setting.config if setting.config[knob] != before.get(knob)}
+        before = self._started_as or applied.baseline
+        changed = {knob for knob in applied.config if applied.config[knob] != before.get(knob)}
         restart = {knob for knob in changed if registry()[knob].scope is Scope.RESTART}
         assert not restart, f"{restart} take effect only when a process starts"
-        result = self._measured(setting, plan, should_stop)
+        result = self._measured(applied, plan, should_stop)
         self._is_dead = isinstance(result, Ending)
         return result
 
     def _measured(
-        self, setting: AppliedConfig, plan: WindowPlan, should_stop: ShouldStop
+        self, applied: AppliedConfig, plan: WindowPlan, should_stop: ShouldStop
     ) -> Measurement | Ending:
         machine, began_s = self._machine, self._machine.clock()
         most_s = math.inf if plan.most_s is None else plan.most_s
         warmup_s = min(max(plan.warmup_min_s, SWITCH_S), plan.warmup_max_s, most_s / 2)
         if ending := machine.pass_time(warmup_s, should_stop):
             return ending
-        if ending := self._ends("measure", setting):
+        if ending := self._ends("measure", applied):
             return ending
         blocks: list[Block] = []
         while not (reason := _is_over(plan, blocks, machine.clock() - began_s, most_s)):
-            blocks.append(self._block(setting.config))
+            blocks.append(self._block(applied.config))
             if ending := machine.pass_time(blocks[-1].seconds, should_stop):
                 return ending
             self._rigs.reports.progress(Progress("window", blocks[-1].samples_per_s))
@@ -261,11 +262,11 @@ class ScriptedRig:
         return StepBreakdown(parts, ceiling, ceiling)
 
     def rehearse(
-        self, setting: AppliedConfig, plan: RehearsalPlan, should_stop: ShouldStop
+        self, applied: AppliedConfig, plan: RehearsalPlan, should_stop: ShouldStop
     ) -> Rehearsal:
         if ending := self._machine.pass_time(min(3.0, plan.most_s), should_stop):
             return Rehearsal(None, ending)
-        if ending := self._ends("rehearse", setting):
+        if ending := self._ends("rehearse", applied):
             return Rehearsal(None, ending)
         return Rehearsal(Seen(20, 2, 2, "as planned"))
 
@@ -281,8 +282,8 @@ class ScriptedRig:
             self._is_open = False
             self._machine.clock.now_s += CLOSE_S
 
-    def _ends(self, kind: str, setting: AppliedConfig | None) -> Ending | None:
-        config = None if setting is None else setting.config
+    def _ends(self, kind: str, applied: AppliedConfig | None) -> Ending | None:
+        config = None if applied is None else applied.config
         question = Question(kind, config, self._number, self._answers)
         self._machine.asked.append(question)
         self._answers += 1

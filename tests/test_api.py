@@ -81,7 +81,7 @@ def test_apply_as_first_line_of_a_script_applies_the_config(workplace: Path) -> 
     with open_rig(workplace, "plain.py", "losses.rig") as opened:
         base = base_setting(opened.profile)
     write_best(
-        workplace / "best.yaml", dict(base.baseline), loader=base.loader, batch_size=64,
+        workplace / "best.yaml", dict(base.baseline), loader=base.traits.loader, batch_size=64,
         num_threads=1,
     )  # fmt: skip
     text = (PROGRAMS / "plain.py").read_text()

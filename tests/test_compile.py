@@ -24,10 +24,10 @@ def compiled(directory: Path, program: str, **changes: KnobValue) -> Measurement
         base = opened.base
         assert measure(opened).compilation is None
     changes = {"compile": "default", **changes}
-    setting = replace(base, config=base.baseline.replace(**changes))
+    applied = replace(base, config=base.baseline.replace(**changes))
     again = directory / "again"
     again.mkdir()
-    with open_rig(again, program, setting=setting) as opened:
+    with open_rig(again, program, applied=applied) as opened:
         opened.base = base
         return measure(opened, **changes)
 

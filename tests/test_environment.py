@@ -119,7 +119,7 @@ def test_what_a_file_passes_to_the_program_is_shown_as_the_program_gets_it(tmp_p
     assert best.use(tmp_path / "best.yaml") == [
         "best.yaml passes to the program: --bs=96 --hidden=128 deep=true"
     ]
-    assert launch_plan_for(best.setting, LaunchPlan((), ".")).args == ("--bs=96", "--hidden=128")
+    assert launch_plan_for(best.applied, LaunchPlan((), ".")).args == ("--bs=96", "--hidden=128")
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from autotune.knobs.space.space import ResolvedSpace, SearchSpace
 from autotune.machine import hardware
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
+from tests.made import changed
 from tests.rigging import PROGRAMS, open_rig
 from tests.watching_search import StopsAfter
 
@@ -37,19 +37,19 @@ def restarted(
     """Observe the program, start it again with changes; return what it printed."""
     with open_rig(directory, target, *args) as opened:
         resolved = space.resolve(hardware.detect(), opened.profile)
-        setting = changed(resolved, opened.base, changes)
+        applied = applied_with(resolved, opened.base, changes)
     again = directory / "again"
     again.mkdir()
-    with open_rig(again, target, *args, setting=setting) as opened:
+    with open_rig(again, target, *args, applied=applied) as opened:
         assert not isinstance(opened.measure(), BaseException)
         return opened.rig.log.read_text().splitlines()
 
 
-def changed(
+def applied_with(
     space: ResolvedSpace, base: AppliedConfig, changes: dict[str, KnobValue]
 ) -> AppliedConfig:
     config = space.baseline.replace(**changes)
-    return replace(base, config=config, baseline=space.baseline, flags=space.flags)
+    return changed(base, config=config, baseline=space.baseline, flags=space.flags)
 
 
 def test_a_flag_and_a_variable_reach_a_fresh_process(tmp_path: Path) -> None:

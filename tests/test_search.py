@@ -22,7 +22,7 @@ import autotune
 from autotune.errors import RunDirectoryError
 from autotune.results import bestfile
 from autotune.results.record import Side
-from autotune.tuning import search_dir
+from autotune.tuning.storage import search_dir
 from tests.rigging import PROGRAMS
 from tests.watching_search import StopsAfter
 

@@ -15,6 +15,7 @@ import pytest
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
 from autotune.program.profile import Profile
+from tests.made import changed
 from tests.rigging import PROGRAMS, OpenRig, open_rig, write_best
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
@@ -65,7 +66,7 @@ def test_knobs_reach_the_loop_of_a_trainer_and_return(name: str, tmp_path: Path)
 
 def with_accumulation(opened: OpenRig, profile: Profile) -> AppliedConfig:
     baseline = opened.base.baseline.replace(accumulation_steps=1)
-    return replace(opened.base, config=baseline, baseline=baseline, trainer=profile.trainer)
+    return changed(opened.base, config=baseline, baseline=baseline, trainer=profile.trainer)
 
 
 @pytest.mark.slow
@@ -73,9 +74,9 @@ def with_accumulation(opened: OpenRig, profile: Profile) -> AppliedConfig:
 def test_a_trainers_model_is_compiled(name: str, tmp_path: Path) -> None:
     script, _, batch, _ = CASES[name]
     base, _ = seen(name)
-    setting = replace(base, config=base.baseline.replace(compile="default"))
-    with open_rig(tmp_path, script, *arguments(name, tmp_path), setting=setting) as opened:
-        opened.base = setting
+    applied = replace(base, config=base.baseline.replace(compile="default"))
+    with open_rig(tmp_path, script, *arguments(name, tmp_path), applied=applied) as opened:
+        opened.base = applied
         window = opened.measured(compile="default")
     assert window.compilation is not None
     assert window.compilation.graphs > 0

@@ -31,7 +31,7 @@ def run_plan(best: BestFile, path: Path, program: Program, machine: Hardware) ->
     ranks = best.program.ranks if program.ranks is None else program.ranks
     # AUTOTUNE_RUN tells an autotune.apply() in the program that the config is applied already.
     plan = replace(plan, ranks=ranks).with_env(**program.env).with_env(AUTOTUNE_RUN="1")
-    plan = launch_plan_for(best.setting, plan)
+    plan = launch_plan_for(best.applied, plan)
     gpus = len(machine.gpus)
     # With 0 GPUs nothing is known (NVML may not answer), so the program itself has to complain.
     if best.program.device == "cuda" and plan.ranks is not None and 0 < gpus < plan.ranks:

@@ -117,7 +117,7 @@ def _follow(shared: Path) -> int:
     else:
         follower = rank_process.follower(start, group)
         # Other programs know nothing of ranks: their files are handled by `seams.silence` in _run.
-        if start.setting is None or start.setting.distributes_itself:
+        if start.applied is None or start.applied.traits.distributes_itself:
             follower.seams.guard_files(rank_process.own_files(start, group.rank))
         ended = _run(follower, start, group)
     rank_process.tell(ended, shared)
@@ -131,9 +131,9 @@ def _group_for(start: Start, group: Group | None = None) -> Group:
     program that distributes its own training needs them, so it keeps them.
     """
     group = group or join(os.environ)
-    setting = start.setting
-    if group.is_launched and setting is not None and not setting.distributes_itself:
-        if setting.device == "cuda":
+    applied = start.applied
+    if group.is_launched and applied is not None and not applied.traits.distributes_itself:
+        if applied.traits.device == "cuda":
             take_device(group.local_rank, os.environ)
         hide_launcher(os.environ)
     return group
@@ -142,17 +142,17 @@ def _group_for(start: Start, group: Group | None = None) -> Group:
 def _run(listener: StepTracker | ShortEpochs, start: Start, group: Group) -> Ended:
     """Run the program to its end with the seams installed; return how it ended.
 
-    Without a setting, the program runs unchanged and the seams only observe it. With a setting, the
+    Without a config, the program runs unchanged and the seams only observe it. With a config, the
     config is applied before the program's first line.
     """
     seams = listener.seams
-    config = run_program.RecordedConfig(start.setting.config if start.setting else {})
+    config = run_program.RecordedConfig(start.applied.config if start.applied else {})
     listener.config_reads = config.reads
-    if start.setting is None:
+    if start.applied is None:
         seams.install()
         seams.watch()
     else:
-        listener.steering.apply(start.setting)
+        listener.steering.apply(start.applied)
         seams.install()
     if seams.distribution.has_ranks:
         open_places = [Path(place) for place in start.open_places]

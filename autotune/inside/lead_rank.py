@@ -89,11 +89,11 @@ class LeadRank(StepTracker):
         quit_process: Callable[[], None],
         group: Group = ALONE,
     ) -> None:
-        super().__init__(start.setting, group, start.program.mode.epochs)
+        super().__init__(start.applied, group, start.program.mode.epochs)
         self._is_brief = start.program.mode.brief
         self._link = link
         self._commands = commands
-        self._setting = start.setting
+        self._applied = start.applied
         self._started = started
         self._quit = quit_process
         self._meetings = RankSync(group)
@@ -314,8 +314,8 @@ class LeadRank(StepTracker):
         if is_late:
             self._obey()
         elif has_failed:
-            assert self._setting is not None, "a window is measured under a setting"
-            self._link.send(NotFinite(self._setting.config, self._number))
+            assert self._applied is not None, "a window is measured under a config"
+            self._link.send(NotFinite(self._applied.config, self._number))
             self._obey()
         elif is_done:
             self._finish(self._measurement(meter))
@@ -420,15 +420,15 @@ class LeadRank(StepTracker):
         """
         self._overtime.cancel()
         match self._commands.get():
-            case Measure(setting, plan, number) as asked:
+            case Measure(applied, plan, number) as asked:
                 # Announced before the switch, because the other ranks wait for it.
-                self._meetings.announce(RankCommand(1, setting))
+                self._meetings.announce(RankCommand(1, applied))
                 self._steps_left = 1
                 with self._turn:
                     self._meter, self._number = None, number
-                batches = self._unknown_batches(setting)
+                batches = self._unknown_batches(applied)
                 if batches is None:
-                    self._switch(setting)
+                    self._switch(applied)
                     self._begin_window(plan, number)
                 else:
                     self._probe = BatchProbe(*batches, self.seams.forward)
@@ -458,25 +458,26 @@ class LeadRank(StepTracker):
         is_alone = len(self.observer.loaders or ()) == 1 and not self.observer.loader_thread
         return self.feed if is_alone else None
 
-    def _switch(self, setting: AppliedConfig) -> None:
-        before = self._setting.config if self._setting else setting.baseline
-        if setting.config != before:
+    def _switch(self, applied: AppliedConfig) -> None:
+        before = self._applied.config if self._applied else applied.baseline
+        if applied.config != before:
             self.hold_schedules()
             self.note_switch()
-        self.steering.apply(setting, since=self._setting)
-        self._setting = setting
+        self.steering.apply(applied, since=self._applied)
+        self._applied = applied
 
-    def _unknown_batches(self, setting: AppliedConfig) -> tuple[int, int] | None:
+    def _unknown_batches(self, applied: AppliedConfig) -> tuple[int, int] | None:
         """Return the present and the new batch size, if the effect of the change is not known yet.
 
         Returns:
             None if the batch size stays, if the program applies it itself, if it is known whether
             gradients grow with the batch, or if several ranks train.
         """
-        before = self._setting.config if self._setting else setting.baseline
-        own, new = before.get("batch_size"), setting.config.get("batch_size")
-        by_itself = "batch_size" in setting.program_knobs or "batch_size" in setting.flags
-        known = setting.sums is not None or (self._probed and self._probed.sums is not None)
+        before = self._applied.config if self._applied else applied.baseline
+        own, new = before.get("batch_size"), applied.config.get("batch_size")
+        traits = applied.traits
+        by_itself = "batch_size" in traits.program_knobs or "batch_size" in traits.flags
+        known = applied.sums is not None or (self._probed and self._probed.sums is not None)
         if not own or not new or own == new or by_itself or known or self._group.world_size > 1:
             return None
         return int(own), int(new)
@@ -490,7 +491,7 @@ class LeadRank(StepTracker):
         assert self._asked is not None, "a probe comes before what was asked for"
         if not probe.has_turned:
             self.seams.rates.hold(held=True)
-            self._switch(self._asked.setting)
+            self._switch(self._asked.applied)
             probe.turn()
             return
         self._probe, self._probed = None, probe.end()

@@ -53,7 +53,7 @@ class ShortEpochs(Listener):
     no epochs: it is ended after that time.
 
     Args:
-        setting: What the program runs under.
+        applied: What the program runs under.
         plan: Where it is cut.
         over: Called once, in any thread, with what was seen when there is no more to see; None for
             a rank that follows another.
@@ -65,7 +65,7 @@ class ShortEpochs(Listener):
 
     def __init__(
         self,
-        setting: AppliedConfig,
+        applied: AppliedConfig,
         plan: RehearsalPlan,
         over: Callable[[Seen], None] | None,
         started: float,
@@ -74,7 +74,7 @@ class ShortEpochs(Listener):
     ) -> None:
         self.rehearsal = plan
         self.config_reads: Mapping[str, KnobValue] = {}
-        self.seams = SeamSet(self, setting.loader, loose_knobs(setting), group)
+        self.seams = SeamSet(self, applied.traits.loader, loose_knobs(applied), group)
         self.steering = Steering(self.seams)
         self.steps = 0
         self._plan = plan

@@ -11,18 +11,21 @@ from autotune.knobs.strategies.base import FABRIC, LIGHTNING
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
 from autotune.program.lr import LrRule, batch_growth, batch_parts
+from autotune.program.program_traits import ProgramTraits
 
 
-def loose_knobs(setting: AppliedConfig) -> tuple[str, ...]:
+def loose_knobs(applied: AppliedConfig) -> tuple[str, ...]:
     """Return the knobs in which the training loader may differ from the one that was observed.
 
     autotune finds the training loader by its facts. If the program itself applies a knob, for
     example through a flag, the loader's facts change with it and must not be compared.
     """
-    loose = list(setting.program_knobs)
-    if setting.flags.keys() & setting.changes().keys():  # only the program knows what a flag does
+    loose = list(applied.traits.program_knobs)
+    if (
+        applied.traits.flags.keys() & applied.changes().keys()
+    ):  # only the program knows what a flag does
         loose += ["batch_size", "num_workers", "prefetch_factor", "pin_memory"]
-    if setting.distributes_itself and "world_size" in setting.changes():
+    if applied.traits.distributes_itself and "world_size" in applied.changes():
         # The program divides its data among the ranks in its own way.
         loose += ["batch_size", "world_size"]
     return tuple(loose)
@@ -40,55 +43,56 @@ class Steering:
 
     def __init__(self, seams: SeamSet) -> None:
         self._seams = seams
-        self._own_autocast = self._own_scaler = False
-        self._device = "cpu"
+        self._traits = ProgramTraits("cpu")
 
-    def apply(self, setting: AppliedConfig, since: AppliedConfig | None = None) -> None:
-        """Apply the knobs in which a setting differs from the present state.
+    def apply(self, applied: AppliedConfig, since: AppliedConfig | None = None) -> None:
+        """Apply the knobs in which a config differs from the present state.
 
         Knobs that the program applies itself are skipped. For knobs that a flag of the program
         sets, only the side effects are applied, such as scaling the learning rate.
 
         Args:
-            setting: The config to apply, with the facts that its knobs need.
-            since: The setting that was applied before; None if the program still has its own
+            applied: The config to apply, with the facts that its knobs need.
+            since: The config that was applied before; None if the program still has its own
                 values.
         """
-        self._own_autocast, self._own_scaler = setting.program_autocast, setting.program_scaler
-        self._device = setting.device
-        is_told = "accumulation_steps" in setting.changes() or self._seams.trainers.rehearses
-        if since is None and setting.trainer and is_told:
-            self._seams.trainers.prepare(setting.trainer)
+        self._traits = applied.traits
+        is_told = "accumulation_steps" in applied.changes() or self._seams.trainers.rehearses
+        if since is None and applied.traits.trainer and is_told:
+            self._seams.trainers.prepare(applied.traits.trainer)
         self._seams.rates.set_rule(
-            LrRule(setting.lr_rule),
-            batch_parts(setting.baseline),
-            setting.optimizers,
+            LrRule(applied.lr_rule),
+            batch_parts(applied.baseline),
+            applied.traits.optimizers,
         )
-        if setting.sums is not None:
-            self.set_sums(sums=setting.sums)
-        before = since.config if since is not None else setting.baseline
+        if applied.sums is not None:
+            self.set_sums(sums=applied.sums)
+        before = since.config if since is not None else applied.baseline
         self._seams.forward.allow_recompiles()
         # A feed in another thread must not rebuild its loader for each knob of the config.
         self._seams.loader.hold()
-        for knob, value in setting.config.changes_from(before).items():
-            if knob in setting.flags:
+        for knob, value in applied.config.changes_from(before).items():
+            if knob in applied.traits.flags:
                 registry()[knob].apply_side_effects(value, self)
-            elif knob not in setting.program_knobs:
+            elif knob not in applied.traits.program_knobs:
                 registry()[knob].apply(value, self)
         self._seams.loader.release()
         if since is None and self._seams.group.is_launched:
-            self._join_ranks(setting)
+            self._join_ranks(applied)
 
-    def _join_ranks(self, setting: AppliedConfig) -> None:
+    def _join_ranks(self, applied: AppliedConfig) -> None:
         """Make this process, started by a launcher, one of the ranks that train together."""
         # A rank starts with the threads for its share of cores, which need not be the config's.
-        if "num_threads" in setting.config:
-            registry()["num_threads"].apply(setting.config["num_threads"], self)
-        if batch_growth(setting.baseline, setting.config) == 1.0:
+        if "num_threads" in applied.config:
+            registry()["num_threads"].apply(applied.config["num_threads"], self)
+        if batch_growth(applied.baseline, applied.config) == 1.0:
             self._seams.rates.follow(world_size=self._seams.group.world_size)
-        if not setting.distributes_itself:
+        if not applied.traits.distributes_itself:
             self._train_together()
-        elif setting.distributes_itself in {LIGHTNING, FABRIC} and self._seams.group.world_size > 1:
+        elif (
+            applied.traits.distributes_itself in {LIGHTNING, FABRIC}
+            and self._seams.group.world_size > 1
+        ):
             ranks = self._seams.group.local_world_size
             self._seams.trainers.launch(ranks, self._seams.group.world_size // ranks)
 
@@ -110,11 +114,11 @@ class Steering:
             dtype_name: Name of a torch dtype, such as ``bfloat16``.
         """
         dtype = getattr(torch, dtype_name) if dtype_name is not None else None
-        if self._own_autocast:
+        if self._traits.program_autocast:
             self._seams.autocast.steer(dtype)
         else:
-            self._seams.forward.set_autocast(dtype, self._device)
-        scales = dtype is torch.float16 and not self._own_scaler
+            self._seams.forward.set_autocast(dtype, self._traits.device)
+        scales = dtype is torch.float16 and not self._traits.program_scaler
         self._seams.scaling.set_enabled(enabled=scales)
 
     def set_sums(self, *, sums: bool) -> None:
@@ -193,19 +197,19 @@ class Steering:
         self._seams.distribution.request(**options)
 
 
-def install(setting: AppliedConfig, group: Group = ALONE, *, is_late: bool = False) -> SeamSet:
-    """Apply a setting to the program of this process, without measuring it; return the seams.
+def install(applied: AppliedConfig, group: Group = ALONE, *, is_late: bool = False) -> SeamSet:
+    """Apply a config to the program of this process, without measuring it; return the seams.
 
     ``autotune run`` and ``autotune.apply()`` use it.
 
     Args:
-        setting: What the program is to run under.
+        applied: What the program is to run under.
         group: The processes that train together.
         is_late: Whether the program already runs, so that it may have imported by name what the
             seams replace.
     """
-    seams = SeamSet(None, setting.loader, loose_knobs(setting), group)
-    Steering(seams).apply(setting)
+    seams = SeamSet(None, applied.traits.loader, loose_knobs(applied), group)
+    Steering(seams).apply(applied)
     if is_late:
         seams.install_late()
     else:

@@ -77,7 +77,7 @@ class StepTracker(Listener):
     likes, for example for the parent's next command: the program stands still there.
 
     Args:
-        setting: What the program starts under; None runs it as written.
+        applied: What the program starts under; None runs it as written.
         group: The processes that train together.
         epochs: How the program's epochs end.
 
@@ -91,14 +91,14 @@ class StepTracker(Listener):
     """
 
     def __init__(
-        self, setting: AppliedConfig | None, group: Group, epochs: Epochs = Epochs.ENDLESS
+        self, applied: AppliedConfig | None, group: Group, epochs: Epochs = Epochs.ENDLESS
     ) -> None:
         self._ends = EpochEnds(epochs)
         self.is_endless = self._ends.is_endless
         self.config_reads: Mapping[str, KnobValue] = {}
         self.seams = (
-            SeamSet(self, setting.loader, loose_knobs(setting), group)
-            if setting
+            SeamSet(self, applied.traits.loader, loose_knobs(applied), group)
+            if applied
             else SeamSet(self, target=None, group=group)
         )
         self.steering = Steering(self.seams)

@@ -63,44 +63,44 @@ def apply(path: Path, allow_env: Collection[str] = ()) -> None:
     said = best.use(path, allow_env)
     for line in (*said, *best.warnings(hardware.detect(), fingerprint=None)):
         sys.stderr.write(f"autotune: {line}\n")
-    setting = best.setting
-    plan = launch_plan_for(setting, LaunchPlan((), ".", args=tuple(sys.argv[1:])))
+    applied = best.applied
+    plan = launch_plan_for(applied, LaunchPlan((), ".", args=tuple(sys.argv[1:])))
     sys.argv[1:] = plan.args
     os.environ.update(plan.env)
     if plan.ranks is not None:
         raise UsageError(
             f"{path} needs {plan.ranks} ranks. Start them with 'autotune run {path} ...'."
         )
-    late = [knob for knob in setting.changes() if _comes_too_late(knob, setting)]
+    late = [knob for knob in applied.changes() if _comes_too_late(knob, applied)]
     for knob in late:
         sys.stderr.write(
             f"autotune: {knob} takes effect only when a process starts: use 'autotune run {path} "
             "...'.\n"
         )
-    written = {knob: setting.baseline[knob] for knob in late if knob in setting.baseline}
-    kept = {knob: value for knob, value in setting.config.items() if knob not in late}
-    install(replace(setting, config=Config({**kept, **written})), is_late=True)
+    written = {knob: applied.baseline[knob] for knob in late if knob in applied.baseline}
+    kept = {knob: value for knob, value in applied.config.items() if knob not in late}
+    install(replace(applied, config=Config({**kept, **written})), is_late=True)
 
 
-def _comes_too_late(knob: str, setting: AppliedConfig) -> bool:
+def _comes_too_late(knob: str, applied: AppliedConfig) -> bool:
     """Return whether a knob takes effect only in a function's call or when a process starts."""
-    flag = setting.flags.get(knob)
+    flag = applied.traits.flags.get(knob)
     is_keyword = flag is not None and flag.name.startswith(KEYWORD)
     return is_keyword or knob in STARTS_WITH_THE_PROCESS or knob.startswith("$")
 
 
-def _ranks_note(setting: AppliedConfig, group: Group) -> str:
+def _ranks_note(applied: AppliedConfig, group: Group) -> str:
     """Return what a user must know to read the output of a program that trains in several ranks."""
-    strategy = setting.config.get("strategy", "ddp")
+    strategy = applied.config.get("strategy", "ddp")
     note = (
         f"{group.world_size} ranks train by {strategy}. The sample counts, speeds and training "
         "losses that the program prints are those of one rank's share."
     )
-    searched = int(setting.config.get("world_size", 1))
+    searched = int(applied.config.get("world_size", 1))
     if group.world_size != searched:
         note += (
             f" A step has {group.world_size / searched:g} times the samples of a step "
-            f"in the search; {RATE_NOTES[setting.lr_rule]}."
+            f"in the search; {RATE_NOTES[applied.lr_rule]}."
         )
     return note
 
@@ -116,22 +116,22 @@ def main(best_path: str, *words: str) -> None:
         words: The program's command line, as ``Program.words`` gives it.
     """
     program = read(words).program
-    setting = bestfile.read(Path(best_path)).setting
-    plan = launch_plan_for(setting, LaunchPlan((), program.cwd, args=program.args))
-    config = run_program.RecordedConfig(setting.config)
-    if setting.distributes_itself or not is_rank(os.environ):
+    applied = bestfile.read(Path(best_path)).applied
+    plan = launch_plan_for(applied, LaunchPlan((), program.cwd, args=program.args))
+    config = run_program.RecordedConfig(applied.config)
+    if applied.traits.distributes_itself or not is_rank(os.environ):
         group = join(os.environ)
-        install(setting, group)
+        install(applied, group)
         if not group.is_launched:
             started = replace(program, args=()).words
             command = ("-P", "-m", "autotune.inside.train", best_path, *started)
-            RunChildren(setting, command)
+            RunChildren(applied, command)
         run_program.run(plan.of(program), config)
         return
-    group = join_in_place(has_device_each=setting.device == "cuda")
+    group = join_in_place(has_device_each=applied.traits.device == "cuda")
     if group.is_first and group.world_size > 1:
-        sys.stderr.write(f"autotune: {_ranks_note(setting, group)}\n")
-    seams = install(setting, group)
+        sys.stderr.write(f"autotune: {_ranks_note(applied, group)}\n")
+    seams = install(applied, group)
     with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
         if not group.is_first:  # its temporary files are deleted with the folder
             tempfile.tempdir = os.environ["TMPDIR"] = folder

@@ -155,18 +155,18 @@ class Registry(Mapping[str, Knob]):
         return len(self._installed)
 
 
-def launch_plan_for(setting: AppliedConfig, plan: LaunchPlan) -> LaunchPlan:
-    """Return the plan that starts a process under a setting.
+def launch_plan_for(applied: AppliedConfig, plan: LaunchPlan) -> LaunchPlan:
+    """Return the plan that starts a process under a config.
 
     Only knobs that act at the start of a process change the plan: through the program's own flag
-    where the setting has one for the knob, otherwise through ``Knob.launch()``. Nothing is started,
+    where the program has one for the knob, otherwise through ``Knob.launch()``. Nothing is started,
     and *plan* is not modified.
     """
-    for knob, value in setting.changes().items():
-        flag = setting.flags.get(knob)
+    for knob, value in applied.changes().items():
+        flag = applied.traits.flags.get(knob)
         # An idle knob must not change the plan: world_size, for example, would otherwise start
         # ranks for the strategy "single".
-        if flag is None and registry()[knob].is_active(setting.config):
+        if flag is None and registry()[knob].is_active(applied.config):
             plan = registry()[knob].launch(value, plan)
         elif flag is None:
             continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,9 +26,11 @@ from autotune.program.dangerous_variables import refuse_unless_allowed
 from autotune.program.flags import AS_WRITTEN, KEYWORD, Flag, as_text
 from autotune.program.lr import LrRule
 from autotune.program.profile import LoaderFacts, OptimizerFacts
+from autotune.program.program_traits import ProgramTraits
 from autotune.results.former_names import as_written, with_present_names
 
 VERSION = 1
+TRAITS = tuple(field.name for field in fields(ProgramTraits))
 HEADER = """\
 # Written by autotune. Train with it:  autotune run {name} {program}
 # Values under 'config' may be edited; what differs from 'baseline' is applied.
@@ -41,13 +44,11 @@ class _Section(BaseModel):
 class ProgramSection(_Section):
     """Which program was searched, and the traits that its knobs depend on.
 
-    Most fields are those of ``AppliedConfig``, where they are described.
+    The traits are described at ``ProgramTraits``.
 
     Attributes:
         command: The command line.
         fingerprint: SHA-256 of the program's source, to notice changes.
-        device: Device type that the program trains on.
-        loader: The training loader, on which the loader knobs act; null without one.
         ranks: Number of ranks that the command line starts; null for one process.
     """
 
@@ -62,7 +63,13 @@ class ProgramSection(_Section):
     flags: dict[str, Flag] = Field(default_factory=dict)
     distributes_itself: str = ""
     optimizers: tuple[OptimizerFacts, ...] = ()
+    bounded_by_steps: str = ""
     ranks: int | None = None
+
+    @property
+    def traits(self) -> ProgramTraits:
+        """What knobs must know of the program; the file has the traits among the other keys."""
+        return ProgramTraits(**{trait: getattr(self, trait) for trait in TRAITS})
 
 
 class SpeedupSection(_Section):
@@ -152,21 +159,13 @@ class BestFile(_Section):
     search: SearchSection
 
     @property
-    def setting(self) -> AppliedConfig:
+    def applied(self) -> AppliedConfig:
         """The config with everything that a fresh process needs to apply it."""
         return AppliedConfig(
             config=Config(self.config),
             baseline=Config(self.baseline),
-            loader=self.program.loader,
+            traits=self.program.traits,
             lr_rule=self.learning.lr_rule,
-            program_knobs=self.program.program_knobs,
-            device=self.program.device,
-            program_autocast=self.program.program_autocast,
-            program_scaler=self.program.program_scaler,
-            trainer=self.program.trainer,
-            flags=self.program.flags,
-            distributes_itself=self.program.distributes_itself,
-            optimizers=self.program.optimizers,
             sums=self.learning.sums,
         )
 
@@ -212,7 +211,7 @@ class BestFile(_Section):
         """Environment variables that the config sets: the knobs whose names begin with ``$``."""
         return {
             knob.removeprefix("$"): str(value)
-            for knob, value in self.setting.changes().items()
+            for knob, value in self.applied.changes().items()
             if knob.startswith("$") and value != AS_WRITTEN
         }
 
@@ -243,7 +242,7 @@ class BestFile(_Section):
     def _arguments(self) -> dict[str, str]:
         """Values that the config passes by the program's flags and keywords, by their names."""
         found = {}
-        for knob, value in self.setting.changes().items():
+        for knob, value in self.applied.changes().items():
             flag = self.program.flags.get(knob)
             if flag is not None and value != AS_WRITTEN:
                 own = value if knob in flag.spellings else registry()[knob].format_flag(value, flag)

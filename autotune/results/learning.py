@@ -24,13 +24,13 @@ class Learning:
     Attributes:
         best: The config.
         baseline: The program's own config.
-        setting: What the program's first steps revealed, and the learning-rate rule.
+        applied: What the program's first steps revealed, and the learning-rate rule.
         has_batchnorm: The model has layers whose result depends on a batch as a whole.
     """
 
     best: Config
     baseline: Config
-    setting: AppliedConfig
+    applied: AppliedConfig
     has_batchnorm: bool
 
     @property
@@ -52,16 +52,16 @@ class Learning:
 
         Empty if the program reads the batch size from its config and adapts the rate itself.
         """
-        if "batch_size" in self.setting.program_knobs:
+        if "batch_size" in self.applied.traits.program_knobs:
             return []
-        chosen, sums = self.setting.lr_rule, bool(self.setting.sums)
+        chosen, sums = self.applied.lr_rule, bool(self.applied.sums)
         return [
             (
                 facts.name,
                 rule_for(facts.families) if chosen is LrRule.AUTO else chosen,
                 optimizer_factor(chosen, facts.families, self.batch_growth, sums=sums),
             )
-            for facts in self.setting.optimizers
+            for facts in self.applied.traits.optimizers
         ]
 
     @property
@@ -78,7 +78,7 @@ class Learning:
 
         Ranks count unless the program distributes itself: what they do to its batch is not known.
         """
-        counts_ranks = not self.setting.distributes_itself
+        counts_ranks = not self.applied.traits.distributes_itself
         return batch_growth(self.baseline, self.best, counts_ranks=counts_ranks)
 
     @property
@@ -103,7 +103,7 @@ class Learning:
             change = f"A step has {growth:g} times the samples"
         else:
             change = f"The batch goes from {before} to {after}"
-        if "batch_size" in self.setting.program_knobs:
+        if "batch_size" in self.applied.traits.program_knobs:
             return f"{change}; the program sets its own learning rate."
         note = f"{change} and {self._rates_note}: check the final accuracy once."
         if growth > ADVISE_WARMUP_ABOVE:
@@ -120,7 +120,7 @@ class Learning:
         }
         if not scaled:
             return "the learning rate stays" + (
-                ", for the loss sums over its samples" if self.setting.sums else ""
+                ", for the loss sums over its samples" if self.applied.sums else ""
             )
         return "during its steps the learning rate of " + " and that of ".join(scaled)
 

@@ -65,7 +65,7 @@ class SearchResult:
         warnings: Reasons to trust the confirmation less than others, as sentences for the user.
         records: All trials in order; the first is the baseline.
         head: What was searched, with which options, on which hardware.
-        setting: The program as written, against which configs are applied.
+        applied: The program as written, against which configs are applied.
         seconds: Wall time of the search, earlier sessions included.
         processes: Number of processes that the search started.
         run_dir: Directory of the search.
@@ -90,7 +90,7 @@ class SearchResult:
     warnings: tuple[str, ...]
     records: tuple[TrialRecord, ...]
     head: SearchInfo
-    setting: AppliedConfig
+    applied: AppliedConfig
     seconds: float
     processes: int
     run_dir: Path
@@ -125,7 +125,7 @@ class SearchResult:
     @property
     def learning(self) -> Learning:
         """What ``best`` changes about what the program learns."""
-        return Learning(self.best, self.baseline, self.setting, self.has_batchnorm)
+        return Learning(self.best, self.baseline, self.applied, self.has_batchnorm)
 
     @property
     def lr_factor(self) -> float:
@@ -147,7 +147,7 @@ class SearchResult:
         This is so if ``best`` contains such a strategy, or if the user's command line starts ranks.
         """
         plan = LaunchPlan((), ".", ranks=self.head.program.ranks)
-        return launch_plan_for(replace(self.setting, config=self.best), plan).ranks is not None
+        return launch_plan_for(replace(self.applied, config=self.best), plan).ranks is not None
 
     @property
     def parallel_notes(self) -> tuple[str, ...]:
@@ -206,12 +206,13 @@ class SearchResult:
 
         Empty for other programs, and if no config changed the number of samples in a step.
         """
-        if not self.setting.bounded_by_steps:
+        bound = self.applied.traits.bounded_by_steps
+        if not bound:
             return ""
         seen = [(r, r.measurement) for r in self.records if r.measurement is not None]
         own = next((m.samples_per_step for _, m in seen), 1.0)
         grown = (
-            (self.setting.extra_work(r.config, m.samples_per_step / own), 1 / r.speedup.estimate)
+            (self.applied.extra_work(r.config, m.samples_per_step / own), 1 / r.speedup.estimate)
             for r, m in seen
             if r.speedup is not None
         )
@@ -219,7 +220,7 @@ class SearchResult:
         if growth == 1.0:
             return ""
         return (
-            f"The program makes a fixed number of steps ({self.setting.bounded_by_steps}), so its "
+            f"The program makes a fixed number of steps ({bound}), so its "
             f"configs are compared by steps/s: with {growth:g} times the samples a step takes "
             f"{longer:.2f}x as long, and so does the whole run."
         )
@@ -250,15 +251,7 @@ class SearchResult:
             program=bestfile.ProgramSection(
                 command=str(self.head.program),
                 fingerprint=self.head.program.fingerprint,
-                device=self.setting.device,
-                loader=self.setting.loader,
-                program_knobs=self.setting.program_knobs,
-                program_autocast=self.setting.program_autocast,
-                program_scaler=self.setting.program_scaler,
-                trainer=self.setting.trainer,
-                flags=dict(self.setting.flags),
-                distributes_itself=self.setting.distributes_itself,
-                optimizers=self.setting.optimizers,
+                **vars(self.applied.traits),
                 ranks=self.head.program.ranks,
             ),
             config=dict(self.best),
@@ -274,8 +267,8 @@ class SearchResult:
             ),
             memory=bestfile.MemorySection(baseline=self.memory[0], best=self.memory[1]),
             learning=bestfile.LearningSection(
-                lr_rule=self.setting.lr_rule,
-                sums=self.setting.sums,
+                lr_rule=self.applied.lr_rule,
+                sums=self.applied.sums,
                 lr_factor=round(self.lr_factor, 6),
                 batch_size=dict(zip(sides, self.global_batches, strict=True)),
                 loss=dict(zip(sides, self.losses, strict=True)),

@@ -110,12 +110,12 @@ class Rig:
         self.close()
 
     def open(
-        self, setting: AppliedConfig | None, should_stop: ShouldStop, silence_s: float
+        self, applied: AppliedConfig | None, should_stop: ShouldStop, silence_s: float
     ) -> Ready | Ending:
         """Start the program and wait until it has made its first training steps.
 
         Args:
-            setting: The config to start under; None runs the program as it is written.
+            applied: The config to start under; None runs the program as it is written.
             should_stop: Called about ten times a second; an ``Ending`` from it ends the wait.
             silence_s: A program that shows no sign of life for this long counts as hung.
 
@@ -126,7 +126,7 @@ class Rig:
             FenceError: when the process could not enter the fence.
             RigError: when the rig breaks the protocol.
         """
-        live, start = self._start(setting)
+        live, start = self._start(applied)
         answer = live.ask(start, should_stop, silence_s)
         if isinstance(answer, Ready):
             roots = [Path(root) for root in answer.downloaded_to]
@@ -139,7 +139,7 @@ class Rig:
         raise RigError(f"the rig answered {answer.kind} before it was ready")
 
     def rehearse(
-        self, setting: AppliedConfig, plan: RehearsalPlan, should_stop: ShouldStop
+        self, applied: AppliedConfig, plan: RehearsalPlan, should_stop: ShouldStop
     ) -> Rehearsal:
         """Start the program with epochs cut short, to see if it survives what lies between them.
 
@@ -147,14 +147,14 @@ class Rig:
         hang here, because an evaluation makes no steps: the plan and *should_stop* limit the time.
 
         Args:
-            setting: The config to run under.
+            applied: The config to run under.
             plan: How short the epochs are, and how long the rehearsal may take.
             should_stop: Called about ten times a second; an ``Ending`` from it ends the rehearsal.
 
         Returns:
             What was seen, and how the program failed, if it did.
         """
-        live, start = self._start(setting, plan)
+        live, start = self._start(applied, plan)
         answer = live.ask(start, should_stop, math.inf)
         if isinstance(answer, Ending):
             return Rehearsal(None, answer)
@@ -181,7 +181,7 @@ class Rig:
 
     def _start(
         self,
-        setting: AppliedConfig | None,
+        applied: AppliedConfig | None,
         plan: RehearsalPlan | None = None,
         *,
         bare: bool = False,
@@ -195,7 +195,7 @@ class Rig:
         ours, theirs = socket.socketpair()
         try:
             with theirs:  # an inherited socket has no name, so no other process can connect to it
-                launch = self._launch_plan(view, setting, theirs.fileno())
+                launch = self._launch_plan(view, applied, theirs.fileno())
                 terminal = Terminal(self.log) if self._program.mode.terminal else None
                 process = processes.start(view.fenced(launch, own), self.log, terminal)
         except BaseException:  # nothing runs yet
@@ -208,7 +208,7 @@ class Rig:
         self._live = OpenRig(place, process, Link(ours), monitor, self._reports)
         start = Start(
             launch.of(self._program),
-            setting,
+            applied,
             str(view.shadow_dir),
             self._fence.kind,
             open_places=tuple(map(str, (*self._fence.open_places, view.own_dir, *own))),
@@ -232,17 +232,17 @@ class Rig:
 
     def measure(
         self,
-        setting: AppliedConfig,
+        applied: AppliedConfig,
         plan: WindowPlan,
         should_stop: ShouldStop,
         silence_s: float,
     ) -> Measurement | Ending:
-        """Switch the program to a setting while it trains, and measure it.
+        """Switch the program to a config while it trains, and measure it.
 
         After an ``Ending`` the state of the program is unknown, so the rig cannot be used again.
 
         Args:
-            setting: The config to measure.
+            applied: The config to measure.
             plan: How long to warm up and to measure.
             should_stop: Called about ten times a second; an ``Ending`` from it ends the wait.
             silence_s: A program that shows no sign of life for this long counts as hung.
@@ -252,12 +252,12 @@ class Rig:
         """
         live = self.live
         live.monitor.reset()
-        question = Measure(setting, plan, live.next_number())
+        question = Measure(applied, plan, live.next_number())
         answer = live.ask(question, should_stop, silence_s)
         match answer:
             case Measured(measurement, steps=steps):
                 self.steps = steps
-                return live.monitor.complete(measurement, setting.device)
+                return live.monitor.complete(measurement, applied.traits.device)
             case NotFinite():
                 return Ending(Outcome.NOT_FINITE, "the loss became NaN or infinite")
             case Ending():
@@ -312,7 +312,7 @@ class Rig:
         """Return the last 4 kB that the program printed; empty if it printed nothing."""
         return tail_of(self.log) if self._live is None else self._live.log_tail()
 
-    def _launch_plan(self, view: View, setting: AppliedConfig | None, wire: int) -> LaunchPlan:
+    def _launch_plan(self, view: View, applied: AppliedConfig | None, wire: int) -> LaunchPlan:
         """Return how to start the process, with the effects of knobs that act at launch."""
         tmp_dir = view.own_dir / "tmp"
         tmp_dir.mkdir()
@@ -327,7 +327,7 @@ class Rig:
         own = {MARK: mark_of(view), "TMPDIR": str(tmp_dir), **TRACKERS_OFF}
         plan = plan.with_env(**{**self._defaults(), **program.env, **own})
         plan = replace(plan, args=program.args, keywords=program.keywords, ranks=program.ranks)
-        plan = launch_plan_for(setting, plan) if setting is not None else plan
+        plan = launch_plan_for(applied, plan) if applied is not None else plan
         return with_ranks(replace(plan, pass_fds=(wire,)), codes=codes_in(view), pass_fds=(wire,))
 
     def _defaults(self) -> dict[str, str]:

@@ -29,7 +29,7 @@ from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.rehearsal import RehearsalPlan, Seen
 
-PROTOCOL = 8  # raised when messages change, so that two versions of autotune refuse to mix
+PROTOCOL = 9  # raised when messages change, so that two versions of autotune refuse to mix
 # From this step time on, a window of many blocks would take too long, so one block is discarded and
 # two are measured. With 0.5 s per step the ordinary minimum (six blocks of warm-up and five that
 # count) would take 6 s.
@@ -68,7 +68,7 @@ class Start:
 
     Attributes:
         program: The program, with the arguments and keywords of the launch plan.
-        setting: The config to start under; None runs the program as it is written.
+        applied: The config to start under; None runs the program as it is written.
         shadow_dir: Folder for what Python's functions write, under a guard.
         fence: The kind of fence that keeps the program from changing the user's files.
         open_places: Folders that the program may change under a guard.
@@ -80,7 +80,7 @@ class Start:
     """
 
     program: Program
-    setting: AppliedConfig | None
+    applied: AppliedConfig | None
     shadow_dir: str
     fence: FenceKind
     open_places: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ class Measure:
     The answer is ``Measured`` or ``NotFinite`` with the same number.
     """
 
-    setting: AppliedConfig
+    applied: AppliedConfig
     plan: WindowPlan
     number: int = 0
     kind: Literal["measure"] = "measure"

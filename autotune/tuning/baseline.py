@@ -37,14 +37,14 @@ class Baseline:
         measurement: The baseline's first window.
         breakdown: Where the time of a step goes; empty where there was no time to profile it.
         space: What can be searched with this program on this machine.
-        setting: The program as written, against which every config is applied.
+        applied: The program as written, against which every config is applied.
     """
 
     profile: Profile
     measurement: Measurement
     breakdown: StepBreakdown
     space: ResolvedSpace
-    setting: AppliedConfig
+    applied: AppliedConfig
 
 
 def measure_baseline(session: Session) -> Baseline:
@@ -76,17 +76,17 @@ def _from_record(session: Session) -> Baseline | None:
     if facts is None:
         return None
     space = study.head.space.resolve(study.head.hardware, facts.profile)
-    setting = _setting(space, facts.profile, study.head)
+    applied = _applied(space, facts.profile, study.head)
     # Trials of the earlier session have seen whether the loss sums over samples; the learning rate
     # of a larger batch depends on it.
-    setting = replace(setting, sums=gradients_sum(records))
+    applied = replace(applied, sums=gradients_sum(records))
     measurement = next(r.measurement for r in records if r.measurement is not None)
-    session.trial_runner.set_up(space, setting, measurement.step_s)
+    session.trial_runner.set_up(space, applied, measurement.step_s)
     session.events.on_resume(records)
-    return Baseline(facts.profile, measurement, facts.breakdown, space, setting)
+    return Baseline(facts.profile, measurement, facts.breakdown, space, applied)
 
 
-def _setting(space: ResolvedSpace, profile: Profile, head: SearchInfo) -> AppliedConfig:
+def _applied(space: ResolvedSpace, profile: Profile, head: SearchInfo) -> AppliedConfig:
     return AppliedConfig.as_written(space.baseline, profile, head.options.lr_rule, space.flags)
 
 
@@ -99,8 +99,8 @@ def _measure(session: Session) -> Baseline:
     if isinstance(ready, Ending):
         raise _failure(session, ready)
     space = head.space.resolve(head.hardware, ready.profile)
-    setting = _setting(space, ready.profile, head)
-    trial_runner.set_up(space, setting)
+    applied = _applied(space, ready.profile, head)
+    trial_runner.set_up(space, applied)
     trial = study.ask_for(space.baseline, space)
     record = trial_runner.baseline(session.until_over)
     study.tell(trial, record)
@@ -119,7 +119,7 @@ def _measure(session: Session) -> Baseline:
         study.facts = facts = replace(
             facts, breakdown=trial_runner.profile_step(session.until_confirmation)
         )
-    return Baseline(ready.profile, record.measurement, facts.breakdown, space, setting)
+    return Baseline(ready.profile, record.measurement, facts.breakdown, space, applied)
 
 
 def _failure(session: Session, ending: Ending) -> AutotuneError:

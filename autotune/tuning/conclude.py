@@ -68,7 +68,7 @@ def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult
         warnings=_warnings(session, confirmation, best if is_faster else None),
         records=tuple(records),
         head=session.study.head,
-        setting=replace(baseline.setting, sums=gradients_sum(records)),
+        applied=replace(baseline.applied, sums=gradients_sum(records)),
         seconds=session.budget.spent_s,
         processes=session.rigs.started,
         run_dir=session.run.path,

@@ -37,7 +37,7 @@ from autotune.tuning.baseline import Baseline
 from autotune.tuning.proposals import ranked
 from autotune.tuning.session import Session
 from autotune.tuning.start.first_start import START_SILENCE_S
-from autotune.tuning.study import Study
+from autotune.tuning.storage.study import Study
 
 # A fresh process on a 2-core machine was seen to run at half its steady speed for its first 3-5 s.
 WARM_UP = WindowPlan(
@@ -188,8 +188,8 @@ class ConfirmationPlan:
         """Whether the program ends within seconds, so that each process yields a single window."""
         return self.rigs.mode.brief
 
-    def setting(self, side: Side) -> AppliedConfig:
-        """Return the setting of a side: the baseline, with the winner's config for the winner."""
+    def applied(self, side: Side) -> AppliedConfig:
+        """Return what a side runs under: the baseline, or the winner's config."""
         return self.base if side is Side.BASELINE else replace(self.base, config=self.winner)
 
     def extra_work(self, rounds: Sequence[Round]) -> float:
@@ -202,7 +202,7 @@ class ConfirmationPlan:
         sides = {
             side: [w.measurement for r in rounds for w in r if w.side is side] for side in Side
         }
-        if not self.base.bounded_by_steps or not all(sides.values()):
+        if not self.base.traits.bounded_by_steps or not all(sides.values()):
             return 1.0
         winner, baseline = (
             fmean(m.samples_per_step for m in sides[side]) for side in (Side.WINNER, Side.BASELINE)
@@ -258,7 +258,7 @@ def confirm_best(session: Session, baseline: Baseline) -> ConfirmationResult:
     session.trial_runner.close()  # its process would compete with the rounds
     faster = promising(session.study, baseline.space)
     result = ConfirmationResult(None, reason="" if faster else _why_nothing_was_compared(session))
-    base = replace(baseline.setting, sums=gradients_sum(session.study.records))
+    base = replace(baseline.applied, sums=gradients_sum(session.study.records))
     for candidate in faster[:CANDIDATES]:
         plan = ConfirmationPlan(
             session.rigs,
@@ -461,7 +461,7 @@ def _round_in_mode(plan: ConfirmationPlan, first: Side) -> Round | Failure:
                 says_enough = not plan.needs_own_process and len(pairs) >= MIN_WINDOWS
                 is_enough = says_enough and result.outcome in ENDED_BY_US
                 return pairs if is_enough else Failure(side, result)
-            config = plan.setting(side).config
+            config = plan.applied(side).config
             windows.append(WindowRecord(side, config, result, plan.rigs.clock() - began))
     return windows
 
@@ -485,35 +485,35 @@ class _Process:
 
     def measure(self, side: Side) -> Measurement | Ending:
         """Measure a side; first start and warm up a fresh process if no suitable one is open."""
-        plan, setting = self._plan, self._plan.setting(side)
-        needs_own_process = plan.space.needs_restart(self._started_as, setting.config)
+        plan, applied = self._plan, self._plan.applied(side)
+        needs_own_process = plan.space.needs_restart(self._started_as, applied.config)
         if plan.is_brief or needs_own_process:
             self._close()
         if self._rig is None:
             self._rig = plan.rigs.new()
-            self._started_as = setting.config
-            if ending := self._begin(self._rig, setting):
+            self._started_as = applied.config
+            if ending := self._begin(self._rig, applied):
                 self._close()
                 return ending
         window = BRIEF if plan.is_brief else WINDOW_APART if plan.needs_own_process else WINDOW
-        result = self._rig.measure(setting, window, plan.should_stop, START_SILENCE_S)
+        result = self._rig.measure(applied, window, plan.should_stop, START_SILENCE_S)
         if isinstance(result, Ending):
             self._close()
         return result
 
-    def _begin(self, rig: Rig, setting: AppliedConfig) -> Ending | None:
-        """Start a fresh process under a setting and warm it up.
+    def _begin(self, rig: Rig, applied: AppliedConfig) -> Ending | None:
+        """Start a fresh process under a config and warm it up.
 
         A program that ends within seconds is not warmed up here: its only window includes the
         warm-up.
         """
         plan = self._plan
-        opened = rig.open(setting, plan.should_stop, START_SILENCE_S)
+        opened = rig.open(applied, plan.should_stop, START_SILENCE_S)
         if isinstance(opened, Ending):
             return opened
         if plan.is_brief:
             return None
-        warm = rig.measure(setting, WARM_UP, plan.should_stop, START_SILENCE_S)
+        warm = rig.measure(applied, WARM_UP, plan.should_stop, START_SILENCE_S)
         return warm if isinstance(warm, Ending) else None
 
     def _close(self) -> None:

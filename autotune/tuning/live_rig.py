@@ -87,8 +87,8 @@ class LiveRig:
         """Number of the rig that was started last; rigs of a run are numbered from 1."""
         return self._rigs.started
 
-    def setting(self, config: Config) -> AppliedConfig:
-        """Return the setting of a config: the baseline's setting with this config."""
+    def applied(self, config: Config) -> AppliedConfig:
+        """Return a config with what rigs need to apply it."""
         return replace(self.base, config=config)
 
     def set_up(
@@ -150,7 +150,7 @@ class LiveRig:
         if not self.needs_restart(config):
             return None
         self.close()
-        opened = self._open(self.setting(config), should_stop)
+        opened = self._open(self.applied(config), should_stop)
         if isinstance(opened, Ending):
             return opened
         self._on_rig = config
@@ -248,14 +248,14 @@ class LiveRig:
         goes_on = self.lived.steps(self.mode.epochs) > ending.steps
         return config != self.base.config and goes_on and not has_other_steps
 
-    def _open(self, setting: AppliedConfig, should_stop: ShouldStop) -> Ready | Ending:
+    def _open(self, applied: AppliedConfig, should_stop: ShouldStop) -> Ready | Ending:
         for _ in range(MAX_STARTS):
             self._rig, self._answers = self._rigs.new(), 0
-            opened = self._rig.open(setting, should_stop, START_SILENCE_S)
+            opened = self._rig.open(applied, should_stop, START_SILENCE_S)
             if not isinstance(opened, Ending):
                 return opened
             self.close()
-            if not self._rigs.learn(opened, as_written=setting.config == self.base.config):
+            if not self._rigs.learn(opened, as_written=applied.config == self.base.config):
                 break
         return opened
 
@@ -270,7 +270,7 @@ class LiveRig:
         left_s = min(seconds_left(should_stop), most_s)
         if math.isfinite(left_s):
             plan = replace(plan, most_s=max(MIN_WINDOW_S, left_s - ANSWER_S))
-        result = self._rig.measure(self.setting(config), plan, should_stop, silence_s)
+        result = self._rig.measure(self.applied(config), plan, should_stop, silence_s)
         if isinstance(result, Ending):
             is_short = result.outcome is Outcome.RAN_OUT and self._answers < MIN_ANSWERS
             self.close()

@@ -118,14 +118,14 @@ class _Subject:
             return Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C")
         return None
 
-    def setting(self, profile: Profile) -> AppliedConfig:
-        """Return the setting to measure: that of best.yaml, or the program as written.
+    def applied(self, profile: Profile) -> AppliedConfig:
+        """Return the config to measure: that of best.yaml, or the program as written.
 
         For the program as written it can only be made from *profile*, after the program has
         started.
         """
         if self.best is not None:
-            return self.best.setting
+            return self.best.applied
         space = load("default").resolve(self.hardware, profile)
         return AppliedConfig.as_written(space.baseline, profile)
 
@@ -137,14 +137,14 @@ def _one(subject: _Subject, *, is_first: bool) -> MeasureReport:
         ProgramError: when the program fails, ends before it was measured, or Ctrl-C ended it.
     """
     should_stop = subject.should_stop
-    best = None if subject.best is None else subject.best.setting
+    best = None if subject.best is None else subject.best.applied
     started = first_start.observe(subject.rigs, should_stop, START_SILENCE_S, best)
     if isinstance(started, Ending):
         raise _failure(subject, started)
     with started:
         rig, profile = started.rig, started.ready.profile
-        setting = subject.setting(profile)
-        measurement = rig.measure(setting, WINDOW, should_stop, START_SILENCE_S)
+        applied = subject.applied(profile)
+        measurement = rig.measure(applied, WINDOW, should_stop, START_SILENCE_S)
         if isinstance(measurement, Ending):
             raise _failure(subject, measurement)
         breakdown = (
@@ -152,7 +152,7 @@ def _one(subject: _Subject, *, is_first: bool) -> MeasureReport:
         )
     return MeasureReport(
         str(subject.program),
-        setting.config,
+        applied.config,
         subject.hardware,
         profile,
         (measurement,),

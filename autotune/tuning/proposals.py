@@ -16,7 +16,7 @@ from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.program.config import Config, KnobValue
 from autotune.results.record import TrialRecord
 from autotune.tuning.diagnosis import Diagnosis, Family, Move
-from autotune.tuning.study import Study, Trial
+from autotune.tuning.storage.study import Study, Trial
 
 PATIENCE = 12  # sampled trials without a better one, after which the search has converged
 BETTER = 1.01  # a sampled config must beat the best by this factor to restart that count

@@ -29,7 +29,7 @@ from autotune.tuning.budget import Until
 from autotune.tuning.confirm import promising
 from autotune.tuning.live_rig import SILENCE_STEPS
 from autotune.tuning.session import Session
-from autotune.tuning.study import Study
+from autotune.tuning.storage.study import Study
 
 MAX_CANDIDATES = 4
 # A rehearsal that time ended is repeated if there is this many times the time that it took.
@@ -141,9 +141,9 @@ def _rehearse(session: Session, baseline: Baseline, config: Config, most_s: floa
         "the rehearsal did not end in time",
     )
     sums = gradients_sum(session.study.records)
-    setting = replace(baseline.setting, config=config, sums=sums)
+    applied = replace(baseline.applied, config=config, sums=sums)
     with session.rigs.new() as rig:
-        rehearsal = rig.rehearse(setting, RehearsalPlan(most_s=most_s), should_stop)
+        rehearsal = rig.rehearse(applied, RehearsalPlan(most_s=most_s), should_stop)
     if config.get("compile", "off") != "off":
         return rehearsal  # compiling takes long, and the program is silent meanwhile
     return _judged(rehearsal, SILENCE_STEPS * baseline.measurement.step_s)

@@ -23,9 +23,9 @@ from autotune.rig.wire import SLOW_STEP_S, Progress
 from autotune.tuning.budget import Budget, Until, since_command_s
 from autotune.tuning.events import Events
 from autotune.tuning.interrupts import InterruptCounter
-from autotune.tuning.search_dir import SearchDir
 from autotune.tuning.start.start_up_time import StartUp
-from autotune.tuning.study import Study
+from autotune.tuning.storage.search_dir import SearchDir
+from autotune.tuning.storage.study import Study
 from autotune.tuning.surroundings import Surroundings
 from autotune.tuning.trial_runner import TrialRunner
 

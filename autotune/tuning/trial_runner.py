@@ -207,7 +207,7 @@ class TrialRunner:
         In a program that makes a fixed number of steps, a larger batch adds samples without saving
         steps, so its throughput is divided by the extra work.
         """
-        if not self._live.base.bounded_by_steps:
+        if not self._live.base.traits.bounded_by_steps:
             return result.throughput
         growth = result.samples_per_step / self._reference_samples
         return result.throughput.times(1 / self._live.base.extra_work(config, growth))
@@ -258,7 +258,7 @@ class TrialRunner:
             drifted = math.exp(-self._drift_of_turns.reach(1))
             # The baseline's window may be off by the drift, so the limit is lowered by it.
             least = CLEARLY_WORSE * incumbent * self._reference.estimate * drifted
-            floor = least * self._live.setting(config).extra_work(config)
+            floor = least * self._live.applied(config).extra_work(config)
         plan = LIVE_WINDOW if self._has_its_reference else FRESH_WINDOW
         return self._measure(config, replace(plan, give_up_below=floor), should_stop)
 
@@ -368,7 +368,7 @@ class TrialRunner:
         """
         base, own = self._live.base, self._base_config.get("batch_size")
         new = config.get("batch_size")
-        by_itself = "batch_size" in base.program_knobs or "batch_size" in base.flags
+        by_itself = "batch_size" in base.traits.program_knobs or "batch_size" in base.traits.flags
         is_known = base.sums is not None or self._has_asked
         if is_known or not own or not new or new == own or by_itself:
             return None

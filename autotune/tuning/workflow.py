@@ -14,9 +14,9 @@ from autotune.tuning.diagnosis import diagnose
 from autotune.tuning.events import Events
 from autotune.tuning.explore import explore
 from autotune.tuning.rehearse import rehearse_best
-from autotune.tuning.search_dir import SearchDir
 from autotune.tuning.session import search_session
-from autotune.tuning.study import Study
+from autotune.tuning.storage.search_dir import SearchDir
+from autotune.tuning.storage.study import Study
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
 
 

@@ -26,7 +26,7 @@ from time import monotonic
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.program.config import KnobValue
 from autotune.results import bestfile
-from autotune.tuning.search_dir import SearchDir
+from autotune.tuning.storage.search_dir import SearchDir
 from benchmarks.libraries.listed import LIST, Listed
 
 KNOWN = 14  # of the list work; a plain loop's loader is seen in fifteen

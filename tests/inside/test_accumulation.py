@@ -25,6 +25,7 @@ from autotune.inside.steering import Steering
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
+from autotune.program.program_traits import ProgramTraits
 from tests.made import make_loader
 
 STEPS = 20
@@ -132,7 +133,9 @@ def accumulating(
     baseline = Config({"batch_size": 32, "accumulation_steps": 1, "precision": "fp32"})
     config = Config({"batch_size": size, "accumulation_steps": steps, "precision": precision})
     seams = SeamSet(listener=None, target=facts)
-    Steering(seams).apply(AppliedConfig(config, baseline, facts, LrRule.LINEAR, (), "cpu"))
+    Steering(seams).apply(
+        AppliedConfig(config, baseline, ProgramTraits("cpu", facts), LrRule.LINEAR)
+    )
     if is_late:
         seams.install_late()
     else:

@@ -50,6 +50,7 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.lr import LrRule
 from autotune.program.profile import DatasetFacts, LoaderFacts, Profile
+from autotune.program.program_traits import ProgramTraits
 from tests.made import make_hardware, make_loader, make_profile
 
 SAMPLES = 48
@@ -139,9 +140,11 @@ def running(
 ) -> Iterator[SeamSet]:
     """The seams as ``autotune run`` installs them."""
     baseline = Config({"num_workers": 0, "persistent_workers": False, **own})
-    setting = AppliedConfig(baseline.replace(**changes), baseline, facts, LrRule.NONE, (), "cpu")
+    applied = AppliedConfig(
+        baseline.replace(**changes), baseline, ProgramTraits("cpu", facts), LrRule.NONE
+    )
     seams = SeamSet(None, facts)
-    Steering(seams).apply(setting)
+    Steering(seams).apply(applied)
     seams.install()
     try:
         yield seams

@@ -20,6 +20,7 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule
+from autotune.program.program_traits import ProgramTraits
 from autotune.rig.link import Link, LinkClosed
 from autotune.rig.wire import (
     Close,
@@ -36,7 +37,7 @@ from autotune.rig.wire import (
 from tests.made import PROGRAM
 
 CONFIG = Config({"num_threads": 2})
-SETTING = AppliedConfig(CONFIG, CONFIG, None, LrRule.NONE, (), "cpu")
+APPLIED = AppliedConfig(CONFIG, CONFIG, ProgramTraits("cpu"), LrRule.NONE)
 LONG = WindowPlan(0.0, 600.0, 600.0, 600.0, most_s=600.0)
 SHORT = WindowPlan(0.0, 0.0, 0.0, 0.0)
 
@@ -128,7 +129,7 @@ def test_time_that_is_up_while_the_program_is_at_a_border_gives_one_answer(
 ) -> None:
     """The timer is called where it once came in between; no clock could meet that moment."""
     driver = parent.driver
-    parent.ask(Measure(SETTING, LONG, 1), Measure(SETTING, SHORT, 2), Close(), Close())
+    parent.ask(Measure(APPLIED, LONG, 1), Measure(APPLIED, SHORT, 2), Close(), Close())
     driver._obey()
     meter, went_on = parent.meter, getattr(driver, moment)
 
@@ -147,7 +148,7 @@ def test_time_that_is_up_while_the_program_is_at_a_border_gives_one_answer(
 
 
 def test_after_the_program_has_ended_time_that_is_up_gives_no_answer(parent: Parent) -> None:
-    parent.ask(Measure(SETTING, LONG, 1))
+    parent.ask(Measure(APPLIED, LONG, 1))
     parent.driver._obey()
     parent.let_run(2)
     parent.driver.program_ended()
@@ -161,7 +162,7 @@ def test_a_program_that_fails_is_not_measured_however_much_of_a_window_there_was
 ) -> None:
     parent.driver._is_brief = True
     for number, has_failed in ((1, True), (2, False)):
-        parent.ask(Measure(SETTING, LONG, number))
+        parent.ask(Measure(APPLIED, LONG, number))
         parent.driver._obey()
         parent.let_run(3)
         parent.driver.program_ended(has_failed=has_failed)
@@ -172,7 +173,7 @@ def test_a_loss_that_is_not_finite_is_answered_with_the_number_of_its_question(
     parent: Parent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parent.driver, "_read_loss", lambda: float("nan"))
-    parent.ask(Measure(SETTING, SHORT, 7), Close())
+    parent.ask(Measure(APPLIED, SHORT, 7), Close())
     parent.driver._obey()
     parent.let_run(10)
     assert parent.heard() == [("not_finite", 7)]
@@ -232,7 +233,7 @@ def test_a_program_that_goes_on_to_train_with_other_loaders_has_come_to_its_end(
 
 
 def test_a_dissection_has_the_number_of_its_question(parent: Parent) -> None:
-    parent.ask(Measure(SETTING, SHORT, 3), ProfileStep(SHORT, 4), Close())
+    parent.ask(Measure(APPLIED, SHORT, 3), ProfileStep(SHORT, 4), Close())
     parent.driver._obey()
     parent.let_run(10_000_000)
     assert parent.heard() == [("measured", 3), ("step_profiled", 4)]
@@ -242,8 +243,8 @@ def test_a_look_at_another_batch_gives_signs_of_life_and_takes_its_time_from_the
     parent: Parent,
 ) -> None:
     driver, own = parent.driver, Config({"batch_size": 8})
-    setting = AppliedConfig(Config({"batch_size": 32}), own, None, LrRule.AUTO, (), "cpu")
-    parent.ask(Measure(setting, LONG, 1), Close())
+    applied = AppliedConfig(Config({"batch_size": 32}), own, ProgramTraits("cpu"), LrRule.AUTO)
+    parent.ask(Measure(applied, LONG, 1), Close())
     driver._obey()
     driver._sent = -1e9  # one is due
     parent.let_run(1)

@@ -17,6 +17,7 @@ from autotune.inside.steering import Steering
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
+from autotune.program.program_traits import ProgramTraits
 
 
 @contextmanager
@@ -29,18 +30,14 @@ def under(
 ) -> Iterator[SeamSet]:
     """SeamSet as ``autotune run`` installs them for a program on the CPU."""
     baseline = Config({"precision": "bf16" if program_autocast else "fp32"})
-    setting = AppliedConfig(
+    applied = AppliedConfig(
         Config({"precision": precision}),
         baseline,
-        None,
+        ProgramTraits("cpu", program_autocast=program_autocast, program_scaler=program_scaler),
         LrRule.NONE,
-        (),
-        "cpu",
-        program_autocast=program_autocast,
-        program_scaler=program_scaler,
     )
     seams = SeamSet(None, None)
-    Steering(seams).apply(setting)
+    Steering(seams).apply(applied)
     seams.accumulation.steps = accumulation_steps
     seams.install()
     try:

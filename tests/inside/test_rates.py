@@ -27,23 +27,26 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.flags import Flag
 from autotune.program.lr import LrRule
 from autotune.program.profile import OptimizerFacts
-from tests.made import make_loader
+from autotune.program.program_traits import ProgramTraits
+from tests.made import changed, make_loader
 
 FACTS = make_loader(dataset_len=100, batch_size=10)
 BASELINE: dict[str, KnobValue] = {"batch_size": 10, "optimizer_implementation": "for-loop"}
 SGD_FACTS = OptimizerFacts("SGD", ("SGD", "Optimizer"), (0.1,))
 
 
-def setting(rule: LrRule = LrRule.AUTO, **changes: KnobValue) -> AppliedConfig:
+def applied(rule: LrRule = LrRule.AUTO, **changes: KnobValue) -> AppliedConfig:
     config = Config({**BASELINE, **changes})
-    return AppliedConfig(config, Config(BASELINE), FACTS, rule, (), "cpu", optimizers=(SGD_FACTS,))
+    return AppliedConfig(
+        config, Config(BASELINE), ProgramTraits("cpu", FACTS, optimizers=(SGD_FACTS,)), rule
+    )
 
 
 @contextmanager
-def running(setting: AppliedConfig) -> Iterator[SeamSet]:
+def running(applied: AppliedConfig) -> Iterator[SeamSet]:
     """SeamSet as ``autotune run`` installs them."""
     seams = SeamSet(listener=None, target=FACTS)
-    Steering(seams).apply(setting)
+    Steering(seams).apply(applied)
     seams.install()
     try:
         yield seams
@@ -82,7 +85,7 @@ def train(optimizer: Optimizer, *loaders: DataLoader[Any]) -> list[float]:
 def test_a_step_has_the_rate_of_its_batch_and_the_program_sees_its_own(
     rule: LrRule, factor: float
 ) -> None:
-    with running(setting(rule, batch_size=40)):
+    with running(applied(rule, batch_size=40)):
         data, optimizer = loader(), SGD([weight()], lr=0.1)
         assert train(optimizer, data) == pytest.approx([0.1 * factor] * 3)
         assert optimizer.param_groups[0]["lr"] == 0.1
@@ -92,7 +95,7 @@ def test_folds_and_second_loaders_train_by_the_rate_of_their_own_batch(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Pre-training then fine-tuning, folds of unequal length, another loader in between."""
-    with running(setting(batch_size=40)):
+    with running(applied(batch_size=40)):
         tuned, fold, small = loader(), loader(samples=90), loader(batch_size=5)
         optimizer = SGD([weight()], lr=0.1)
         assert train(optimizer, tuned) == pytest.approx([0.4] * 3)
@@ -105,7 +108,7 @@ def test_folds_and_second_loaders_train_by_the_rate_of_their_own_batch(
 
 
 def test_what_is_looked_at_without_gradients_feeds_no_optimizer() -> None:
-    with running(setting(batch_size=40)):
+    with running(applied(batch_size=40)):
         tuned, validation, optimizer = loader(), loader(50), SGD([weight()], lr=0.1)
         batches = iter(tuned)
         next(batches)
@@ -118,7 +121,7 @@ def test_what_is_looked_at_with_gradients_feeds_no_optimizer_beside_the_tuned_lo
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A validation without ``no_grad()``, and a loader that is read in step with the tuned one."""
-    with running(setting(batch_size=40)):
+    with running(applied(batch_size=40)):
         tuned, other, optimizer = loader(), loader(30), SGD([weight()], lr=0.1)
         for _ in tuned:
             list(other)
@@ -136,7 +139,7 @@ def test_what_is_looked_at_with_gradients_feeds_no_optimizer_beside_the_tuned_lo
 
 def test_batches_that_are_taken_within_a_step_leave_its_rate() -> None:
     """By a closure, or by another thread that reads ahead."""
-    with running(setting(batch_size=40)):
+    with running(applied(batch_size=40)):
         batches, parameter = iter(loader()), weight()
         optimizer = SGD([parameter], lr=0.1)
 
@@ -161,12 +164,12 @@ def test_hooks_of_a_step_see_and_set_the_programs_own_rates() -> None:
         return train(optimizer, data)[:3]
 
     plain = rates()
-    with running(setting(batch_size=40)):
+    with running(applied(batch_size=40)):
         assert rates() == pytest.approx([4 * rate for rate in plain])
 
 
 def test_an_optimizer_that_is_built_anew_in_place_keeps_the_rate_of_its_batch() -> None:
-    with running(setting(batch_size=40)):
+    with running(applied(batch_size=40)):
         data, parameter = loader(), weight()
         optimizer = SGD([parameter], lr=0.1)
         assert train(optimizer, data) == pytest.approx([0.4] * 3)
@@ -176,7 +179,7 @@ def test_an_optimizer_that_is_built_anew_in_place_keeps_the_rate_of_its_batch() 
 
 def test_a_hook_that_the_program_adds_after_its_first_step_sees_its_own_rates() -> None:
     seen: list[float] = []
-    with running(setting(batch_size=40)):
+    with running(applied(batch_size=40)):
         data, optimizer = loader(), SGD([weight()], lr=0.1)
         train(optimizer, data)
         optimizer.register_step_pre_hook(lambda own, *_: seen.append(own.param_groups[0]["lr"]))
@@ -186,7 +189,7 @@ def test_a_hook_that_the_program_adds_after_its_first_step_sees_its_own_rates() 
 
 def test_hooks_for_all_optimizers_may_come_after_those_that_count_the_first_steps() -> None:
     calls = []
-    with running(setting()):
+    with running(applied()):
         handle = register_optimizer_step_post_hook(lambda *_: calls.append(1))
         assert train(SGD([weight()], lr=0.1), loader()) == pytest.approx([0.1] * 10)
         handle.remove()
@@ -195,7 +198,7 @@ def test_hooks_for_all_optimizers_may_come_after_those_that_count_the_first_step
 
 def test_backward_passes_are_torchs_own_again_once_an_optimizer_steps() -> None:
     own = torch.autograd.backward
-    with running(setting(num_workers=1)):
+    with running(applied(num_workers=1)):
         assert torch.autograd.backward is not own, "a step by hand would be seen"
         train(SGD([weight()], lr=0.1), loader())
         assert torch.autograd.backward is own
@@ -203,7 +206,7 @@ def test_backward_passes_are_torchs_own_again_once_an_optimizer_steps() -> None:
 
 def test_the_factor_is_on_every_group_once() -> None:
     """Groups that are thawed, a list of groups that serves twice, a second optimizer."""
-    with running(setting(batch_size=40)):
+    with running(applied(batch_size=40)):
         data = loader()
         groups: list[dict[str, Any]] = [{"params": [weight()], "lr": 0.1}]
         for _ in range(3):
@@ -221,7 +224,7 @@ def test_the_factor_is_on_every_group_once() -> None:
 def test_a_program_that_follows_the_batch_itself_is_left_to_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with running(setting(batch_size=40)):
+    with running(applied(batch_size=40)):
         data = loader()
         optimizer = SGD([weight()], lr=0.01 * (data.batch_size or 0))
         assert train(optimizer, data) == pytest.approx([0.4] * 3)
@@ -231,7 +234,7 @@ def test_a_program_that_follows_the_batch_itself_is_left_to_it(
 
 
 def test_one_that_builds_its_optimizers_again_follows_the_batch_with_each_of_them() -> None:
-    with running(setting(batch_size=40)):
+    with running(applied(batch_size=40)):
         folds = []
         for _ in range(3):
             data = loader()
@@ -241,10 +244,10 @@ def test_one_that_builds_its_optimizers_again_follows_the_batch_with_each_of_the
 
 def test_an_optimizer_that_was_there_before_the_batch_changed_does_not_follow_it() -> None:
     """Its rate has come to four times that of its first step by a warm-up of the program's."""
-    with running(replace(setting(), optimizers=(SGD_FACTS,))) as seams:
+    with running(changed(applied(), optimizers=(SGD_FACTS,))) as seams:
         data, optimizer = loader(), SGD([weight()], lr=0.1)
         moved(optimizer)
-        Steering(seams).apply(setting(batch_size=40), since=setting())
+        Steering(seams).apply(applied(batch_size=40), since=applied())
         optimizer.param_groups[0]["lr"] = 0.4
         next(iter(data))
         assert moved(optimizer) == pytest.approx(1.6)
@@ -252,7 +255,7 @@ def test_an_optimizer_that_was_there_before_the_batch_changed_does_not_follow_it
 
 def test_a_checkpoint_holds_the_programs_own_rates_and_flags() -> None:
     """Also one that was saved under a config: it goes on in plain Python, and the other way."""
-    with running(setting(batch_size=40, optimizer_implementation="foreach")):
+    with running(applied(batch_size=40, optimizer_implementation="foreach")):
         data, optimizer = loader(), Adam([weight()], lr=0.1)
         train(optimizer, data)
         file = io.BytesIO()
@@ -269,7 +272,7 @@ def test_a_loaded_state_keeps_its_rate_and_the_implementation_that_was_asked_for
     saved = SGD([weight()], lr=0.025, momentum=0.9)
     moved(saved)
     plain = SGD([weight()], lr=0.025).state_dict()  # of a run without autotune
-    with running(setting(batch_size=40)):
+    with running(applied(batch_size=40)):
         data, optimizer = loader(), SGD([weight()], lr=0.1)
         train(optimizer, data)
         optimizer.load_state_dict(plain)
@@ -277,7 +280,7 @@ def test_a_loaded_state_keeps_its_rate_and_the_implementation_that_was_asked_for
         resumed = SGD([weight()], lr=0.1)
         resumed.load_state_dict(plain)  # before its first step
         assert train(resumed, data) == pytest.approx([0.1] * 3)
-    with running(setting(optimizer_implementation="fused")):
+    with running(applied(optimizer_implementation="fused")):
         scaler, parameter = torch.amp.GradScaler("cpu"), nn.Parameter(torch.zeros(1))
         optimizer = SGD([parameter], lr=0.1, momentum=0.9)
         for _ in range(2):
@@ -303,7 +306,7 @@ def test_rates_by_hand_follow_and_no_schedule_jumps_after_them() -> None:
         return seen
 
     plain = rates()
-    with running(setting(batch_size=40)):
+    with running(applied(batch_size=40)):
         assert rates() == pytest.approx([4 * rate for rate in plain])
 
 
@@ -321,7 +324,7 @@ def test_each_optimizer_follows_by_the_rule_of_its_kind() -> None:
             for p in self.param_groups[0]["params"]:
                 p.data.add_(p.grad, alpha=-self.param_groups[0]["lr"])
 
-    with running(setting(batch_size=40)) as seams:
+    with running(applied(batch_size=40)) as seams:
         data, adam = loader(), Adam([weight()], lr=0.1)
         optimizers = [SGD([weight()], lr=0.1), Unknown([weight()], lr=0.1), Strange([weight()])]
         next(iter(data))
@@ -344,7 +347,7 @@ def test_optimizers_that_step_others_and_rates_that_are_tensors_are_scaled_once(
             self.inner.step()
 
     for rate in (0.1, torch.tensor(0.1, dtype=torch.float64)):
-        with running(setting(LrRule.LINEAR, batch_size=40)):
+        with running(applied(LrRule.LINEAR, batch_size=40)):
             data = loader()
             optimizer = Around(SGD([weight()], lr=rate))
             assert train(optimizer, data) == pytest.approx([0.4] * 3)
@@ -355,7 +358,7 @@ def test_a_step_that_fails_leaves_the_program_its_rate() -> None:
     def closure() -> float:
         raise ValueError("no loss")
 
-    with running(setting(batch_size=40)):
+    with running(applied(batch_size=40)):
         data, optimizer = loader(), SGD([weight()], lr=0.1)
         next(iter(data))
         with pytest.raises(ValueError, match="no loss"):
@@ -365,7 +368,7 @@ def test_a_step_that_fails_leaves_the_program_its_rate() -> None:
 
 
 def test_a_loss_that_sums_has_no_second_factor_where_a_step_is_as_long_as_its_gradient() -> None:
-    with running(replace(setting(batch_size=40), sums=True)):
+    with running(replace(applied(batch_size=40), sums=True)):
         data, adam = loader(), Adam([weight()], lr=0.1)
         assert train(SGD([weight()], lr=0.1), data) == pytest.approx([0.1] * 3)
         assert moved(adam) == pytest.approx(0.2)
@@ -397,13 +400,13 @@ def test_schedules_stay_the_programs_own_also_where_the_batch_changes_live() -> 
 
     for name in SCHEDULES:
         plain = rates(name, lambda: None)
-        with running(setting()) as seams:
+        with running(applied()) as seams:
             _loader = loader()
             there = rates(
-                name, lambda: Steering(seams).apply(setting(batch_size=40), since=setting())
+                name, lambda: Steering(seams).apply(applied(batch_size=40), since=applied())
             )
             back = rates(
-                name, lambda: Steering(seams).apply(setting(), since=setting(batch_size=40))
+                name, lambda: Steering(seams).apply(applied(), since=applied(batch_size=40))
             )
         assert [own for _, own in there] == [own for _, own in plain], name
         assert [rate for rate, _ in there] == pytest.approx([4 * rate for rate, _ in plain]), name
@@ -423,7 +426,7 @@ def test_rates_follow_what_a_baseline_that_accumulates_makes(
 ) -> None:
     baseline = Config({"batch_size": 10, "accumulation_steps": 4})
     flags = {"batch_size": Flag("--batch-size"), "accumulation_steps": Flag("--accumulate")}
-    base = replace(setting(LrRule.LINEAR), config=baseline, baseline=baseline, flags=flags)
+    base = changed(applied(LrRule.LINEAR), config=baseline, baseline=baseline, flags=flags)
     seams = SeamSet(listener=None, target=None)
     Steering(seams).apply(replace(base, config=baseline.replace(**changes)))
     assert seams.rates.factor(SGD([weight()], lr=0.1)) == pytest.approx(factor)
@@ -432,6 +435,6 @@ def test_rates_follow_what_a_baseline_that_accumulates_makes(
 def test_where_the_loader_is_no_longer_there_rates_are_the_programs_own(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with caplog.at_level(logging.WARNING), running(setting(batch_size=40)):
+    with caplog.at_level(logging.WARNING), running(applied(batch_size=40)):
         assert moved(SGD([weight()], lr=0.1)) == pytest.approx(0.1)
     assert "no DataLoader here is the one that was tuned" in caplog.text

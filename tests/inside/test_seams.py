@@ -27,6 +27,7 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule
+from autotune.program.program_traits import ProgramTraits
 from autotune.rig.wire import Start
 from tests.made import PROGRAM, make_loader
 
@@ -58,7 +59,7 @@ BASELINE: dict[str, KnobValue] = {
 def running(rule: LrRule = LrRule.LINEAR, **changes: KnobValue) -> Iterator[SeamSet]:
     """SeamSet as ``autotune run`` installs them."""
     seams = SeamSet(listener=None, target=FACTS)
-    Steering(seams).apply(setting(rule, **changes))
+    Steering(seams).apply(applied(rule, **changes))
     seams.install()
     try:
         yield seams
@@ -66,8 +67,10 @@ def running(rule: LrRule = LrRule.LINEAR, **changes: KnobValue) -> Iterator[Seam
         seams.remove()
 
 
-def setting(rule: LrRule = LrRule.LINEAR, **changes: KnobValue) -> AppliedConfig:
-    return AppliedConfig(Config({**BASELINE, **changes}), Config(BASELINE), FACTS, rule, (), "cpu")
+def applied(rule: LrRule = LrRule.LINEAR, **changes: KnobValue) -> AppliedConfig:
+    return AppliedConfig(
+        Config({**BASELINE, **changes}), Config(BASELINE), ProgramTraits("cpu", FACTS), rule
+    )
 
 
 def train_loader(batch_size: int = 10) -> DataLoader[tuple[torch.Tensor, ...]]:
@@ -117,7 +120,7 @@ def test_only_the_loader_that_trains_gets_the_tuned_options_and_its_length_is_tr
 
 def test_of_two_equal_loaders_the_one_in_the_same_place_is_tuned() -> None:
     seams = SeamSet(listener=None, target=replace(FACTS, ordinal=1))
-    Steering(seams).apply(setting(batch_size=50))
+    Steering(seams).apply(applied(batch_size=50))
     seams.install()
     try:
         assert [train_loader().batch_size for _ in range(2)] == [10, 50]
@@ -194,11 +197,11 @@ def test_channels_last_reaches_weights_state_and_inputs_and_keeps_the_result() -
         optimizer = torch.optim.Adam(model.parameters(), lr=0.0)
         step(model, optimizer)
         weight = next(model.parameters())
-        Steering(seams).apply(setting(channels_last=True), since=setting())
+        Steering(seams).apply(applied(channels_last=True), since=applied())
         assert is_nhwc(weight)
         assert is_nhwc(optimizer.state[weight]["exp_avg"])
         torch.testing.assert_close(model(x), expected)
-        Steering(seams).apply(setting(), since=setting(channels_last=True))
+        Steering(seams).apply(applied(), since=applied(channels_last=True))
         assert weight.is_contiguous()
     finally:
         seams.remove()

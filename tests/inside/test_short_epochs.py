@@ -15,8 +15,9 @@ from autotune.inside.short_epochs import ShortEpochs
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
+from autotune.program.program_traits import ProgramTraits
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan, Seen
-from tests.made import make_loader, make_setting
+from tests.made import make_applied, make_loader
 from tests.rigging import PROGRAMS
 
 BASE: dict[str, KnobValue] = {
@@ -44,19 +45,19 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         worker.join()
 
 
-def setting_of(**changes: KnobValue) -> AppliedConfig:
-    base = make_setting(BASE, loader=LOADER)
+def applied_of(**changes: KnobValue) -> AppliedConfig:
+    base = make_applied(BASE, loader=LOADER)
     return AppliedConfig(
-        base.config.replace(**changes), base.config, LOADER, base.lr_rule, (), "cpu"
+        base.config.replace(**changes), base.config, ProgramTraits("cpu", LOADER), base.lr_rule
     )
 
 
 def rehearsed(role: str, **changes: KnobValue) -> Rehearsal:
     """Run the program of this name with short epochs, under some knobs."""
-    return run("rehearses.py", role, PLAN, setting_of(**changes))
+    return run("rehearses.py", role, PLAN, applied_of(**changes))
 
 
-def run(program: str, role: str, plan: RehearsalPlan, setting: AppliedConfig) -> Rehearsal:
+def run(program: str, role: str, plan: RehearsalPlan, applied: AppliedConfig) -> Rehearsal:
     """Run a program with short epochs in this process."""
     told: list[Seen] = []
 
@@ -65,11 +66,11 @@ def run(program: str, role: str, plan: RehearsalPlan, setting: AppliedConfig) ->
         if seen.ended == "as planned":
             raise OverError
 
-    listener = ShortEpochs(setting, plan, over, perf_counter())
+    listener = ShortEpochs(applied, plan, over, perf_counter())
     argv, sys.argv = sys.argv, [program, *role.split()]
     ending = None
     try:
-        listener.steering.apply(setting)
+        listener.steering.apply(applied)
         listener.seams.install()
         runpy.run_path(str(PROGRAMS / program), run_name="__main__")
         listener.program_ended()
@@ -130,14 +131,14 @@ def test_what_fails_after_an_epoch_under_a_knob_alone_is_seen(
 
 
 def test_a_short_program_is_seen_to_its_own_end() -> None:
-    found = run("rehearses.py", "three", RehearsalPlan(enough_s=60.0), setting_of())
+    found = run("rehearses.py", "three", RehearsalPlan(enough_s=60.0), applied_of())
     assert found.has_passed
     assert str(found.seen) == "3 short epochs, 3 evaluations, to the program's own end"
 
 
 def test_steps_by_hand_make_epochs_too(tmp_path: Path) -> None:
     found = run(
-        "by_hand.py", f"{tmp_path / 'losses'} 3", RehearsalPlan(enough_s=60.0), setting_of()
+        "by_hand.py", f"{tmp_path / 'losses'} 3", RehearsalPlan(enough_s=60.0), applied_of()
     )
     assert found.seen is not None
     assert (found.seen.epochs, found.seen.ended) == (3, "by itself")
@@ -145,7 +146,7 @@ def test_steps_by_hand_make_epochs_too(tmp_path: Path) -> None:
 
 
 def test_a_training_loop_without_a_loader_is_left_after_a_while() -> None:
-    found = run("no_loader.py", "8000", PLAN, setting_of())
+    found = run("no_loader.py", "8000", PLAN, applied_of())
     assert found.seen is not None
     assert (found.seen.epochs, found.seen.ended) == (0, "as planned")
     assert str(found.seen) == "1 step"
@@ -166,6 +167,6 @@ def test_gradients_that_are_gathered_for_long_make_a_step_before_an_epoch_is_cut
 
 def test_time_that_is_up_ends_it_with_what_was_seen_until_then() -> None:
     """The program goes on in this process; in a rig it is ended."""
-    found = run("rehearses.py", "three", RehearsalPlan(most_s=0.0), setting_of())
+    found = run("rehearses.py", "three", RehearsalPlan(most_s=0.0), applied_of())
     assert found.seen is not None
     assert (found.seen.ended, found.has_passed) == ("out of time", False)

@@ -54,7 +54,7 @@ def test_losses_are_bit_identical_under_autotune_run_with_an_unchanged_config(
     plain: list[str], tmp_path: Path
 ) -> None:
     assert _run_under(Change({"num_workers": 0}, {}), None, tmp_path) == plain
-    assert bestfile.read(tmp_path / "best.yaml").setting.changes() == {}
+    assert bestfile.read(tmp_path / "best.yaml").applied.changes() == {}
 
 
 @dataclass(frozen=True)

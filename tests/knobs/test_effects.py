@@ -51,14 +51,14 @@ def mirrored(
     directory: Path, *words: str, space: str = SPACE, **changes: KnobValue
 ) -> Iterator[Mirrored]:
     """Open a rig on the mirror, untouched, or restarted under some changes."""
-    setting: AppliedConfig | None = None
+    applied: AppliedConfig | None = None
     if changes:
         base = base_of(words)
-        setting = replace(base, config=base.baseline.replace(**changes))
+        applied = replace(base, config=base.baseline.replace(**changes))
         directory /= "changed"  # a rig leaves the mirror of another as it is
         directory.mkdir()
     mirror = directory / "mirror.jsonl"
-    with open_rig(directory, "mirror.py", str(mirror), *words, setting=setting, space=space) as rig:
+    with open_rig(directory, "mirror.py", str(mirror), *words, applied=applied, space=space) as rig:
         yield Mirrored(rig, mirror)
 
 

@@ -115,19 +115,19 @@ def test_names_that_are_no_flags_are_no_knobs() -> None:
 WRITTEN: dict[str, KnobValue] = {"--hidden": "128", "keyword.depth": 2, "$A": AS_WRITTEN}
 
 
-def setting(flags: dict[str, Flag], changes: dict[str, KnobValue]) -> AppliedConfig:
+def applied(flags: dict[str, Flag], changes: dict[str, KnobValue]) -> AppliedConfig:
     base = AppliedConfig.as_written(Config(WRITTEN), make_profile(), flags=flags)
     return replace(base, config=base.baseline.replace(**changes))
 
 
 def test_changes_reach_arguments_keywords_and_environment() -> None:
     flags = {"--hidden": HIDDEN, "keyword.depth": Flag("keyword.depth", value=2)}
-    changed = setting(flags, {"--hidden": "256", "keyword.depth": 3, "$A": "1"})
+    changed = applied(flags, {"--hidden": "256", "keyword.depth": 3, "$A": "1"})
     plan = launch_plan_for(changed, LaunchPlan((), "/", args=("--hidden", "128")))
     assert plan.args == ("--hidden", "256")
     assert plan.keywords == {"depth": 3}
     assert plan.env == {"A": "1"}
-    unchanged = launch_plan_for(setting(flags, {}), LaunchPlan((), "/", args=("x",)))
+    unchanged = launch_plan_for(applied(flags, {}), LaunchPlan((), "/", args=("x",)))
     assert unchanged == LaunchPlan((), "/", args=("x",))
 
 

@@ -110,11 +110,11 @@ def test_values_keep_their_types(path: Path) -> None:
 
 
 def test_the_setting_applies_only_what_differs_from_the_baseline(path: Path) -> None:
-    setting = bestfile.read(path).setting
-    assert setting.changes() == {"num_workers": 2, "precision": "bf16", "channels_last": True}
-    assert setting.baseline == Config(BASELINE)
-    assert setting.loader == LOADER
-    assert setting.lr_rule is LrRule.LINEAR
+    applied = bestfile.read(path).applied
+    assert applied.changes() == {"num_workers": 2, "precision": "bf16", "channels_last": True}
+    assert applied.baseline == Config(BASELINE)
+    assert applied.traits.loader == LOADER
+    assert applied.lr_rule is LrRule.LINEAR
 
 
 def test_the_file_says_how_to_train_with_it(path: Path) -> None:
@@ -158,14 +158,14 @@ def test_a_loss_that_is_not_finite_survives(path: Path) -> None:
 
 def test_an_edited_value_counts(path: Path) -> None:
     edit(path, "  num_workers: 2\n", "  num_workers: 1\n")
-    assert bestfile.read(path).setting.changes()["num_workers"] == 1
+    assert bestfile.read(path).applied.changes()["num_workers"] == 1
 
 
 def test_a_knob_can_be_added_and_taken_away_by_hand(path: Path) -> None:
     edit(path, "  num_workers: 2\n", "  pin_memory: yes\n")
-    setting = bestfile.read(path).setting
-    assert setting.changes()["pin_memory"] is True
-    assert "num_workers" not in setting.config
+    applied = bestfile.read(path).applied
+    assert applied.changes()["pin_memory"] is True
+    assert "num_workers" not in applied.config
 
 
 @pytest.mark.parametrize("spelling", ["off", "'off'", "no", '"off"'])
@@ -173,7 +173,7 @@ def test_an_unquoted_off_is_a_value_of_compile(path: Path, spelling: str) -> Non
     edit(path, "compile: 'off'", f"compile: {spelling}", count=2)
     best = bestfile.read(path)
     assert best.config["compile"] == "off"
-    assert "compile" not in best.setting.changes()
+    assert "compile" not in best.applied.changes()
 
 
 def test_comments_and_another_order_do_not_matter(path: Path) -> None:

@@ -23,11 +23,11 @@ from autotune.tuning.diagnosis import Family, diagnose
 from autotune.tuning.proposals import Proposals
 from tests.made import (
     A100,
+    make_applied,
     make_hardware,
     make_measurement,
     make_profile,
     make_record,
-    make_setting,
     make_space,
     make_study,
 )
@@ -202,7 +202,7 @@ def test_pairs_of_processes_are_read_as_rounds_and_three_are_wanted() -> None:
 
 def test_a_config_that_restarts_the_program_is_confirmed_in_pairs() -> None:
     space = space_on(EIGHT_GPUS, CUDA)
-    base = make_setting(space.baseline, baseline=space.baseline)
+    base = make_applied(space.baseline, baseline=space.baseline)
     ranks = space.baseline.replace(strategy="ddp", world_size=2)
     batch = space.baseline.replace(batch_size=128)
     for mode, winner, needs_own_process in (

@@ -17,8 +17,8 @@ from autotune.results import bestfile
 from autotune.results.former_names import with_present_names
 from autotune.results.record import Side
 from autotune.tuning.confirm import read as read_confirmation
-from autotune.tuning.search_dir import FILE, SearchDir
-from autotune.tuning.study import Study
+from autotune.tuning.storage.search_dir import FILE, SearchDir
+from autotune.tuning.storage.study import Study
 
 RECORDED = Path(__file__).parent / "recorded"
 BEST = RECORDED / "best-0622edb.yaml"
@@ -78,9 +78,9 @@ def test_a_fault_in_an_old_file_is_told_by_the_name_and_line_that_it_has_there(
 def test_a_best_yaml_of_before_the_move_trains(tmp_path: Path) -> None:
     best = bestfile.read(BEST)
     assert best.config["batch_size"] == 128
-    assert best.setting.changes() == {"batch_size": 128}
-    assert best.setting.program_knobs == ()
-    assert best.setting.loader is not None
+    assert best.applied.changes() == {"batch_size": 128}
+    assert best.applied.traits.program_knobs == ()
+    assert best.applied.traits.loader is not None
     again = tmp_path / "best.yaml"
     best.write(again)
     assert bestfile.read(again) == best

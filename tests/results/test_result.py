@@ -14,11 +14,11 @@ from autotune.program.flags import Flag
 from autotune.results import bestfile
 from autotune.results.result import Finding, SearchResult
 from tests.made import (
+    make_applied,
     make_head,
     make_interval,
     make_measurement,
     make_record,
-    make_setting,
     make_space,
 )
 
@@ -45,7 +45,7 @@ def make_result(best: dict[str, KnobValue], **changes: Any) -> SearchResult:
         warnings=(),
         records=(record,),
         head=make_head(make_space(list(BASELINE))),
-        setting=make_setting(BASELINE),
+        applied=make_applied(BASELINE),
         seconds=100.0,
         processes=3,
         run_dir=Path("run"),
@@ -88,9 +88,9 @@ def test_a_winner_that_is_not_compiled_has_nothing_to_pay_for() -> None:
 def test_flags_of_the_program_are_written_whether_they_changed_or_not(tmp_path: Path) -> None:
     """A value under 'config' may be edited by hand."""
     flags = {"--depth": Flag("--depth", value=2, takes="int")}
-    result = make_result({}, setting=make_setting(BASELINE, flags=flags))
+    result = make_result({}, applied=make_applied(BASELINE, flags=flags))
     result.save(tmp_path / "best.yaml")
-    assert bestfile.read(tmp_path / "best.yaml").setting.flags == flags
+    assert bestfile.read(tmp_path / "best.yaml").applied.traits.flags == flags
 
 
 def test_what_own_flags_mean_for_learning_is_left_to_the_user() -> None:
@@ -101,10 +101,10 @@ def test_what_own_flags_mean_for_learning_is_left_to_the_user() -> None:
 
 def test_where_steps_are_fixed_the_time_of_the_whole_run_is_said() -> None:
     bound = "train.py:57: for step in range(200)"
-    setting = make_setting(BASELINE, bounded_by_steps=bound)
+    applied = make_applied(BASELINE, bounded_by_steps=bound)
     larger = make_record({**BASELINE, "batch_size": 256}, 0.48)
-    tried = make_result({}, setting=setting, records=(larger,))
+    tried = make_result({}, applied=applied, records=(larger,))
     assert bound in tried.steps_note
     assert "with 4 times the samples a step takes 2.08x as long" in tried.steps_note
     assert make_result({}, records=(larger,)).steps_note == ""
-    assert make_result({"compile": "default"}, setting=setting).steps_note == ""
+    assert make_result({"compile": "default"}, applied=applied).steps_note == ""

@@ -27,7 +27,7 @@ from autotune.rig.rig import Rig
 from autotune.rig.wire import Measured, NotFinite, Progress, StepProfiled, WindowPlan, encode
 from tests.made import make_measurement
 from tests.pictures import picture
-from tests.rigging import PROGRAMS, SHORT, fence, never, open_rig, setting_with
+from tests.rigging import PROGRAMS, SHORT, applied_with, fence, never, open_rig
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -221,7 +221,7 @@ def test_a_program_with_its_own_autocast_is_recognised(tmp_path: Path) -> None:
     with open_rig(tmp_path, "own_autocast.py") as opened:
         assert opened.profile.program_autocast == "bfloat16"
         assert opened.base.baseline["precision"] == "bf16"
-        assert opened.base.program_autocast
+        assert opened.base.traits.program_autocast
         opened.measured(precision="fp32")
 
 
@@ -238,10 +238,10 @@ def test_a_function_reads_its_config_and_the_seams_leave_that_knob_alone(tmp_pat
     with open_rig(tmp_path, "functions.py:train_with_config") as opened:
         assert opened.profile.config_reads == {"batch_size": 16}
         base = opened.base
-    setting = setting_with(base, batch_size=64)
-    with open_rig(tmp_path, "functions.py:train_with_config", setting=setting) as opened:
+    applied = applied_with(base, batch_size=64)
+    with open_rig(tmp_path, "functions.py:train_with_config", applied=applied) as opened:
         assert "batch size 64" in opened.rig.log_tail()
-        measurement = opened.rig.measure(setting, SHORT, never, 60.0)
+        measurement = opened.rig.measure(applied, SHORT, never, 60.0)
     assert isinstance(measurement, Measurement)
     assert {b.samples / b.steps for b in measurement.blocks} == {64}
 

@@ -7,7 +7,6 @@ import math
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -41,9 +40,9 @@ from autotune.rig.wire import (
     decode,
     encode,
 )
-from tests.made import PROGRAM, make_loader, make_measurement, make_profile, make_setting
+from tests.made import PROGRAM, changed, make_applied, make_loader, make_measurement, make_profile
 
-SETTING = make_setting(
+APPLIED = make_applied(
     {"batch_size": 128, "pin_memory": True, "precision": "bf16"},
     lr_rule=LrRule.SQRT,
     program_knobs=("hidden",),
@@ -52,7 +51,7 @@ MESSAGES: dict[str, ToRig | FromRig] = {
     "start untouched": Start(PROGRAM, None, "/run/rigs/001/files", FenceKind.LANDLOCK),
     "start under a setting": Start(
         PROGRAM,
-        SETTING,
+        APPLIED,
         "/run/größe 'and' \"quotes\"/files",
         FenceKind.OVERLAY,
         open_places=("/home/me/.cache",),
@@ -61,11 +60,11 @@ MESSAGES: dict[str, ToRig | FromRig] = {
     ),
     "warned": Warned("data.bin is copied first."),
     "asked input": AskedInput("Where is the data set?"),
-    "measure": Measure(SETTING, WindowPlan(0.5, 6.0, 0.6, 3.0, 0.015, give_up_below=812.5)),
-    "a numbered question": Measure(SETTING, WindowPlan(1, 2, 3, 4), 7),
+    "measure": Measure(APPLIED, WindowPlan(0.5, 6.0, 0.6, 3.0, 0.015, give_up_below=812.5)),
+    "a numbered question": Measure(APPLIED, WindowPlan(1, 2, 3, 4), 7),
     "profile_step": ProfileStep(WindowPlan(1, 2, 3, 4), 8),
     "step_profiled": StepProfiled(StepBreakdown(), 8),
-    "measure without a loader": Measure(replace(SETTING, loader=None), WindowPlan(1, 2, 3, 4)),
+    "measure without a loader": Measure(changed(APPLIED, loader=None), WindowPlan(1, 2, 3, 4)),
     "close": Close(),
     "ready": Ready(
         make_profile(loaders=(make_loader(), make_loader(batch_size=None, dataset_len=None))), 2.5
@@ -79,7 +78,7 @@ MESSAGES: dict[str, ToRig | FromRig] = {
     ),
     "not finite": NotFinite(Config({"precision": "bf16"})),
     "start of a rehearsal": Start(
-        PROGRAM, SETTING, "/run", FenceKind.OVERLAY, rehearsal=RehearsalPlan(most_s=9.5)
+        PROGRAM, APPLIED, "/run", FenceKind.OVERLAY, rehearsal=RehearsalPlan(most_s=9.5)
     ),
     "rehearsed": Rehearsed(Seen(6, 2, 1, "out of time", 0.25)),
     "ended": Ended(17, "ValueError: two\nlines", "Traceback …\n\x1b[31m", 1),

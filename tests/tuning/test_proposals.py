@@ -13,7 +13,7 @@ from autotune.program.config import Config, KnobValue
 from autotune.results.record import TrialRecord
 from autotune.tuning.diagnosis import Diagnosis, Family, Move, diagnose
 from autotune.tuning.proposals import PATIENCE, Proposals, combinations, ranked, restarts
-from autotune.tuning.study import Study
+from autotune.tuning.storage.study import Study
 from tests.made import (
     make_hardware,
     make_measurement,

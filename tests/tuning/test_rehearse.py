@@ -31,8 +31,8 @@ from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.conclude import conclude
 from autotune.tuning.confirm import ConfirmationResult, promising
 from autotune.tuning.rehearse import rehearse_best
-from autotune.tuning.study import Study
-from tests.made import make_loader, make_record, make_setting, storage_in
+from autotune.tuning.storage.study import Study
+from tests.made import make_applied, make_loader, make_record, storage_in
 from tests.rigging import PROGRAMS, fence, never
 from tests.tuning.test_session import BASE, OTHER, RESOLVED, Clock, Made, baseline, made, tell
 
@@ -67,11 +67,11 @@ class RehearsalRig:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def rehearse(self, setting: AppliedConfig, plan: RehearsalPlan, _give_up: object) -> Rehearsal:
+    def rehearse(self, applied: AppliedConfig, plan: RehearsalPlan, _give_up: object) -> Rehearsal:
         self.stage.clock.now_s += self.stage.takes_s
         self.stage.given_s.append(plan.most_s)
-        self.stage.asked.append(setting.config)
-        return self.stage.outcomes.get(setting.config, PASSED)
+        self.stage.asked.append(applied.config)
+        return self.stage.outcomes.get(applied.config, PASSED)
 
 
 @dataclass
@@ -280,10 +280,10 @@ def test_a_rig_tells_what_fails_after_an_epoch_and_what_it_had_seen_until_then(
 ) -> None:
     written = Config({"batch_size": 16, "precision": "fp32"})
     loader = make_loader(dataset="Items", dataset_len=1024, batch_size=16)
-    setting = make_setting(written.replace(precision="bf16"), baseline=written, loader=loader)
+    applied = make_applied(written.replace(precision="bf16"), baseline=written, loader=loader)
     subject = parse_program(str(PROGRAMS / "rehearses.py"), ("numpy",), tmp_path)
     with Rig(subject, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
-        found = rig.rehearse(setting, RehearsalPlan(most_s=120.0), never)
+        found = rig.rehearse(applied, RehearsalPlan(most_s=120.0), never)
     assert found.seen == Seen(3, 1, 1, "by itself", silent_s=ANY)
     assert found.ending is not None
     assert found.ending.reason == "TypeError: Got unsupported ScalarType BFloat16"
@@ -299,10 +299,10 @@ def test_a_rig_tells_what_fails_after_an_epoch_and_what_it_had_seen_until_then(
 def test_a_trainer_evaluates_after_short_epochs_and_comes_to_its_end(
     script: str, library: str, tmp_path: Path
 ) -> None:
-    setting = make_setting({"batch_size": 64}, loader=None, trainer=library)
+    applied = make_applied({"batch_size": 64}, loader=None, trainer=library)
     subject = parse_program(str(PROGRAMS / script), (str(tmp_path / "out"),), tmp_path)
     with Rig(subject, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
-        found = rig.rehearse(setting, RehearsalPlan(most_s=120.0), never)
+        found = rig.rehearse(applied, RehearsalPlan(most_s=120.0), never)
         assert "ended after 6 steps" in rig.log_tail()
     assert found.has_passed
     assert str(found.seen) == "2 short epochs, 2 evaluations, to the program's own end"

@@ -30,16 +30,16 @@ from autotune.tuning.confirm import (
 )
 from autotune.tuning.events import Events
 from autotune.tuning.interrupts import InterruptCounter
-from autotune.tuning.search_dir import SearchDir
 from autotune.tuning.session import FULL_ROUND, SHORT_ROUND, TRIALS_WORTH_S, Session
-from autotune.tuning.study import Study
+from autotune.tuning.storage.search_dir import SearchDir
+from autotune.tuning.storage.study import Study
 from autotune.tuning.trial_runner import TrialRunner
 from tests.made import (
+    make_applied,
     make_hardware,
     make_measurement,
     make_profile,
     make_record,
-    make_setting,
     make_space,
     make_study,
 )
@@ -77,13 +77,13 @@ class ScriptedRig:
 
     def measure(
         self,
-        setting: AppliedConfig,
+        applied: AppliedConfig,
         _plan: object,
         should_stop: Callable[[], Ending | None],
         *_: object,
     ) -> Measurement | Ending:
         self.clock.now_s += 2.0
-        rate = 1000.0 if setting.config == BASE else 1500.0
+        rate = 1000.0 if applied.config == BASE else 1500.0
         return should_stop() or make_measurement(rate, spread_pct=0.5)
 
 
@@ -147,8 +147,8 @@ def tell(study: Study, record: TrialRecord) -> None:
 
 
 def baseline() -> Baseline:
-    setting = replace(make_setting(BASE), baseline=BASE)
-    return Baseline(make_profile(), make_measurement(), StepBreakdown(), RESOLVED, setting)
+    applied = replace(make_applied(BASE), baseline=BASE)
+    return Baseline(make_profile(), make_measurement(), StepBreakdown(), RESOLVED, applied)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def plan(clock: Clock, until_s: float) -> ConfirmationPlan:
         return Ending(Outcome.OUT_OF_TIME, "over") if is_over else None
 
     rigs = cast("RigFactory", ScriptedRigs(clock))
-    return ConfirmationPlan(rigs, RESOLVED, baseline().setting, OTHER, should_stop)
+    return ConfirmationPlan(rigs, RESOLVED, baseline().applied, OTHER, should_stop)
 
 
 def test_pairs_of_windows_of_a_round_that_time_ends_count() -> None:

@@ -25,12 +25,12 @@ from autotune.tuning.budget import Until
 from autotune.tuning.live_rig import ANSWER_S
 from autotune.tuning.trial_runner import CLEARLY_WORSE, MAX_STARTS, MAX_TURNS, TrialRunner
 from tests.made import (
+    make_applied,
     make_hardware,
     make_interval,
     make_measurement,
     make_profile,
     make_record,
-    make_setting,
     make_space,
 )
 
@@ -88,10 +88,10 @@ class ScriptedRig:
     def close(self) -> None:
         """End at once."""
 
-    def measure(self, setting: AppliedConfig, plan: WindowPlan, *_: object) -> Measurement | Ending:
-        self.rigs.settings.append(setting)
-        self.rigs.asked.append((self.number, setting.config, plan))
-        answer = next(self.rigs.rates[setting.config])
+    def measure(self, applied: AppliedConfig, plan: WindowPlan, *_: object) -> Measurement | Ending:
+        self.rigs.settings.append(applied)
+        self.rigs.asked.append((self.number, applied.config, plan))
+        answer = next(self.rigs.rates[applied.config])
         if isinstance(answer, float):
             answer = make_measurement(answer, spread_pct=0.5)
         if isinstance(answer, Measurement):
@@ -105,7 +105,7 @@ def scripted(**rates: Iterator[Answer]) -> tuple[ScriptedRigs, TrialRunner]:
     rigs = ScriptedRigs({configs[name]: answers for name, answers in rates.items()})
     trial_runner = TrialRunner(cast("RigFactory", rigs))
     trial_runner.observe(never)
-    trial_runner.set_up(SPACE, make_setting(BASE))
+    trial_runner.set_up(SPACE, make_applied(BASE))
     trial_runner.baseline(never)
     rigs.asked.clear()
     return rigs, trial_runner
@@ -138,7 +138,7 @@ def test_where_steps_are_fixed_a_larger_batch_is_worth_what_it_does_to_the_time_
     trial_runner = TrialRunner(cast("RigFactory", rigs))
     trial_runner.observe(never)
     for bound, worth in (("", 2.0), ("train.py:57: for step in range(200)", 0.5)):
-        trial_runner.set_up(SPACE, make_setting(BASE, baseline=BASE, bounded_by_steps=bound))
+        trial_runner.set_up(SPACE, make_applied(BASE, baseline=BASE, bounded_by_steps=bound))
         trial_runner.baseline(never)
         record = trial_runner(larger, "a test", never, 1.0)
         assert record.speedup is not None
@@ -159,10 +159,10 @@ def test_whether_more_ranks_are_more_samples_of_a_fixed_step_is_seen_where_a_pro
     )
     trial_runner = TrialRunner(cast("RigFactory", rigs))
     trial_runner.observe(never)
-    setting = make_setting(
+    applied = make_applied(
         BASE, baseline=BASE, bounded_by_steps="max_steps=200", distributes_itself="Lightning"
     )
-    trial_runner.set_up(SPACE, setting)
+    trial_runner.set_up(SPACE, applied)
     trial_runner.baseline(never)
     record = trial_runner(other, "a test", never, 1.0)
     assert record.speedup is not None
@@ -243,7 +243,7 @@ def test_each_config_has_a_process_of_its_own_where_none_lives_through_two_windo
     rigs = ScriptedRigs({BASE: iter([ending, 1000.0, 500.0]), OTHER: iter([800.0, 600.0])})
     trial_runner = TrialRunner(cast("RigFactory", rigs))
     trial_runner.observe(never)
-    trial_runner.set_up(SPACE, make_setting(BASE))
+    trial_runner.set_up(SPACE, make_applied(BASE))
     assert trial_runner.baseline(never).outcome is Outcome.OK
     assert rigs.mode.brief
     for worth in (0.8, 1.2):
@@ -273,7 +273,7 @@ def test_a_program_that_ends_before_anything_was_measured_is_not_started_for_eve
     rigs = ScriptedRigs({BASE: repeat(ending)})
     trial_runner = TrialRunner(cast("RigFactory", rigs))
     trial_runner.observe(never)
-    trial_runner.set_up(SPACE, make_setting(BASE))
+    trial_runner.set_up(SPACE, make_applied(BASE))
     assert trial_runner.baseline(never).outcome is Outcome.RAN_OUT
     assert rigs.started <= MAX_STARTS
 
@@ -390,7 +390,7 @@ def test_the_baseline_is_its_own_reference() -> None:
     rigs = ScriptedRigs({BASE: repeat(1000.0)})
     trial_runner = TrialRunner(cast("RigFactory", rigs))
     trial_runner.observe(never)
-    trial_runner.set_up(SPACE, make_setting(BASE))
+    trial_runner.set_up(SPACE, make_applied(BASE))
     record = trial_runner.baseline(never)
     assert record.speedup is not None
     assert record.speedup.estimate == 1.0
@@ -421,7 +421,7 @@ def test_the_baseline_leaves_time_for_trials_where_there_is_any(
     rigs = ScriptedRigs({BASE: repeat(1000.0)})
     trial_runner = TrialRunner(cast("RigFactory", rigs))
     trial_runner.observe(never)
-    trial_runner.set_up(SPACE, make_setting(BASE))
+    trial_runner.set_up(SPACE, make_applied(BASE))
     trial_runner.baseline(until(repeat(left_s)))
     ((_, _, plan),) = rigs.asked
     assert plan.most_s == pytest.approx(most_s - ANSWER_S)
@@ -454,10 +454,10 @@ def test_no_turn_follows_a_window_that_time_ended(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         ScriptedRig,
         "measure",
-        lambda self, setting, plan, *_: (
-            self.rigs.asked.append((self.number, setting.config, plan))
+        lambda self, applied, plan, *_: (
+            self.rigs.asked.append((self.number, applied.config, plan))
             or make_measurement(
-                next(self.rigs.rates[setting.config]), stop_reason="out of time after 3.0 s"
+                next(self.rigs.rates[applied.config]), stop_reason="out of time after 3.0 s"
             )
         ),
     )
@@ -477,7 +477,7 @@ def with_effect(effect: BatchEffect) -> tuple[ScriptedRigs, TrialRunner]:
     )
     trial_runner = TrialRunner(cast("RigFactory", rigs))
     trial_runner.observe(never)
-    trial_runner.set_up(SPACE, make_setting(BASE))
+    trial_runner.set_up(SPACE, make_applied(BASE))
     trial_runner.baseline(never)
     return rigs, trial_runner
 
@@ -497,7 +497,7 @@ def test_what_gradients_do_with_the_batch_is_known_to_all_later_trials() -> None
     rigs, trial_runner = with_effect(BatchEffect(4.0, 4.0, 4.0))
     trial_runner(LARGER, "a test", never, 1.0)
     trial_runner(OTHER, "a test", never, 1.0)
-    assert [setting.sums for setting in rigs.settings[:1]] == [None]
+    assert [applied.sums for applied in rigs.settings[:1]] == [None]
     assert rigs.settings[-1].sums is True
 
 
@@ -513,7 +513,7 @@ def asking(
     )
     trial_runner = TrialRunner(cast("RigFactory", rigs))
     trial_runner.observe(never)
-    trial_runner.set_up(SPACE, make_setting(BASE))
+    trial_runner.set_up(SPACE, make_applied(BASE))
     trial_runner.baseline(never)
     rigs.take_mode(mode)
     rigs.asked.clear()

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import multiprocessing
 from torch.utils.data import DataLoader
+
+from autotune.program.config import KnobValue
+from autotune.program.profile import LoaderFacts
+
+# The attribute behind ``multiprocessing_context``, whose setter raises for 0 workers.
+CONTEXT = "_DataLoader__multiprocessing_context"
 
 
 @dataclass(frozen=True)
@@ -70,3 +77,33 @@ class WorkerThreads:
         torch.set_num_threads(self.threads)
         if self.own is not None:
             self.own(worker)
+
+
+def worker_attributes(
+    facts: LoaderFacts, program: ProgramOptions, options: Mapping[str, KnobValue]
+) -> dict[str, Any]:
+    """Return the attributes of a loader that concern its workers and its copies to a device.
+
+    Args:
+        facts: The loader as the program built it.
+        program: The objects that the program gave it.
+        options: Values of the loader's knobs; those that are missing stay the program's.
+    """
+    workers = int(options.get("num_workers", facts.num_workers))
+    prefetch = options.get("prefetch_factor", facts.prefetch_factor or 2)
+    persistent = options.get("persistent_workers", facts.persistent_workers)
+    attributes: dict[str, Any] = {
+        "num_workers": workers,
+        "timeout": program.timeout if workers else 0,  # torch refuses a timeout without workers
+        "prefetch_factor": prefetch if workers else None,
+        "pin_memory": options.get("pin_memory", facts.pin_memory),
+        "persistent_workers": bool(persistent) and workers > 0,
+        "in_order": options.get("in_order", facts.in_order),
+        "worker_init_fn": program.worker_init_fn,
+        CONTEXT: program.context,
+    }
+    if (threads := int(options.get("worker_threads", 1))) > 1:
+        attributes["worker_init_fn"] = WorkerThreads(threads, program.worker_init_fn)
+    if (method := options.get("start_method", facts.start_method)) != facts.start_method:
+        attributes[CONTEXT] = multiprocessing.get_context(str(method))
+    return attributes

@@ -200,13 +200,13 @@ def begin(
     # the leader's files are guarded in _leader(), with a link by which the guard can report
     if wire is None:
         seams.guard_files(start)
-    if start.setting is not None:
-        listener.steering.apply(start.setting)
+    if start.applied is not None:
+        listener.steering.apply(start.applied)
     if is_late:
         seams.install_late()
     else:
         seams.install()
-    if start.setting is None:
+    if start.applied is None:
         seams.watch()
         seams.flags.seen += part.flags
     return listener, group

@@ -269,7 +269,7 @@ class Children:
                 return False
             self._leads = child
         self._listener.stand_aside()
-        if starting.by == PROCESS and self._start.setting is None:
+        if starting.by == PROCESS and self._start.applied is None:
             self._link.send(Warned(TUNED_ALONE))
         threading.Thread(target=self._hand_down, args=(child,), daemon=True).start()
         return True

@@ -23,7 +23,7 @@ class FollowerRank(StepTracker):
     switch before the same step.
 
     Args:
-        setting: The config that the program starts under; None starts it as written.
+        applied: The config that the program starts under; None starts it as written.
         group: The processes that train together.
         quit_process: Ends the process at once.
         epochs: How the program's epochs end.
@@ -31,13 +31,13 @@ class FollowerRank(StepTracker):
 
     def __init__(
         self,
-        setting: AppliedConfig | None,
+        applied: AppliedConfig | None,
         group: Group,
         quit_process: Callable[[], None],
         epochs: Epochs = Epochs.ENDLESS,
     ) -> None:
-        super().__init__(setting, group, epochs)
-        self._setting = setting
+        super().__init__(applied, group, epochs)
+        self._applied = applied
         self._quit = quit_process
         self._meetings = RankSync(group)
         self._communication = CommunicationClock()
@@ -84,13 +84,13 @@ class FollowerRank(StepTracker):
         self._steps_left = order.steps
         if order.ends:
             self._quit()
-        if order.setting is not None:
-            before = self._setting.config if self._setting else order.setting.baseline
-            if order.setting.config != before:
+        if order.applied is not None:
+            before = self._applied.config if self._applied else order.applied.baseline
+            if order.applied.config != before:
                 self.hold_schedules()
                 self.note_switch()
-            self.steering.apply(order.setting, since=self._setting)
-            self._setting = order.setting
+            self.steering.apply(order.applied, since=self._applied)
+            self._applied = order.applied
         if order.records:
             self._communication.start()
 

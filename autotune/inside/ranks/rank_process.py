@@ -61,7 +61,7 @@ def leader(
         from autotune.inside.lead_rank import LeadRank
 
         return LeadRank(link, commands, start, started, close, group)
-    assert start.setting is not None, "a rehearsal runs a config"
+    assert start.applied is not None, "a rehearsal runs a config"
     from autotune.inside.short_epochs import ShortEpochs
 
     def over(seen: Seen) -> None:
@@ -71,7 +71,7 @@ def leader(
             close()
 
     epochs = start.program.mode.epochs
-    return ShortEpochs(start.setting, start.rehearsal, over, started, group, epochs)
+    return ShortEpochs(start.applied, start.rehearsal, over, started, group, epochs)
 
 
 def follower(start: Start, group: Group) -> StepTracker | ShortEpochs:
@@ -79,12 +79,12 @@ def follower(start: Start, group: Group) -> StepTracker | ShortEpochs:
     if start.rehearsal is None:
         from autotune.inside.ranks.follower_rank import FollowerRank
 
-        return FollowerRank(start.setting, group, quit_process, start.program.mode.epochs)
-    assert start.setting is not None, "a rehearsal runs a config"
+        return FollowerRank(start.applied, group, quit_process, start.program.mode.epochs)
+    assert start.applied is not None, "a rehearsal runs a config"
     from autotune.inside.short_epochs import ShortEpochs
 
     epochs = start.program.mode.epochs
-    return ShortEpochs(start.setting, start.rehearsal, None, perf_counter(), group, epochs)
+    return ShortEpochs(start.applied, start.rehearsal, None, perf_counter(), group, epochs)
 
 
 def own_files(start: Start, rank: int) -> Start:

@@ -44,13 +44,13 @@ class RankCommand:
 
     Attributes:
         steps: After how many steps they synchronize again.
-        setting: The config to switch to; None leaves the present one.
+        applied: The config to switch to; None leaves the present one.
         records: Whether to record communication until then.
         ends: Whether to end the process now.
     """
 
     steps: int = 1
-    setting: AppliedConfig | None = None
+    applied: AppliedConfig | None = None
     records: bool = False
     ends: bool = False
 

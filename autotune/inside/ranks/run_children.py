@@ -26,16 +26,16 @@ class Configured:
 
     Args:
         act: The program's function.
-        setting: The config, with what it takes to apply it.
+        applied: The config, with what it takes to apply it.
     """
 
-    def __init__(self, act: Act, setting: AppliedConfig) -> None:
+    def __init__(self, act: Act, applied: AppliedConfig) -> None:
         self._act = act
-        self._setting = setting
+        self._applied = applied
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Apply the config, run the program's function and return what it returns."""
-        seams = install(self._setting, is_late=True)
+        seams = install(self._applied, is_late=True)
         try:
             return self._act(*args, **kwargs)
         finally:
@@ -52,12 +52,12 @@ class RunChildren:
     own thread when a process is about to start. Pool workers are left as they are.
 
     Args:
-        setting: The config, with what it takes to apply it.
+        applied: The config, with what it takes to apply it.
         command: What runs the program's script again, without the script's arguments.
     """
 
-    def __init__(self, setting: AppliedConfig, command: Sequence[str]) -> None:
-        self._setting = setting
+    def __init__(self, applied: AppliedConfig, command: Sequence[str]) -> None:
+        self._applied = applied
         self._command = command
         StartedSeam(self).install()
 
@@ -67,7 +67,7 @@ class RunChildren:
         None leaves it as it is: a forked process has the config already, and a pool's workers do
         not train.
         """
-        return None if starting.forks or starting.pools else Configured(act, self._setting)
+        return None if starting.forks or starting.pools else Configured(act, self._applied)
 
     def process_started(self, starting: Starting, process: BaseProcess, act: Act) -> None:
         """Do nothing: ``autotune run`` measures nothing, so it does not listen to processes."""

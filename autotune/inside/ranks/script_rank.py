@@ -29,7 +29,7 @@ def main(*args: str) -> None:
     start = decode(part.start.encode())
     assert isinstance(start, Start), "the rig hands on the parent's first message"
     listener, group = begin(part, None, is_late=False)
-    config = run_program.RecordedConfig(start.setting.config if start.setting else {})
+    config = run_program.RecordedConfig(start.applied.config if start.applied else {})
     program = replace(start.program, args=args)
     act = lambda: run_program.run(program, config, listener.seams.flags.see_keywords)  # noqa: E731
     rank_process.run_and_tell(listener, act, group, Path(part.shared))

@@ -22,40 +22,29 @@ step after the check is averaged one by one for good.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from math import isclose, isnan
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import distributed, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import ReduceLROnPlateau
-from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.hooks import RemovableHandle
 
 from autotune.inside.data.feed import first_tensor
-from autotune.inside.ranks.dtensor import is_sharded, whole
 from autotune.inside.ranks.group import Group
 from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.averaging import AveragingSeam, Reached, send_out
-from autotune.inside.seams.base import Patches, Seam
+from autotune.inside.seams.base import Seam
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.clipping import ClippingSeam
+from autotune.inside.seams.plateau import PlateauSeam
+from autotune.inside.seams.program_ddp import ProgramDdpSeam
+from autotune.inside.seams.rank_checks import RankChecks, parameters_of
 from autotune.inside.seams.rank_seeds import RankSeedsSeam
 from autotune.inside.seams.shard_guard import ShardGuardSeam
 from autotune.inside.seams.weighing import WeighingSeam
-from autotune.knobs.strategies import STRATEGIES, Site, Strategy
+from autotune.knobs.strategies import STRATEGIES, RankStrategy, Site, Strategy
 from autotune.program.config import KnobValue
-
-DDP_OPTIONS = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph")
-# A round is one step by each optimizer. The ranks are checked after the third one, and their
-# parameters are compared again in the later ones. A comparison takes some ms, so it becomes rare.
-ROUNDS = 3
-LATER_ROUNDS = (30, 300)
-EVERY_ROUNDS = 1000
-TOLERANCE = 1e-6
 
 
 class DistributionSeam(Seam):
@@ -93,14 +82,10 @@ class DistributionSeam(Seam):
         self._randomness = RankSeedsSeam(group)
         self._seen: set[int] = set()
         self._has_stepped = False
-        self._round = 0
-        self._in_round: WeakSet[Optimizer] = WeakSet()
-        self._round_length = 1
-        self._inputs: list[float | None] = []
-        self._gradients: list[float] = []
-        self._hook: RemovableHandle | None = None
-        self._has_loader = self._has_new = False
-        self._patches = Patches()
+        self._checks = RankChecks(group, optimizers)
+        self._plateau = PlateauSeam(group)
+        self._program_ddp = ProgramDdpSeam()
+        self._has_new = False
 
     def use(self, strategy: str) -> None:
         """Choose the strategy by its name.
@@ -128,25 +113,31 @@ class DistributionSeam(Seam):
     @property
     def has_ranks(self) -> bool:
         """Whether the strategy runs the program in several processes."""
-        return self._strategy is not None and self._strategy.launches_ranks
+        return self._rank_strategy is not None
+
+    @property
+    def _rank_strategy(self) -> RankStrategy | None:
+        """The strategy if it trains with several ranks, else None."""
+        return self._strategy if isinstance(self._strategy, RankStrategy) else None
 
     def install(self) -> None:
         """Begin to act, as far as the strategy and the options require it."""
         if self._strategy is None:
             if self._options:
-                self._overrule_ddp()
+                self._program_ddp.install(self._options)
             return
         if self.has_ranks:
             self._averaging.install()
             self._weighing.install()
             self._clipping.install()
-            self._judge_alike()
-            self._hook = register_optimizer_step_pre_hook(self._note_gradients)
+            self._plateau.install()
+            self._checks.begin()
 
     def remove(self) -> None:
         """Put PyTorch back as it was. Models that were distributed stay so."""
-        self._patches.undo()
-        self._stop_noting()
+        self._program_ddp.remove()
+        self._plateau.remove()
+        self._checks.end()
         self._shard_guard.remove()
         self._clipping.remove()
         self._weighing.remove()
@@ -168,7 +159,7 @@ class DistributionSeam(Seam):
 
     def loader_begins(self) -> None:
         """Note that the program iterates a loader whose data the ranks share out among them."""
-        self._has_loader = True
+        self._checks.has_loader = True
         self.draw_otherwise()
 
     def groups_changed(self) -> None:
@@ -179,12 +170,11 @@ class DistributionSeam(Seam):
         """
         self._untrained.clear()
         self._has_new = True
-        if self.has_ranks and self._called:
+        if (strategy := self._rank_strategy) and self._called:
             for optimizer in self._optimizers():
-                if replaced := self._clipping.replacements(_parameters([optimizer])):
-                    assert self._strategy is not None, "it has replaced them"
-                    self._strategy.hand_over(optimizer, replaced)
-            self._averaging.add(_parameters(self._optimizers()), self._owned())
+                if replaced := self._clipping.replacements(parameters_of([optimizer])):
+                    strategy.hand_over(optimizer, replaced)
+            self._averaging.add(parameters_of(self._optimizers()), self._owned())
 
     def route(self, module: nn.Module, inputs: tuple[Any, ...]) -> nn.Module:
         """Return the module to call instead of an outermost module, which may be the module itself.
@@ -205,20 +195,21 @@ class DistributionSeam(Seam):
                 model = self._meet(module, self._strategy)
         if model is None:
             return module
-        if self._has_new and self.has_ranks:
-            self._adopt_optimizers(self._strategy)
+        ranks = self._rank_strategy
+        if self._has_new and ranks is not None:
+            self._adopt_optimizers(ranks)
         if not torch.is_grad_enabled():
             model.settle_buffers(module, self._group)
-            return module if self.has_ranks else model.called or module
-        if self.has_ranks:
+            return module if ranks is not None else model.called or module
+        if ranks is not None:
             self._begin_pass(model, inputs)
         if not model.is_distributed and model.trained <= self._seen and model.suits_ddp:
             self._distribute(module, model, self._strategy)
         if not model.is_distributed or self._stands_aside(model):
             return module
         called = model.called or module
-        if self.has_ranks:
-            self._strategy.sync_gradients(called, enabled=not self._accumulation.holds)
+        if ranks is not None:
+            ranks.sync_gradients(called, enabled=not self._accumulation.holds)
         return called
 
     def _begin_pass(self, model: _Model, inputs: tuple[Any, ...]) -> None:
@@ -227,8 +218,8 @@ class DistributionSeam(Seam):
         self._weighing.samples = None if tensor is None else len(tensor)
         # Batches before the first step are not compared: the program may have drawn them at set-up,
         # when all ranks draw the same random numbers.
-        if self._hook is not None and self._has_stepped:
-            self._inputs.append(_fingerprint(inputs))
+        if self._has_stepped:
+            self._checks.note_batch(inputs)
         model.has_trained = True
         if model.reached is not None:
             model.reached.passes = 0
@@ -240,86 +231,26 @@ class DistributionSeam(Seam):
         With several ranks that is always so, for the later comparisons. With one rank it is so
         until the check.
         """
-        return self._hook is not None or (self.has_ranks and self._group.world_size > 1)
+        return self._checks.is_noting or (self.has_ranks and self._group.world_size > 1)
 
     def stepped(self, optimizer: Optimizer) -> None:
         """Note the step of an optimizer, and compare the ranks if that is due.
 
         Raises:
-            RuntimeError: if the ranks' models differ, if all ranks train on the same batches, or if
-                the program calls no module whose parameters are trained.
+            RuntimeError: if the ranks do not train one model; see ``RankChecks.stepped()``.
         """
-        if self._hook is not None:
+        if self._checks.is_noting:
             self._note_step(optimizer)
-        if optimizer in self._in_round:  # its second step in this round begins the next
-            self._round += 1
-            self._round_length = len(self._in_round)
-            self._in_round.clear()
-        self._in_round.add(optimizer)
-        if len(self._in_round) < self._round_length:
-            return
-        if self._hook is not None and self._round == ROUNDS - 1:
-            self._check()
-        elif len(self._in_round) == self._round_length and _is_checked_again(self._round + 1):
-            self._compare(f"check {self._round + 1}", _sums(_parameters(self._optimizers())))
+        if self._checks.stepped(optimizer, calls_models=bool(self._called)):
+            self._weighing.settle()
 
     def _note_step(self, optimizer: Optimizer) -> None:
         """Note in one of the first steps which parameters are trained, and which got gradients."""
         self._has_stepped = True
-        self._seen |= {id(p) for p in _parameters([optimizer])}
+        self._seen |= {id(p) for p in parameters_of([optimizer])}
         for module, model in self._called.items():
             if not model.is_distributed and model.trained <= self._seen:
                 model.note_gradients(module)
-
-    def _check(self) -> None:
-        """Check that the ranks train one model, each on its own share of the data.
-
-        Raises:
-            RuntimeError: if they do not, or if no module is called that an optimizer trains.
-        """
-        self._stop_noting()
-        self._weighing.settle()
-        if self._group.world_size == 1:
-            return
-        if not self._called:
-            raise RuntimeError(
-                "the program calls no module whose parameters an optimizer trains, so the ranks "
-                "cannot train together. Leave strategy and world_size out of the search."
-            )
-        state = [*self._gradients, *_sums(_parameters(self._optimizers()))]
-        inputs = self._compare("check", state)
-        # Ranks that share out a loader may still see equal numbers: of equal samples, or of inputs
-        # without a tensor.
-        is_shared_out = self._has_loader and len(set(self._inputs)) <= 1
-        if not is_shared_out and all(theirs == self._inputs for theirs in inputs):
-            raise RuntimeError(
-                "all ranks train on the same batches, or on inputs that cannot be compared: the "
-                "program makes its batches without a DataLoader, or chooses them by its own random "
-                "generator or order. Leave strategy and world_size out of the search."
-            )
-
-    def _compare(self, name: str, state: list[float]) -> list[list[float | None]]:
-        """Check that all ranks have the same numbers.
-
-        Args:
-            name: Name of the comparison, the same on all ranks.
-            state: This rank's numbers.
-
-        Returns:
-            The fingerprints of the ranks' inputs in the first steps, one list per rank.
-
-        Raises:
-            RuntimeError: if the numbers differ by more than rounding.
-        """
-        size = self._group.world_size
-        every = self._group.store.gather(name, (state, self._inputs), self._group.rank, size)
-        self._inputs = self._inputs if name == "check" else []
-        if not all(_are_equal(theirs, state) for theirs, _ in every):
-            raise RuntimeError(
-                "the ranks' models drifted apart: the program changes its weights or gradients in "
-                "a way that autotune cannot see. Leave strategy and world_size out of the search."
-            )
-        return [inputs for _, inputs in every]
 
     def _stands_aside(self, model: _Model) -> bool:
         """Tell whether the strategy must not run this pass, because a parameter is frozen now.
@@ -334,15 +265,6 @@ class DistributionSeam(Seam):
             move = self._averaging.hold if stands_aside else self._averaging.release
             move(model.reached)
         return stands_aside
-
-    def _note_gradients(self, optimizer: Optimizer, *_: Any) -> None:
-        """Note the norm of an optimizer's gradients before a step, to compare it between ranks."""
-        self._gradients.append(sum(_size_of_gradient(p) for p in _parameters([optimizer])))
-
-    def _stop_noting(self) -> None:
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
 
     def _site(self, *, has_unused: bool = False) -> Site:
         return Site(
@@ -361,7 +283,7 @@ class DistributionSeam(Seam):
         acts at once, so that optimizers get the new ones before their first step. Other strategies
         act after the first step.
         """
-        optimized = {id(p) for p in _parameters(self._optimizers())}
+        optimized = {id(p) for p in parameters_of(self._optimizers())}
         owned = [p for p in module.parameters() if id(p) in optimized]
         trained = {id(p) for p in owned if p.requires_grad}
         if not trained:
@@ -369,7 +291,7 @@ class DistributionSeam(Seam):
             if self._has_stepped and not owned:
                 self._untrained.add(module)
             return None
-        if not self.has_ranks:
+        if not isinstance(strategy, RankStrategy):
             model = self._called[module] = _Model(set())
             self._distribute(module, model, strategy)
             return model
@@ -389,10 +311,10 @@ class DistributionSeam(Seam):
         else:
             model.reached = self._averaging.watch(list(module.parameters()))
         self._adopt_optimizers(strategy)
-        self._averaging.add(_parameters(self._optimizers()), self._owned())
+        self._averaging.add(parameters_of(self._optimizers()), self._owned())
         return model
 
-    def _adopt_optimizers(self, strategy: Strategy) -> None:
+    def _adopt_optimizers(self, strategy: RankStrategy) -> None:
         self._has_new = False
         for optimizer in self._optimizers():
             if optimizer not in self._adopted:
@@ -414,38 +336,6 @@ class DistributionSeam(Seam):
         called = strategy.distribute(module, self._site(has_unused=has_unused))
         model.called = called if called is not module else None
         model.is_distributed = True
-
-    def _judge_alike(self) -> None:
-        """Let ``ReduceLROnPlateau`` follow the mean of all ranks' metrics.
-
-        Each rank would otherwise follow its own share of the data, and choose another rate.
-        """
-        original = ReduceLROnPlateau.step
-        group = self._group
-
-        def step(scheduler: ReduceLROnPlateau, metrics: Any, *args: Any, **kwargs: Any) -> None:
-            if distributed.is_initialized():
-                own = torch.tensor([float(metrics)], dtype=torch.float64)
-                every = [torch.empty_like(own) for _ in range(group.world_size)]
-                distributed.all_gather(every, own)
-                metrics = sum(float(metric) for metric in every) / len(every)
-            original(scheduler, metrics, *args, **kwargs)
-
-        self._patches.replace(ReduceLROnPlateau, "step", step)
-
-    def _overrule_ddp(self) -> None:
-        """Pass the options to each DDP wrapper that the program or its trainer builds."""
-        original = DistributedDataParallel.__init__
-        options = {
-            name: self._options[f"ddp_{name}"]
-            for name in DDP_OPTIONS
-            if f"ddp_{name}" in self._options
-        }
-
-        def init(wrapper: Any, *args: Any, **kwargs: Any) -> None:
-            original(wrapper, *args, **{**kwargs, **options})
-
-        self._patches.replace(DistributedDataParallel, "__init__", init)
 
 
 class _Model:
@@ -498,55 +388,3 @@ class _Model:
             for buffer in module.buffers():
                 send_out(buffer)
         self.has_trained = False
-
-
-def _parameters(optimizers: Iterable[Optimizer]) -> list[nn.Parameter]:
-    """Return the parameters of all optimizers, each once, in the order of their groups."""
-    every = (
-        p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]
-    )
-    return list({id(p): p for p in every}.values())
-
-
-def _is_checked_again(round_: int) -> bool:
-    return round_ in LATER_ROUNDS or round_ % EVERY_ROUNDS == 0
-
-
-def _sums(parameters: Iterable[torch.Tensor]) -> list[float]:
-    """Return the sum and the norm of all parameters, in fp64.
-
-    They identify a state of the model cheaply: the device is waited for only once.
-    """
-    parts = [whole(p.detach()).double() for p in parameters]
-    both = [torch.stack([part.sum(), part.square().sum()]) for part in parts]
-    total = sum(pair.to(both[0].device) for pair in both) if both else torch.zeros(2)
-    total = torch.as_tensor(total).cpu()
-    return [float(total[0]), float(total[1].sqrt())]
-
-
-def _size_of_gradient(parameter: torch.Tensor) -> float:
-    """Return the norm of a gradient; 0 without one, and for sharded ones, which differ by rank."""
-    if parameter.grad is None or is_sharded(parameter):
-        return 0.0
-    return float(parameter.grad.detach().double().norm())
-
-
-def _are_equal(ours: list[float], theirs: list[float]) -> bool:
-    """Tell whether numbers are equal up to rounding. NaN counts as equal to NaN."""
-    return len(ours) == len(theirs) and all(
-        isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE) or (isnan(a) and isnan(b))
-        for a, b in zip(ours, theirs, strict=True)
-    )
-
-
-def _fingerprint(inputs: tuple[Any, ...]) -> float | None:
-    """Return a number that identifies a batch: equal batches have equal numbers.
-
-    Each value is weighted by its position, so that the order of samples counts. None if the inputs
-    contain no tensor.
-    """
-    tensor = first_tensor(inputs)
-    if tensor is None:
-        return None
-    flat = tensor.detach().double().flatten()
-    return float((flat * torch.arange(1, len(flat) + 1, device=flat.device)).sum())

@@ -15,7 +15,6 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
-from torch import multiprocessing
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from autotune.inside.code.frames import site
@@ -23,20 +22,21 @@ from autotune.inside.data.feed import Feed
 from autotune.inside.data.item_watch import ItemWatch
 from autotune.inside.data.known_loaders import KnownLoaders
 from autotune.inside.data.loader_facts import foreign_sampler, plain_batches, read_facts
+from autotune.inside.data.loader_shares import LoaderShares
 from autotune.inside.data.loader_variant import (
     ProgramOptions,
     Variant,
-    WorkerThreads,
     without_iterator,
+    worker_attributes,
 )
 from autotune.inside.data.rewrapped import inner_batches, rewrapped
 from autotune.inside.listener import Listener
 from autotune.inside.micro_batches import EpochShape
 from autotune.inside.ranks.data_sharding import ShardedIterable, ShardedSampler, share_of
-from autotune.inside.ranks.group import ALONE, Group
+from autotune.inside.ranks.group import Group
 from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.base import Patches, Seam
-from autotune.inside.seams.workers import CONTEXT, Workers, start_method
+from autotune.inside.seams.workers import Workers, start_method
 from autotune.program.config import KnobValue
 from autotune.program.profile import DatasetFacts, LoaderFacts
 
@@ -91,12 +91,7 @@ class LoaderSeam(Seam):
         self._own: WeakKeyDictionary[DataLoader[Any], ProgramOptions] = WeakKeyDictionary()
         self._written: WeakKeyDictionary[DataLoader[Any], dict[str, Any]] = WeakKeyDictionary()
         self._evaluated: WeakSet[DataLoader[Any]] = WeakSet()
-        self._group = ALONE
-        self._begins: Callable[[], None] = lambda: None
-        self._shared = 0
-        self._shards: WeakKeyDictionary[DataLoader[Any], ShardedSampler | ShardedIterable] = (
-            WeakKeyDictionary()
-        )
+        self._shares = LoaderShares()
         self._lengths: WeakKeyDictionary[DataLoader[Any], int] = WeakKeyDictionary()
         self._variants: WeakKeyDictionary[DataLoader[Any], Variant] = WeakKeyDictionary()
         self._options: dict[str, KnobValue] = {}
@@ -141,7 +136,7 @@ class LoaderSeam(Seam):
             begins: Called whenever the program begins to iterate the training loader with
                 gradients enabled.
         """
-        self._group, self._begins = group, begins
+        self._shares.begin(group, begins)
         self.request(world_size=group.world_size)
 
     def facts(self, loader: DataLoader[Any]) -> LoaderFacts:
@@ -190,9 +185,7 @@ class LoaderSeam(Seam):
             return self._begin(self._as_written(loader))
         self._evaluated.discard(loader)
         if self._is_shared(loader):
-            self._begins()
-            if isinstance(loader.dataset, ShardedIterable):
-                loader.dataset.begin()
+            self._shares.iterates(loader)
         self.items.began()
         return self._workers.begin(loader, own, self.facts(own), self._begin)
 
@@ -321,7 +314,7 @@ class LoaderSeam(Seam):
         if facts.dataset_len is None or not self._is_shared(loader):
             return facts.dataset_len
         drop_last = facts.drop_last or facts.iterable
-        return share_of(facts.dataset_len, self._group, drop_last=drop_last)
+        return share_of(facts.dataset_len, self._shares.group, drop_last=drop_last)
 
     def batch_size(self, loader: DataLoader[Any]) -> int | None:
         """Return the samples per batch; None if the program's own code makes the batches."""
@@ -382,7 +375,7 @@ class LoaderSeam(Seam):
     def _changes_steps(self) -> bool:
         """Whether a step may use other samples than the program's own steps do."""
         more = self._accumulation.steps > 1 or "batch_size" in self._options
-        return more or self._group.world_size > 1
+        return more or self._shares.is_shared
 
     def _in_groups(self, loader: DataLoader[Any]) -> Iterator[Any]:
         if loader not in self._facts:  # built before the seam was installed: left as it is
@@ -442,23 +435,7 @@ class LoaderSeam(Seam):
         some of these names after construction.
         """
         facts, own, options = self.facts(loader), self._own[loader], self._options
-        workers = int(options.get("num_workers", facts.num_workers))
-        prefetch = options.get("prefetch_factor", facts.prefetch_factor or 2)
-        persistent = options.get("persistent_workers", facts.persistent_workers)
-        changes: dict[str, Any] = {
-            "num_workers": workers,
-            "timeout": own.timeout if workers else 0,  # torch raises for a timeout without workers
-            "prefetch_factor": prefetch if workers else None,
-            "pin_memory": options.get("pin_memory", facts.pin_memory),
-            "persistent_workers": bool(persistent) and workers > 0,
-            "in_order": options.get("in_order", facts.in_order),
-            "worker_init_fn": own.worker_init_fn,
-            CONTEXT: own.context,
-        }
-        if (threads := int(options.get("worker_threads", 1))) > 1:
-            changes["worker_init_fn"] = WorkerThreads(threads, own.worker_init_fn)
-        if (method := options.get("start_method", facts.start_method)) != facts.start_method:
-            changes[CONTEXT] = multiprocessing.get_context(str(method))
+        changes = worker_attributes(facts, own, options)
         shard = self._shard(loader)
         if isinstance(shard, IterableDataset):
             changes["dataset"] = shard
@@ -492,27 +469,14 @@ class LoaderSeam(Seam):
         return None if is_foreign and loader not in self._written else found
 
     def _is_shared(self, loader: DataLoader[Any]) -> bool:
-        return self._group.world_size > 1 and self.is_target(loader)
+        return self._shares.is_shared and self.is_target(loader)
 
     def _shard(self, loader: DataLoader[Any]) -> ShardedSampler | ShardedIterable | None:
-        """Return the sampler or dataset of this rank's share; None if the rank gets all data.
-
-        The same object is returned in each epoch, because it counts the epochs.
-        """
+        """Return the sampler or dataset of this rank's share; None if the rank gets all data."""
         if not self._is_shared(loader):
             return None
-        if loader not in self._shards:
-            own, facts = self._own[loader], self.facts(loader)
-            name = f"loader {self._shared}"
-            if isinstance(loader.dataset, IterableDataset):
-                self._shards[loader] = ShardedIterable(loader.dataset, self._group, name)
-            else:
-                plain = plain_batches(loader)
-                whole = own.batch_sampler if plain is None else plain.sampler
-                if whole is None:  # no automatic batching (batch_size=None): items are batches
-                    whole = loader.sampler
-                self._shards[loader] = ShardedSampler(
-                    whole, self._group, name, drop_last=facts.drop_last
-                )
-            self._shared += 1  # never reused: the store may still hold an order under an old name
-        return self._shards[loader]
+        plain = plain_batches(loader)
+        whole = self._own[loader].batch_sampler if plain is None else plain.sampler
+        if whole is None:  # no automatic batching (batch_size=None): items are batches
+            whole = loader.sampler
+        return self._shares.of(loader, whole, drop_last=self.facts(loader).drop_last)

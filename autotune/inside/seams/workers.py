@@ -24,11 +24,9 @@ from torch.utils.data import DataLoader
 
 from autotune.inside.data.copies import without_handles
 from autotune.inside.data.datasets import Kind, Part, Path, Picture, look
+from autotune.inside.data.loader_variant import CONTEXT
 from autotune.inside.ranks.data_sharding import ShardedIterable
 from autotune.program.profile import LoaderFacts
-
-# The attribute behind ``multiprocessing_context``, whose setter raises for 0 workers.
-CONTEXT = "_DataLoader__multiprocessing_context"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from autotune.knobs.strategies.base import (
+    RankStrategy,
     Site,
     Strategy,
     ddp_refusal,
@@ -26,6 +27,7 @@ from autotune.knobs.strategies.zero1 import Zero1
 
 __all__ = [
     "STRATEGIES",
+    "RankStrategy",
     "Site",
     "Strategy",
     "ddp_refusal",

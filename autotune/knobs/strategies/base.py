@@ -65,14 +65,10 @@ class Strategy(ABC):
     Attributes:
         name: Its value of the knob ``strategy``.
         launches_ranks: It runs the program in several processes, one per device.
-        replaces_parameters: It replaces the model's parameters by others, so it must act at the
-            model's first call. Other strategies act after the first step, when it is known which
-            parameters get gradients.
     """
 
     name: ClassVar[str]
-    launches_ranks: ClassVar[bool] = True
-    replaces_parameters: ClassVar[bool] = False
+    launches_ranks: ClassVar[bool] = False
 
     @property
     def summary(self) -> str:
@@ -100,33 +96,59 @@ class Strategy(ABC):
         The returned module may be *module* itself, if that was changed in place.
         """
 
-    def hand_over(self, optimizer: Optimizer, replaced: Mapping[Any, Any]) -> None:  # noqa: B027
+
+class RankStrategy(Strategy):
+    """A strategy under which each of several ranks trains the model on its share of each batch.
+
+    The ranks' models are equal before the first step, and ``inside.seams.distribution`` averages
+    gradients until the strategy does. What is here does so with DDP.
+
+    Attributes:
+        replaces_parameters: It replaces the model's parameters by others, so it must act at the
+            model's first call. Other strategies act after the first step, when it is known which
+            parameters get gradients.
+    """
+
+    launches_ranks = True
+    replaces_parameters: ClassVar[bool] = False
+
+    def refusal(self, here: Here) -> str | None:
+        """Return why several ranks cannot train this program, as a clause, or None."""
+        return ranks_refusal(here.hardware, here.profile)
+
+    def distribute(self, module: nn.Module, site: Site) -> nn.Module:
+        """Return the model wrapped in DDP; the program keeps its unwrapped model."""
+        return wrapped_by_ddp(module, site)
+
+    def sync_gradients(self, called: Any, *, enabled: bool) -> None:
+        """Set whether the next backward pass averages gradients over the ranks.
+
+        It is called before each forward pass with gradients. Accumulation turns averaging off for
+        all but the last batch of a step. DDP's attribute is set that its ``no_sync()`` sets: the
+        context manager cannot be used, because forward and backward happen in the program's code.
+
+        Args:
+            called: The module that ``distribute()`` returned.
+            enabled: Whether to average.
+        """
+        called.require_backward_grad_sync = enabled
+
+    def hand_over(self, optimizer: Optimizer, replaced: Mapping[Any, Any]) -> None:
         """Make an optimizer train the new parameters in place of the old ones.
 
         It is called for optimizers that are built, or get parameters, after the model was
-        distributed.
+        distributed by a strategy that replaces parameters.
 
         Args:
             optimizer: An optimizer of the program.
             replaced: The new parameter of each parameter that was replaced.
         """
 
-    def adopt(self, optimizer: Optimizer, site: Site) -> None:  # noqa: B027
+    def adopt(self, optimizer: Optimizer, site: Site) -> None:
         """Prepare an optimizer for training under the strategy.
 
         It is called once per optimizer: when a model that the optimizers train is first called, and
         later for optimizers that are built after that.
-        """
-
-    def sync_gradients(self, called: Any, *, enabled: bool) -> None:  # noqa: B027
-        """Set whether the next backward pass averages gradients over the ranks.
-
-        It is called before each forward pass with gradients. Accumulation turns averaging off for
-        all but the last batch of a step.
-
-        Args:
-            called: The module that ``distribute()`` returned.
-            enabled: Whether to average.
         """
 
 

@@ -23,7 +23,6 @@ class DataParallel(Strategy):
     """
 
     name = "data_parallel"
-    launches_ranks = False
 
     def refusal(self, here: Here) -> str | None:
         """Return a reason unless there are two GPUs and a batch can be divided among them."""

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autotune.knobs.base import Here
-from autotune.knobs.strategies.base import Site, Strategy, ranks_refusal
+from autotune.knobs.strategies.base import RankStrategy, Site
 from autotune.program.config import Config
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 
-class Fsdp(Strategy):
+class Fsdp(RankStrategy):
     """FSDP2: ranks share weights, gradients and optimizer state, and gather weights block by block.
 
     It needs the least memory per rank and the most communication. Under it the model's parameters
@@ -43,7 +43,7 @@ class Fsdp(Strategy):
         """
         if here.profile.channels_last:
             return "the program lays weights out as channels_last, which fsdp cannot shard"
-        return ranks_refusal(here.hardware, here.profile)
+        return super().refusal(here)
 
     def conflict(self, config: Config) -> str | None:
         """Refuse the combination with ``channels_last``.

@@ -29,7 +29,6 @@ class ModelSplit(Strategy):
     """
 
     name = "model_split"
-    launches_ranks = False
 
     def refusal(self, here: Here) -> str | None:
         """Return why the model cannot be cut into stages, or does not need it, as a clause.

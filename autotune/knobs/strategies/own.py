@@ -21,6 +21,7 @@ class Own(Strategy):
     """
 
     name = "own"
+    launches_ranks = True
 
     def refusal(self, here: Here) -> str | None:
         """Return a reason if the program does not distribute its model."""

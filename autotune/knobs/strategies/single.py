@@ -17,7 +17,6 @@ class Single(Strategy):
     """One process on one device, as the program is written."""
 
     name = "single"
-    launches_ranks = False
 
     def distribute(self, module: nn.Module, site: Site) -> nn.Module:
         """Return the model unchanged."""

@@ -16,15 +16,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autotune.knobs.base import Here
-from autotune.knobs.strategies.base import Site, Strategy, ranks_refusal, wrapped_by_ddp
+from autotune.knobs.strategies.base import RankStrategy, Site
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
     from torch.optim import Optimizer
 
 
-class Zero1(Strategy):
+class Zero1(RankStrategy):
     """DDP in which each rank keeps the optimizer state of one part of the parameters.
 
     It lowers the memory for optimizer state, which for Adam is twice that of the weights. Each step
@@ -47,19 +46,11 @@ class Zero1(Strategy):
                 "at once, for example for a norm, and zero1 shows it only each rank's part (ddp "
                 "shows it all)"
             )
-        return ranks_refusal(here.hardware, here.profile)
-
-    def distribute(self, module: nn.Module, site: Site) -> nn.Module:
-        """Return the model wrapped in DDP, which averages gradients."""
-        return wrapped_by_ddp(module, site)
+        return super().refusal(here)
 
     def adopt(self, optimizer: Optimizer, site: Site) -> None:
         """Divide the optimizer's parameters among the ranks; gather its state when it is saved."""
         _Part(optimizer, site).install()
-
-    def sync_gradients(self, called: Any, *, enabled: bool) -> None:
-        """Set the attribute that DDP's ``no_sync()`` sets, as the strategy ``ddp`` does."""
-        called.require_backward_grad_sync = enabled
 
 
 class _Part:

@@ -82,7 +82,7 @@ def observe(
     rigs: RigFactory,
     should_stop: ShouldStop,
     silence_s: float,
-    setting: AppliedConfig | None = None,
+    applied: AppliedConfig | None = None,
 ) -> Started | Ending:
     """Start a program until it trains, in the run mode that it turns out to need.
 
@@ -93,7 +93,7 @@ def observe(
         rigs: Makes the rigs, and reports what happens.
         should_stop: Called many times a second; an Ending from it ends the start.
         silence_s: Seconds without a step after which a program counts as hung.
-        setting: What it runs under; None leaves it untouched.
+        applied: What it runs under; None leaves it untouched.
 
     Returns:
         The running program, or why it does not train. For an untouched program, the ending says
@@ -102,22 +102,22 @@ def observe(
     Raises:
         UsageError: when the program reads its input and something is piped into this process.
     """
-    first = _start(rigs, should_stop, silence_s, setting)
+    first = _start(rigs, should_stop, silence_s, applied)
     while isinstance(first, _Failed) and rigs.learn(first.ending):
-        first = _start(rigs, should_stop, silence_s, setting)
+        first = _start(rigs, should_stop, silence_s, applied)
     if isinstance(first, Started):
         return first
     if not _is_worth_another(rigs, first.ending):
         return _having_piped(first.ending)
     failed = first
     if not rigs.program.mode.terminal and _may_want_terminal(first):
-        second = _start_in_terminal(rigs, first, should_stop, silence_s, setting)
+        second = _start_in_terminal(rigs, first, should_stop, silence_s, applied)
         if isinstance(second, Started):
             return second
         if second is not None and not _is_worth_another(rigs, second.ending):
             return _having_piped(second.ending)
         failed = second or first
-    if setting is not None:
+    if applied is not None:
         return failed.ending
     return examined(rigs, failed.ending, failed.took_s, should_stop)
 
@@ -199,12 +199,12 @@ def _judged(ending: Ending, bare: Ending, *, is_telling: bool) -> Ending:
 
 
 def _start(
-    rigs: RigFactory, should_stop: ShouldStop, silence_s: float, setting: AppliedConfig | None
+    rigs: RigFactory, should_stop: ShouldStop, silence_s: float, applied: AppliedConfig | None
 ) -> Started | _Failed:
     began = rigs.clock()
     rig = rigs.new()
     try:
-        opened = rig.open(setting, should_stop, silence_s)
+        opened = rig.open(applied, should_stop, silence_s)
         if not isinstance(opened, Ending):
             _refuse_pipe(rigs, rig)
             return Started(rig, opened)
@@ -223,7 +223,7 @@ def _start_in_terminal(
     first: _Failed,
     should_stop: ShouldStop,
     silence_s: float,
-    setting: AppliedConfig | None,
+    applied: AppliedConfig | None,
 ) -> Started | _Failed | None:
     """Start a program that failed once more, with a terminal.
 
@@ -239,7 +239,7 @@ def _start_in_terminal(
         "terminal."
     )
     rigs.take_mode(_in_terminal(program).mode)
-    second = _start(rigs, should_stop, silence_s, setting)
+    second = _start(rigs, should_stop, silence_s, applied)
     if isinstance(second, Started):
         rigs.reports.note(f"{name} needs a terminal: its trials get one of {ROWS} x {COLUMNS}.")
         return second

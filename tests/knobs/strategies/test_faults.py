@@ -14,6 +14,7 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
 from autotune.program.program import parse_program
+from autotune.program.program_traits import ProgramTraits
 from autotune.rig.rig import Rig
 from autotune.rig.wire import Ready, WindowPlan
 from tests.made import make_loader
@@ -25,15 +26,13 @@ BASELINE = Config({"strategy": "single", "world_size": 1, "num_threads": 1, "bat
 LONG = WindowPlan(warmup_min_s=0.0, warmup_max_s=30.0, window_min_s=20.0, window_max_s=30.0)
 
 
-def setting_of(strategy: str, world_size: int = 2) -> AppliedConfig:
+def applied_of(strategy: str, world_size: int = 2) -> AppliedConfig:
     """Return the setting of a strategy for the program of this file."""
     return AppliedConfig(
         config=BASELINE.replace(strategy=strategy, world_size=world_size),
         baseline=BASELINE,
-        loader=make_loader(dataset_len=4096, batch_size=32),
+        traits=ProgramTraits("cpu", make_loader(dataset_len=4096, batch_size=32)),
         lr_rule=LrRule.LINEAR,
-        program_knobs=(),
-        device="cpu",
     )
 
 
@@ -42,11 +41,11 @@ def trial(
 ) -> Measurement | Ending:
     """Run the program on two ranks until it is measured or has failed; then nothing is left."""
     program = parse_program(str(PROGRAMS / "rank_fails.py"), (way, str(directory)), directory)
-    setting = setting_of(strategy)
+    applied = applied_of(strategy)
     with Rig(program, directory / way, directory / "cache", fence()) as rig:
-        opened = rig.open(setting, never, 120.0)
+        opened = rig.open(applied, never, 120.0)
         assert isinstance(opened, Ready), opened
-        found = rig.measure(setting, LONG if way else SHORT, never, silence_s)
+        found = rig.measure(applied, LONG if way else SHORT, never, silence_s)
         assert isinstance(found, Ending) or _standing_in(directory), "it is seen while it runs"
     assert not _standing_in(directory), "ranks were left behind, and with them their ports"
     return found
@@ -98,11 +97,11 @@ def test_a_rank_that_starts_late_is_waited_for_and_all_ranks_switch_and_are_meas
     program = parse_program(
         str(PROGRAMS / "rank_fails.py"), ("starts late", str(tmp_path)), tmp_path
     )
-    setting = setting_of("zero1")
+    applied = applied_of("zero1")
     with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
-        assert isinstance(rig.open(setting, never, 120.0), Ready)
-        found = rig.measure(setting, SHORT, never, 60.0)
-        smaller = replace(setting, config=setting.config.replace(batch_size=8))
+        assert isinstance(rig.open(applied, never, 120.0), Ready)
+        found = rig.measure(applied, SHORT, never, 60.0)
+        smaller = replace(applied, config=applied.config.replace(batch_size=8))
         switched = rig.measure(smaller, SHORT, never, 60.0)
     assert isinstance(found, Measurement)
     assert isinstance(switched, Measurement)

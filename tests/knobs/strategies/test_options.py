@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.shard_guard import ShardGuardSeam
 from autotune.knobs.strategies import STRATEGIES, Site
+from autotune.knobs.strategies.fsdp import Fsdp
 from autotune.program.config import KnobValue
 
 
@@ -113,8 +114,9 @@ def ends_with(*, shards: bool, clears_late: bool = False, reshards: bool = True)
             (optimizer,),
             lambda module: blocks_of([module]),
         )
-        STRATEGIES["fsdp"].distribute(model, site)
-        STRATEGIES["fsdp"].adopt(optimizer, site)
+        fsdp = Fsdp()
+        fsdp.distribute(model, site)
+        fsdp.adopt(optimizer, site)
     for x in torch.randn(4, 6, 8):
         optimizer.zero_grad() if not clears_late else None
         loss = model(x).square().mean()

@@ -15,10 +15,12 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
 from autotune.program.program import parse_program
+from autotune.program.program_traits import ProgramTraits
 from autotune.rig.failures import program_error
 from autotune.rig.rig import Rig
 from autotune.rig.wire import Ready
-from tests.rigging import PROGRAMS, SHORT, fence, never, open_rig, setting_with
+from tests.made import changed
+from tests.rigging import PROGRAMS, SHORT, applied_with, fence, never, open_rig
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -42,12 +44,12 @@ def test_a_program_that_distributes_itself_is_tuned_in_its_ranks_and_ddp(
     baseline = Config(
         {"strategy": "own", "world_size": 1, "num_threads": 1, "ddp_bucket_cap_mb": 25}
     )
-    changed = baseline.replace(world_size=2, ddp_bucket_cap_mb=5)
-    setting = replace(_plain_setting(), config=changed, baseline=baseline, distributes_itself=means)
+    other = baseline.replace(world_size=2, ddp_bucket_cap_mb=5)
+    applied = changed(_plain(), config=other, baseline=baseline, distributes_itself=means)
     with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
-        opened = rig.open(setting, never, 120.0)
+        opened = rig.open(applied, never, 120.0)
         assert isinstance(opened, Ready), opened
-        found = rig.measure(setting, SHORT, never, 60.0)
+        found = rig.measure(applied, SHORT, never, 60.0)
         said = rig.log_tail()
     assert isinstance(found, Measurement), found
     assert round(found.blocks[0].samples / found.blocks[0].steps) == 2 * batch
@@ -73,11 +75,11 @@ def test_a_program_that_could_distribute_itself_is_known_by_one_rank(tmp_path: P
 def test_ranks_that_train_each_for_itself_are_no_gain(tmp_path: Path) -> None:
     """A program that does not take its ranks from torchrun would look twice as fast."""
     program = parse_program(str(PROGRAMS / "plain.py"), (str(tmp_path / "losses"),), tmp_path)
-    own = replace(_plain_setting(), distributes_itself="torch.distributed")
+    own = changed(_plain(), distributes_itself="torch.distributed")
     baseline = own.baseline.replace(strategy="own")
-    setting = replace(own, baseline=baseline, config=baseline.replace(world_size=2))
+    applied = replace(own, baseline=baseline, config=baseline.replace(world_size=2))
     with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
-        ending = rig.open(setting, never, 120.0)
+        ending = rig.open(applied, never, 120.0)
     assert isinstance(ending, Ending)
     assert "the program trains in groups of 1 where 2 ranks were started" in ending.reason
 
@@ -89,10 +91,10 @@ def test_ranks_without_a_loader_draw_numbers_of_their_own_or_are_refused(
     tmp_path: Path, source: str, is_refused: bool
 ) -> None:
     program = parse_program(str(PROGRAMS / "draws.py"), (source,), tmp_path)
-    base = replace(_plain_setting(), loader=None)
-    setting = setting_with(base, strategy="ddp", world_size=2)
+    base = changed(_plain(), loader=None)
+    applied = applied_with(base, strategy="ddp", world_size=2)
     with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
-        opened = rig.open(setting, never, 120.0)
+        opened = rig.open(applied, never, 120.0)
     if is_refused:
         assert isinstance(opened, Ending)
         assert "all ranks train on the same batches" in opened.reason
@@ -100,10 +102,10 @@ def test_ranks_without_a_loader_draw_numbers_of_their_own_or_are_refused(
         assert isinstance(opened, Ready), opened
 
 
-def _plain_setting() -> AppliedConfig:
+def _plain() -> AppliedConfig:
     """The baseline of a plain program, without the first steps that would tell it."""
     baseline = Config({"strategy": "single", "world_size": 1, "num_threads": 1})
-    return AppliedConfig(baseline, baseline, None, LrRule.LINEAR, (), "cpu")
+    return AppliedConfig(baseline, baseline, ProgramTraits("cpu"), LrRule.LINEAR)
 
 
 def test_a_program_that_wants_a_launcher_is_told_how_to_get_one(tmp_path: Path) -> None:

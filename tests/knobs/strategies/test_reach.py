@@ -21,9 +21,10 @@ from autotune.measurement.measurement import Measurement
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
+from autotune.program.program_traits import ProgramTraits
 from autotune.rig.rig import Rig
 from tests.inside.test_exchange import Bomb
-from tests.knobs.strategies.test_faults import setting_of
+from tests.knobs.strategies.test_faults import applied_of
 from tests.rig.test_local_ranks import LAUNCHER
 from tests.rigging import SHORT, never, open_rig
 
@@ -50,24 +51,27 @@ class Standing:
 
     Attributes:
         rig: Theirs.
-        setting: That they are measured under.
+        applied: That they are measured under.
         listening: Addresses and ports that any of their processes listens at.
         port: Of their store.
     """
 
     rig: Rig
-    setting: AppliedConfig
+    applied: AppliedConfig
     listening: list[tuple[str, int]]
     port: int
 
 
 OWN = Config({"strategy": "own", "world_size": 1, "num_threads": 1})
 WAYS = {
-    "ours": ("rank_fails.py", setting_of("ddp")),
+    "ours": ("rank_fails.py", applied_of("ddp")),
     "own": (
         "own_ddp.py",
         AppliedConfig(
-            OWN.replace(world_size=2), OWN, None, LrRule.LINEAR, (), "cpu", distributes_itself="DDP"
+            OWN.replace(world_size=2),
+            OWN,
+            ProgramTraits("cpu", distributes_itself="DDP"),
+            LrRule.LINEAR,
         ),
     ),
 }
@@ -76,8 +80,8 @@ WAYS = {
 @contextmanager
 def standing(tmp_path: Path, way: str) -> Iterator[Standing]:
     """Train in two ranks, by our strategy or by the program's own ``init_process_group()``."""
-    script, setting = WAYS[way]
-    with open_rig(tmp_path, script, "", str(tmp_path), setting=setting) as opened:
+    script, applied = WAYS[way]
+    with open_rig(tmp_path, script, "", str(tmp_path), applied=applied) as opened:
         assert opened.rig.pid is not None
         rig = psutil.Process(opened.rig.pid)
         tree = [rig, *rig.children(recursive=True)]
@@ -88,7 +92,7 @@ def standing(tmp_path: Path, way: str) -> Iterator[Standing]:
             if connection.status == psutil.CONN_LISTEN
         ]
         ports = {p.environ()["MASTER_PORT"] for p in tree if "MASTER_PORT" in p.environ()}
-        yield Standing(opened.rig, setting, listening, int(*ports))
+        yield Standing(opened.rig, applied, listening, int(*ports))
 
 
 @pytest.mark.parametrize("way", ["ours", "own"])
@@ -143,7 +147,7 @@ def _speaks_in_vain(ranks: Standing, ran: Path) -> None:
         for kind in ("order/0", "report/1"):
             store.set(f"meeting/{number}/{kind}", bomb)
     store.set("start", bomb)
-    found = ranks.rig.measure(ranks.setting, SHORT, never, 60.0)
+    found = ranks.rig.measure(ranks.applied, SHORT, never, 60.0)
     assert isinstance(found, Measurement), found
     assert not ran.exists()
 

@@ -24,6 +24,7 @@ from autotune.inside.steering import Steering
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import LrRule
+from autotune.program.program_traits import ProgramTraits
 from tests.made import make_loader
 
 SAMPLES, BATCH = 90, 32  # three batches in an epoch, the last one smaller
@@ -309,7 +310,7 @@ def backward(
     return loss.item()
 
 
-def setting(case: Case, world_size: int) -> AppliedConfig:
+def applied(case: Case, world_size: int) -> AppliedConfig:
     """Return the setting under which a step has as many samples as the program's own."""
     changes: dict[str, KnobValue] = {
         "strategy": case.strategy,
@@ -320,17 +321,15 @@ def setting(case: Case, world_size: int) -> AppliedConfig:
     return AppliedConfig(
         config=Config({**BASELINE, **changes}),
         baseline=Config(BASELINE),
-        loader=make_loader(dataset_len=SAMPLES, batch_size=BATCH),
+        traits=ProgramTraits("cpu", make_loader(dataset_len=SAMPLES, batch_size=BATCH)),
         lr_rule=LrRule.LINEAR,
-        program_knobs=(),
-        device="cpu",
     )
 
 
 def run(case: Case, group: Group) -> dict[str, Any]:
     """Run a case under seams on this rank."""
-    its = setting(case, group.world_size)
-    seams = SeamSet(None, its.loader, group=group)
+    its = applied(case, group.world_size)
+    seams = SeamSet(None, its.traits.loader, group=group)
     Steering(seams).apply(its)
     seams.install()
     try:

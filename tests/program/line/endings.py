@@ -94,7 +94,7 @@ def main(folder: Path) -> None:
                 told[name] = (done.returncode, done.stderr)
             program = read(line, Shell.here(cwd=folder)).program
             with Rig(program, folder / f"{kind} {way}", folder / "cache", fenced) as rig:
-                ending = rig.open(bestfile.read(ours).setting if is_ours else None, never, 300.0)
+                ending = rig.open(bestfile.read(ours).applied if is_ours else None, never, 300.0)
             assert isinstance(ending, Ending), ending
             said = str(program_error(program, ending))
             told["search"] = (ending.outcome, ending.reason, said)

@@ -23,7 +23,7 @@ from autotune.rig.wire import Ready
 from autotune.tuning.budget import Until
 from autotune.tuning.start.first_start import Started, examined, is_piped, observe
 from tests.cli.test_app import complaint, run
-from tests.made import PROGRAM, make_profile, make_setting
+from tests.made import PROGRAM, make_applied, make_profile
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -216,7 +216,7 @@ def test_nobody_is_blamed_where_the_fence_is_in_the_way_or_time_is_up() -> None:
 
 def test_a_program_under_a_config_is_started_in_a_terminal_but_not_without_seams() -> None:
     rigs = ScriptedRigs([FAILED, FAILED])
-    ending = observe(cast("RigFactory", rigs), lambda: None, 60.0, make_setting({"batch_size": 64}))
+    ending = observe(cast("RigFactory", rigs), lambda: None, 60.0, make_applied({"batch_size": 64}))
     assert ending == FAILED
     assert rigs.terminals == [False, True]
 

@@ -34,7 +34,7 @@ from autotune.results.record import (
     TrialRecord,
     WindowRecord,
 )
-from autotune.tuning.study import Study
+from autotune.tuning.storage.study import Study
 from tests.made import (
     A100,
     GIB,
@@ -58,8 +58,8 @@ OTHER_ENDINGS = tuple(o for o in Outcome if o is not Outcome.OK and o not in MEM
 # Another process that opens the run, does something, says so, and waits for its end.
 OTHER_PROCESS = """
 import sys
-from autotune.tuning.study import Study
-from tests.tuning.test_study import SPACE
+from autotune.tuning.storage.study import Study
+from tests.tuning.storage.test_study import SPACE
 study = Study.load(sys.argv[1], "autotune")
 {work}
 print("done", flush=True)

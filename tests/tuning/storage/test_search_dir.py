@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import RunDirectoryError
-from autotune.tuning import search_dir
+from autotune.tuning.storage import search_dir
 from tests.made import make_head, make_space
 
 

@@ -12,7 +12,7 @@ from shlex import quote
 from autotune.errors import RunDirectoryError, did_you_mean
 from autotune.machine.hardware import Hardware
 from autotune.results.record import SearchInfo
-from autotune.tuning.study import Study
+from autotune.tuning.storage.study import Study
 
 HOME = ".autotune"
 STUDY_NAME = "autotune"

@@ -9,12 +9,10 @@ whose clocks or host names are equal by mistake.
 from __future__ import annotations
 
 import math
-import socket
 from functools import cache
 from typing import Any, TypeVar
 
 import optuna
-import psutil
 from optuna.trial import Trial, TrialState
 from pydantic import TypeAdapter
 
@@ -34,6 +32,7 @@ from autotune.results.record import (
     WindowRecord,
 )
 from autotune.tuning.sampler import distributions, holding, make_sampler
+from autotune.tuning.storage import lease
 
 __all__ = ["Study", "Trial"]
 
@@ -203,18 +202,8 @@ class Study:
             RunDirectoryError: when another living process works on the run.
         """
         raw = self._study.user_attrs.get("lease")
-        lease = None if raw is None else _read(Lease, raw)
-        own = Lease(socket.gethostname(), psutil.Process().pid, psutil.Process().create_time())
-        if lease is not None and lease != own and _is_alive(lease):
-            holder = f"Another autotune (process {lease.pid} on {lease.host}) works on this run."
-            if lease.host == own.host:
-                raise RunDirectoryError(f"{holder} Wait for it, or end it: kill {lease.pid}")
-            if not force:
-                raise RunDirectoryError(
-                    f"{holder} Wait for it or end it; if that machine or container is gone, take "
-                    "the run over: autotune resume --force"
-                )
-        self._set("lease", own)
+        held = None if raw is None else _read(Lease, raw)
+        self._set("lease", lease.take(held, force=force))
         while any(t.state is TrialState.WAITING for t in self._study.get_trials(deepcopy=False)):
             self._study.ask()  # takes a waiting trial first: it runs now, and ends below
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
@@ -294,16 +283,3 @@ def _read(kind: type[Value], raw: Any) -> Value:
 
 def _dump(kind: Any, value: Any) -> Any:
     return _adapter(kind).dump_python(value, mode="json")
-
-
-def _is_alive(lease: Lease) -> bool:
-    if lease.host != socket.gethostname():
-        return True  # processes of another host cannot be seen from here
-    try:
-        # Process ids are reused, so the start time must agree as well
-        holder = psutil.Process(lease.pid)
-        # One that nobody has waited for yet keeps its number, and works no more
-        has_ended = holder.status() in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
-        return not has_ended and abs(holder.create_time() - lease.started) < 1.0
-    except psutil.NoSuchProcess:
-        return False

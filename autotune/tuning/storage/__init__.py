@@ -1,0 +1,1 @@
+"""What a run keeps on disk: its folder, its record, and whose turn it is to write."""
