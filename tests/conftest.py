@@ -18,6 +18,8 @@ from tests import rigging, warm
 # A scratch root of this run's own, so that another run beside it is not taken for a leak.
 os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="at-", dir="/tmp")
 tempfile.tempdir = None
+# The first process of the run says where; workers inherit it.
+os.environ.setdefault("AUTOTUNE_TESTS_COMPILED", str(Path(os.environ["TMPDIR"]) / "compiled"))
 
 PROGRAMS = Path(__file__).parent / "programs"
 THREADS_OF_LIBRARIES = ("tqdm", "pin_memory", "QueueFeeder")

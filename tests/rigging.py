@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,7 +87,7 @@ def open_rig(
 ) -> Iterator[OpenRig]:
     """Open a rig on one of the tiny programs; *program* may name a function after a colon."""
     subject = parse_program(str(PROGRAMS / program), args, cwd or directory)
-    compiled = Path(tempfile.gettempdir()) / "compiled"  # headers are compiled once for all tests
+    compiled = Path(os.environ["AUTOTUNE_TESTS_COMPILED"])  # headers are compiled once for all
     with Rig(subject, directory / "rig", compiled, fence()) as rig:
         ready = rig.open(applied, never, 120.0)
         assert isinstance(ready, Ready), ready

@@ -7,6 +7,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,13 @@ OUT = {
 }
 
 
+@cache
+def pages() -> list[tuple[Path, str]]:
+    """Return what people read, each text with its file."""
+    files = [*house.modules().values(), ROOT / "README.md"]
+    return [(path, text) for path in files for text in prose(path)]
+
+
 def prose(path: Path) -> Iterator[str]:
     """Yield what people read of a file: docstrings, messages and comments, or all of a page."""
     text = path.read_text(encoding="utf-8")
@@ -46,11 +54,9 @@ def prose(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize(("turn", "instead"), OUT.items(), ids=OUT.values())
 def test_a_turn_that_must_be_decoded_is_not_used(turn: str, instead: str) -> None:
-    pages = [*house.modules().values(), ROOT / "README.md"]
     found = [
         f"{path.relative_to(ROOT)}: …{text[max(0, match.start() - 40) : match.end() + 20]}…"
-        for path in pages
-        for text in prose(path)
+        for path, text in pages()
         for match in re.finditer(turn, text)
     ]
     assert not found, f"write: {instead}"

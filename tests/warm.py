@@ -33,6 +33,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -267,6 +268,10 @@ def _interpret(argv: Sequence[str], variables: Any) -> NoReturn:
         sys.modules["torch"].set_num_threads(int(threads))
     if "numpy" in sys.modules:  # a fresh process draws numbers that no other draws
         sys.modules["numpy"].random.seed()
+    tempfile.tempdir = None  # the nursery's; torch has taken the folder of its headers from it
+    if codecache := sys.modules.get("torch._inductor.codecache"):
+        headers = Path(codecache.default_cache_dir()) / "precompiled_headers"
+        vars(codecache)["_HEADER_DIR"] = str(headers)
     code = 0
     try:
         _execute(words, has_safe_path=has_safe_path)

@@ -8,10 +8,13 @@ and of the system.
 
 from __future__ import annotations
 
+import getpass
 import math
 import os
+import re
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Self, assert_never
@@ -316,6 +319,7 @@ class Rig:
         """Return how to start the process, with the effects of knobs that act at launch."""
         tmp_dir = view.own_dir / "tmp"
         tmp_dir.mkdir()
+        self._share_compiled_headers(tmp_dir)
         program = self._program
         plan = python_plan(
             "autotune.inside",
@@ -329,6 +333,18 @@ class Rig:
         plan = replace(plan, args=program.args, keywords=program.keywords, ranks=program.ranks)
         plan = launch_plan_for(applied, plan) if applied is not None else plan
         return with_ranks(replace(plan, pass_fds=(wire,)), codes=codes_in(view), pass_fds=(wire,))
+
+    def _share_compiled_headers(self, tmp_dir: Path) -> None:
+        """Let all rigs find the C++ headers that torch.compile has compiled, which takes 10 s.
+
+        Torch keeps them in the temporary folder, whatever TORCHINDUCTOR_CACHE_DIR says, and each
+        rig has its own. The name of torch's folder there is that of ``default_cache_dir()``.
+        """
+        headers = self._cache_dir / "headers"
+        headers.mkdir(parents=True, exist_ok=True)
+        with suppress(KeyError, OSError):  # a user without a name has another folder there
+            user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
+            (tmp_dir / f"torchinductor_{user}").symlink_to(headers)
 
     def _defaults(self) -> dict[str, str]:
         """Return variables that the rig sets unless the user's environment has them."""

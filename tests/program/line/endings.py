@@ -52,6 +52,8 @@ def left_out(kind: str, way: str) -> set[str]:
     if kind == "ours":
         return {"natively", "run"} if way == "host memory" else {"natively"}  # it has no ranks then
     has_ranks = KINDS[kind][1] != "nobody"
+    if kind == "spawn" and way != "is killed":  # real starts: what fork shows already is left out
+        return {"natively"} if way in {"raises", "exits"} else {"natively", "run"}
     if has_ranks and way == "host memory":
         return {"natively", "run"}
     return {"natively"} if has_ranks and way == "device memory" else set()
