@@ -22,10 +22,11 @@ from statistics import fmean
 from typing import Protocol, Self
 
 from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement import claim
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
-from autotune.measurement.stats import MAX_DRAINED, paired_ratio, unpaired_ratio
+from autotune.measurement.stats import MAX_DRAINED
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.results.record import Side, TrialRecord, WindowRecord, gradients_sum
@@ -47,14 +48,12 @@ WINDOW = WindowPlan(
     warmup_min_s=0.4, warmup_max_s=3.0, window_min_s=0.8, window_max_s=1.5, half_width=0.01
 )
 TURNS = {
-    Side.BASELINE: (Side.BASELINE, Side.WINNER, Side.WINNER, Side.BASELINE) * 2,
-    Side.WINNER: (Side.WINNER, Side.BASELINE, Side.BASELINE, Side.WINNER) * 2,
+    Side.BASELINE: (Side.BASELINE, Side.WINNER, Side.WINNER, Side.BASELINE),
+    Side.WINNER: (Side.WINNER, Side.BASELINE, Side.BASELINE, Side.WINNER),
 }
-SHORT_TURNS = 4  # windows of a round when there is no time for all eight
 MIN_WINDOWS = 4  # two pairs: a single pair has no spread
 MIN_ROUNDS = 2  # a claim from one process would not know how much other processes differ
 ONE_PROCESS = "a claim takes two fresh processes, and there was one"
-MAX_ROUNDS = 6
 # For two configs that cannot share a process: a round is one process of each side. Their rates
 # contain the whole difference between processes, so more rounds and longer windows are needed.
 PAIRS = {
@@ -65,13 +64,10 @@ WINDOW_APART = replace(WINDOW, window_min_s=1.5, window_max_s=3.0)
 # For programs that end within seconds: warm-up and window in one, since there is no second window.
 BRIEF = replace(WARM_UP, window_min_s=1.5, window_max_s=3.0, half_width=0.01)
 MAX_MODES = 3  # run modes that a program may turn out to need, one after the other
-MIN_PAIRS = 3
-MAX_PAIRS = 12
 Round = list[WindowRecord]
 # A live speedup worth confirming however wide its interval is: only the confirmation decides.
 WORTH_CONFIRMING = 1.02
 CANDIDATES = 2  # configs that may fail in a fresh process before the baseline is kept
-NARROW_PCT = 5.0  # half-width of the speedup at which no further round is worth its time
 
 
 @dataclass(frozen=True)
@@ -117,14 +113,14 @@ class Confirmation:
         baseline: All windows of the baseline, in the order in which they ran.
         winner: All windows of the candidate.
         rounds: How many rounds were run.
-        least_rounds: Rounds below which the speedup is never considered decided.
+        is_apart: Whether a round is one process of each side, because they cannot share one.
     """
 
     speedup: Interval
     baseline: tuple[Measurement, ...]
     winner: tuple[Measurement, ...]
     rounds: int
-    least_rounds: int = MIN_ROUNDS
+    is_apart: bool = False
 
     @property
     def says_enough(self) -> bool:
@@ -146,19 +142,28 @@ class Confirmation:
     def is_decided(self) -> bool:
         """Whether further rounds would not change the claim.
 
-        This is so when the interval excludes 1, or is narrow enough to report that nothing was
-        gained.
+        This is so when a planned look finds that the interval excludes 1, or that the gain is not
+        worth a claim even at its upper end.
         """
-        excludes_one = self.speedup.low > 1.0 or self.speedup.high < 1.0
-        is_narrow = self.speedup.half_width_pct <= NARROW_PCT
-        return self.rounds >= self.least_rounds and (excludes_one or is_narrow)
+        excludes_one = self.speedup.low > 1.0 or self.speedup.high < WORTH_CONFIRMING
+        return self._is_look and excludes_one
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all planned looks were taken."""
+        return self.rounds >= (max(claim.APART) if self.is_apart else claim.MAX_LOOKS)
+
+    @property
+    def _is_look(self) -> bool:
+        return self.rounds in claim.APART if self.is_apart else self.says_enough
 
     def worth(self, round_s: float) -> float:
         """Return the seconds that must be left in the budget to start another round.
 
-        Below ``least_rounds`` half a round is enough; the rest comes out of the budget's overdraft.
+        Before the first look half a round is enough; the rest comes out of the budget's overdraft.
         """
-        return round_s / 2 if self.rounds < self.least_rounds else round_s
+        first = min(claim.APART) if self.is_apart else MIN_ROUNDS
+        return round_s / 2 if self.rounds < first else round_s
 
 
 @dataclass(frozen=True)
@@ -171,8 +176,6 @@ class ConfirmationPlan:
         base: The program as written.
         winner: The candidate's config.
         should_stop: Called many times a second; an Ending from it ends the current window.
-        is_full_length: Whether rounds go on after the speedup is decided; the A/A test needs that.
-        is_short: Whether a round has only half the windows, for lack of time.
     """
 
     rigs: RigFactory
@@ -180,8 +183,6 @@ class ConfirmationPlan:
     base: AppliedConfig
     winner: Config
     should_stop: ShouldStop
-    is_full_length: bool = False
-    is_short: bool = False
 
     @property
     def is_brief(self) -> bool:
@@ -223,13 +224,7 @@ class ConfirmationPlan:
         Args:
             first: The side as which the process is started.
         """
-        turns = (PAIRS if self.needs_own_process else TURNS)[first]
-        return turns[:SHORT_TURNS] if self.is_short else turns
-
-    @property
-    def most_rounds(self) -> int:
-        """Number of rounds after which more would hardly improve the claim."""
-        return MAX_PAIRS if self.needs_own_process else MAX_ROUNDS
+        return (PAIRS if self.needs_own_process else TURNS)[first]
 
 
 @dataclass(frozen=True)
@@ -266,7 +261,6 @@ def confirm_best(session: Session, baseline: Baseline) -> ConfirmationResult:
             base,
             candidate.config,
             session.until_overdrawn,
-            is_short=not session.has_time_for_full_rounds,
         )
         outcome = _confirm_in_time(session, plan, candidate)
         if isinstance(outcome, Confirmation):
@@ -336,12 +330,13 @@ def confirm(
         that fails in a fresh process is not recommended, however fast it was in others. Or if
         something else ended the first round before two pairs of windows.
     """
-    rounds = [r for r in earlier if _winner_of(r) == plan.winner]
+    before = [r for r in earlier if _winner_of(r) == plan.winner]
+    rounds = [*before]
     while True:
-        confirmation = read(rounds, plan.extra_work(rounds))
+        confirmation = read(rounds, plan.extra_work(rounds), len(earlier) - len(before))
         if confirmation is not None and (
-            (confirmation.is_decided and not plan.is_full_length)
-            or len(rounds) >= plan.most_rounds
+            confirmation.is_decided
+            or confirmation.is_complete
             or not has_time_for(
                 confirmation.worth(max(sum(w.cost_s for w in r) for r in rounds)),
                 is_needed=not confirmation.says_enough,
@@ -356,12 +351,15 @@ def confirm(
         rounds.append(outcome)
 
 
-def read(rounds: Sequence[Round], extra_work: float = 1.0) -> Confirmation | None:
+def read(
+    rounds: Sequence[Round], extra_work: float = 1.0, looks_before: int = 0
+) -> Confirmation | None:
     """Return the confirmation that recorded rounds amount to; None below two pairs of windows.
 
     Args:
         rounds: In the order in which they ran.
         extra_work: Ratio of samples that a whole run processes, winner to baseline.
+        looks_before: Rounds of other candidates of the search, whose error is spent.
     """
     if sum(map(len, rounds)) < MIN_WINDOWS:
         return None
@@ -369,13 +367,12 @@ def read(rounds: Sequence[Round], extra_work: float = 1.0) -> Confirmation | Non
     baseline = tuple(w.measurement for w in windows if w.side is Side.BASELINE)
     winner = tuple(w.measurement for w in windows if w.side is Side.WINNER)
     # Recorded rounds do not say their kind, but only a pair of processes has exactly two windows.
-    needs_own_process = len(rounds[0]) == len(PAIRS[Side.BASELINE])
-    least_rounds = MIN_PAIRS if needs_own_process else MIN_ROUNDS
-    speedup = _speedup(rounds).times(1 / extra_work)
-    return Confirmation(speedup, baseline, winner, len(rounds), least_rounds)
+    is_apart = len(rounds[0]) == len(PAIRS[Side.BASELINE])
+    speedup = _speedup(rounds, looks_before, is_apart=is_apart).times(1 / extra_work)
+    return Confirmation(speedup, baseline, winner, len(rounds), is_apart)
 
 
-def _speedup(rounds: Sequence[Round]) -> Interval:
+def _speedup(rounds: Sequence[Round], looks_before: int, *, is_apart: bool) -> Interval:
     """Return the speedup without the part that full buffers may have contributed.
 
     Batches that were prefetched before a window make its config look faster than it is. For the
@@ -383,22 +380,27 @@ def _speedup(rounds: Sequence[Round]) -> Interval:
     cannot lead to a claim. For the upper bound it is taken off the baseline's rates instead,
     because the baseline may have profited as well.
     """
-    least = _ratio(rounds, lowered=Side.WINNER)
-    most = _ratio(rounds, lowered=Side.BASELINE)
+
+    def ratio(lowered: Side) -> Interval:
+        rates = [  # windows next to each other are compared: they share the machine's pace
+            [
+                {w.side: _rate(w, lowered) for w in pair}
+                for pair in zip(r[::2], r[1::2], strict=True)
+            ]
+            for r in rounds
+        ]
+        if is_apart:
+            winner, baseline = (
+                [pair[side] for (pair,) in rates] for side in (Side.WINNER, Side.BASELINE)
+            )
+            return claim.apart(winner, baseline, looks_before)
+        return claim.together(
+            [[pair[Side.WINNER] / pair[Side.BASELINE] for pair in pairs] for pairs in rates],
+            looks_before,
+        )
+
+    least, most = ratio(Side.WINNER), ratio(Side.BASELINE)
     return replace(least, high=max(least.high, most.high))
-
-
-def _ratio(rounds: Sequence[Round], *, lowered: Side) -> Interval:
-    rates = [  # windows next to each other are compared: they share the machine's pace
-        [{w.side: _rate(w, lowered) for w in pair} for pair in zip(r[::2], r[1::2], strict=True)]
-        for r in rounds
-    ]
-    if len(rounds[0]) == len(PAIRS[Side.BASELINE]):
-        sides = ([pair[side] for (pair,) in rates] for side in (Side.WINNER, Side.BASELINE))
-        return unpaired_ratio(*sides)
-    return paired_ratio(
-        [[pair[Side.WINNER] / pair[Side.BASELINE] for pair in pairs] for pairs in rates]
-    )
 
 
 def _rate(window: WindowRecord, lowered: Side) -> float:
@@ -456,11 +458,7 @@ def _round_in_mode(plan: ConfirmationPlan, first: Side) -> Round | Failure:
             if isinstance(result, Ending) and plan.rigs.learn(result, as_written=as_written):
                 return Failure(side, result)
             if isinstance(result, Ending):
-                # Complete pairs count, if only time or the user ended the round.
-                pairs = windows[: len(windows) // 2 * 2]
-                says_enough = not plan.needs_own_process and len(pairs) >= MIN_WINDOWS
-                is_enough = says_enough and result.outcome in ENDED_BY_US
-                return pairs if is_enough else Failure(side, result)
+                return Failure(side, result)
             config = plan.applied(side).config
             windows.append(WindowRecord(side, config, result, plan.rigs.clock() - began))
     return windows

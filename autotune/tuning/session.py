@@ -33,9 +33,8 @@ from autotune.tuning.trial_runner import TrialRunner
 # however long they are.
 MAX_FOR_CONFIRMATION = 0.5  # share of the budget
 APART_S = 9.0  # one process of a confirmation in pairs of processes (confirm.py), without its start
-PAIRS_WORTH = (3, 5)  # least and largest number of such pairs to reserve time for
-PAIRS_NEEDED = 2  # a single pair has no spread and says nothing
-ROUNDS_NEEDED = 2  # a claim takes one process started as written and one started as the winner
+PAIRS_WORTH = (5, 3, 2)  # numbers of such pairs to reserve time for, the best first
+ROUNDS_WORTH = (4, 3, 2)  # the same of rounds in which both configs take turns
 TRIALS_WORTH_S = 10.0  # a search that could not measure for this long would not be a search
 MIN_TRIAL_S = 1.0  # switching the config, and the shortest window
 MIN_TRIAL_STEPS = 2.5  # one step is left out after the switch
@@ -69,8 +68,7 @@ class Round:
         return facts.startup_s + max(self.seconds, steps * facts.step_s)
 
 
-FULL_ROUND = Round(24.0, 80, 30)  # eight windows
-SHORT_ROUND = Round(14.0, 48, 18)  # four windows, the least that have a spread
+ROUND = Round(14.0, 48, 18)
 
 
 @dataclass
@@ -172,7 +170,7 @@ class Session:
         self.divided_s = self.budget.left_s
         facts = self.study.facts
         assert facts is not None, "the baseline was measured"
-        needed_s = ROUNDS_NEEDED * SHORT_ROUND.cost_s(facts)
+        needed_s = min(ROUNDS_WORTH) * ROUND.cost_s(facts)
         if not self.reserve_s:
             self.events.warn(
                 f"A confirmation in fresh processes takes {needed_s:.0f} s, for which this budget "
@@ -187,8 +185,8 @@ class Session:
         It is recommended to the user when the present budget is too short.
         """
         facts = self.study.facts
-        round_s = FULL_ROUND.cost_s(facts) if facts is not None else FULL_ROUND.seconds
-        return self.budget.spent_s + ROUNDS_NEEDED * round_s + TRIALS_WORTH_S
+        round_s = ROUND.cost_s(facts) if facts is not None else ROUND.seconds
+        return self.budget.spent_s + max(ROUNDS_WORTH) * round_s + TRIALS_WORTH_S
 
     @property
     def reserve_s(self) -> float:
@@ -204,12 +202,11 @@ class Session:
         # In order of preference; the first that fits is taken.
         if self.best_own_process_s is not None:
             pair_s = self._pair_s(facts, self.best_own_process_s)
-            least, most = PAIRS_WORTH
-            wanted = [max(least * pair_s, min(most * pair_s, half_s)), PAIRS_NEEDED * pair_s]
+            wanted = [count * pair_s for count in PAIRS_WORTH]
         else:
-            full_s, short_s = (ROUNDS_NEEDED * r.cost_s(facts) for r in (FULL_ROUND, SHORT_ROUND))
-            wanted = [full_s, short_s] if full_s <= half_s else [short_s]
-        return next((s for s in wanted if s + TRIALS_WORTH_S <= self.divided_s), 0.0)
+            wanted = [count * ROUND.cost_s(facts) for count in ROUNDS_WORTH]
+        affordable = [s for s in wanted if s <= half_s] or [min(wanted)]
+        return next((s for s in affordable if s + TRIALS_WORTH_S <= self.divided_s), 0.0)
 
     @property
     def least_rehearsal_s(self) -> float:
@@ -250,19 +247,8 @@ class Session:
         facts = self.study.facts
         assert facts is not None, "the baseline was measured"
         if own_process_s is not None:
-            return PAIRS_NEEDED * self._pair_s(facts, own_process_s)
-        return ROUNDS_NEEDED * SHORT_ROUND.cost_s(facts)
-
-    @property
-    def has_time_for_full_rounds(self) -> bool:
-        """Whether the rounds that a claim needs can have all of their windows.
-
-        If not, each round has half of them, so that the claim still rests on two processes.
-        """
-        facts = self.study.facts
-        if facts is None:
-            return True
-        return self.budget.overdraft_s >= ROUNDS_NEEDED * FULL_ROUND.cost_s(facts)
+            return min(PAIRS_WORTH) * self._pair_s(facts, own_process_s)
+        return min(ROUNDS_WORTH) * ROUND.cost_s(facts)
 
     def has_time_for(self, seconds: float, *, is_needed: bool) -> bool:
         """Return whether the budget holds *seconds* more and the user has not asked to end.

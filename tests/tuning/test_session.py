@@ -22,7 +22,6 @@ from autotune.tuning.budget import Budget
 from autotune.tuning.conclude import conclude
 from autotune.tuning.confirm import (
     ONE_PROCESS,
-    SHORT_TURNS,
     ConfirmationPlan,
     Failure,
     confirm,
@@ -30,7 +29,7 @@ from autotune.tuning.confirm import (
 )
 from autotune.tuning.events import Events
 from autotune.tuning.interrupts import InterruptCounter
-from autotune.tuning.session import FULL_ROUND, SHORT_ROUND, TRIALS_WORTH_S, Session
+from autotune.tuning.session import ROUND, TRIALS_WORTH_S, Session
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
 from autotune.tuning.trial_runner import TrialRunner
@@ -154,9 +153,9 @@ def baseline() -> Baseline:
 @pytest.mark.parametrize(
     ("total_s", "reserve_s"),
     [
-        (180.0, 2 * (6.0 + FULL_ROUND.seconds)),
-        (90.0, 2 * (6.0 + SHORT_ROUND.seconds)),
-        (70.0, 2 * (6.0 + SHORT_ROUND.seconds)),
+        (180.0, 4 * (6.0 + ROUND.seconds)),
+        (90.0, 2 * (6.0 + ROUND.seconds)),
+        (70.0, 2 * (6.0 + ROUND.seconds)),
         (60.0, 0.0),
     ],
 )
@@ -190,7 +189,7 @@ def test_a_program_that_starts_slowly_or_steps_slowly_is_rehearsed_when_there_is
 
 def test_rounds_of_slow_steps_are_planned_by_their_steps(tmp_path: Path) -> None:
     session = made(tmp_path, 600.0, spent_s=60.0, step_s=3.0).session
-    assert session.reserve_s == pytest.approx(2 * (6.0 + 3.0 * FULL_ROUND.slow_steps))
+    assert session.reserve_s == pytest.approx(4 * (6.0 + 3.0 * ROUND.slow_steps))
 
 
 def test_no_trial_begins_that_could_not_end(tmp_path: Path) -> None:
@@ -222,15 +221,14 @@ def test_without_time_for_fresh_processes_none_is_started_and_it_is_said(tmp_pat
     assert not given.rigs.started
 
 
-def test_rounds_that_the_budget_cannot_hold_are_short_ones(tmp_path: Path) -> None:
+def test_two_rounds_are_enough_one_started_as_each_side(tmp_path: Path) -> None:
     given = made(tmp_path, 90.0, spent_s=50.0)
     tell(given.study, make_record(BASE))
     tell(given.study, make_record(OTHER, 1.5))
     verdict = given.confirm()
     rounds = given.study.confirmation
-    assert len(rounds) >= 2
-    assert {len(windows) for windows in rounds} == {SHORT_TURNS}
-    assert [windows[0].side for windows in rounds[:2]] == [Side.BASELINE, Side.WINNER]
+    assert {len(windows) for windows in rounds} == {4}
+    assert [windows[0].side for windows in rounds] == [Side.BASELINE, Side.WINNER]
     assert verdict.confirmation.speedup.estimate == pytest.approx(1.5)
     assert verdict.confirmation.is_faster
     assert verdict.reason == ""
@@ -264,10 +262,13 @@ def plan(clock: Clock, until_s: float) -> ConfirmationPlan:
     return ConfirmationPlan(rigs, RESOLVED, baseline().applied, OTHER, should_stop)
 
 
-def test_pairs_of_windows_of_a_round_that_time_ends_count() -> None:
+def test_a_round_that_time_ends_does_not_count() -> None:
     kept: list[Any] = []
-    clock = Clock()  # six seconds to start, two to warm up, two for each window: five of eight
-    confirm(plan(clock, 19.0), [], kept.append, no_time)
+    clock = Clock()  # six seconds to start, two to warm up, two for each window: three of four
+    outcome = confirm(plan(clock, 15.0), [], kept.append, no_time)
+    assert isinstance(outcome, Failure)
+    assert not kept
+    confirm(plan(Clock(), 19.0), [], kept.append, no_time)
     (windows,) = kept
     assert [w.side for w in windows] == [Side.BASELINE, Side.WINNER, Side.WINNER, Side.BASELINE]
 
@@ -282,7 +283,7 @@ def test_one_pair_of_windows_says_nothing() -> None:
 
 
 def test_the_least_of_a_search_is_kept_for_trials(tmp_path: Path) -> None:
-    least_s = 2 * (6.0 + SHORT_ROUND.seconds) + TRIALS_WORTH_S
+    least_s = 2 * (6.0 + ROUND.seconds) + TRIALS_WORTH_S
     assert made(tmp_path, 18.0 + least_s + 0.1, 18.0).session.reserve_s > 0
 
 

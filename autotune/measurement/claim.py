@@ -1,0 +1,107 @@
+"""The claim: the speedup that fresh processes show, and how sure it is after each of them.
+
+Looking at the data after each process and stopping once they look good would claim gains that are
+not there: eight of a hundred instead of five. So the looks are planned. The error of 5 % is spent
+over them as 0.05 (k / 6)^1.5, and the interval of each look is as wide as the part it may spend.
+
+Source: Lan and DeMets 1983, "Discrete sequential boundaries for clinical trials"; the levels below
+were computed for equally spaced looks.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from autotune.measurement.interval import Interval
+from autotune.measurement.stats import student_t
+
+# Two-sided levels of looks 1 to 6 at configs that take turns within each process
+TOGETHER = (0.0035, 0.0069, 0.0106, 0.0159, 0.0208, 0.0260)
+# The same where the spread of the processes is all there is to go by, from look 2 on
+SCATTERED = (0.0035, 0.0047, 0.0089, 0.0133, 0.0187, 0.0261)
+# Levels of the looks at configs that each need a process, by the number of pairs of processes
+APART = {3: 0.0061, 5: 0.0126, 8: 0.0192, 12: 0.0256}
+MAX_LOOKS = len(TOGETHER)
+ERROR = 0.05
+# What processes of one program are assumed to differ by until this machine has shown its own spread
+# (standard deviation of the log ratio), and the weight of that assumption in degrees of freedom
+PROCESS_SPREAD = 0.02
+ASSUMED_DEGREES = 4
+# 95 % quantiles of F with 1 to 5 and ASSUMED_DEGREES degrees of freedom
+# (NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.3)
+F_95 = (7.71, 6.94, 6.59, 6.39, 6.26)
+
+
+def together(processes: Sequence[Sequence[float]], looks_before: int = 0) -> Interval:
+    """Return the speedup of a config that took turns with the baseline in several processes.
+
+    The spread of the processes' means is estimated from two sources: the pairs within each process
+    together with an assumed spread of processes, and the means themselves. If the means scatter
+    beyond the first source (F test at 5 %), only they count.
+
+    Args:
+        processes: For each process, the ratios config / baseline of neighbouring visits.
+        looks_before: How many looks other candidates of the search had; their error is spent.
+
+    Raises:
+        ValueError: There are fewer than two ratios, which have no spread.
+    """
+    logs = [[math.log(ratio) for ratio in pairs] for pairs in processes]
+    if sum(map(len, logs)) < 2:
+        raise ValueError("a claim needs at least two pairs of visits")
+    means = [statistics.fmean(pairs) for pairs in logs]
+    count, centre = len(means), statistics.fmean(means)
+    within = [statistics.variance(pairs) / len(pairs) for pairs in logs if len(pairs) > 1]
+    assumed = (statistics.fmean(within) if within else 0.0) + PROCESS_SPREAD**2
+    apart = sum((mean - centre) ** 2 for mean in means)
+    degrees = count - 1
+    if degrees and apart / degrees > F_95[min(degrees, len(F_95)) - 1] * assumed:
+        spread, levels = math.sqrt(apart / degrees), SCATTERED
+    else:
+        known = ASSUMED_DEGREES + degrees
+        spread = math.sqrt((ASSUMED_DEGREES * assumed + apart) / known)
+        degrees, levels = known, TOGETHER
+    level = levels[min(count, MAX_LOOKS) - 1]
+    if looks_before:  # these data have nothing in common with the other candidates'
+        level = min(level, _part_of_look(count + looks_before))
+    return _around(centre, student_t(level, degrees) * spread / math.sqrt(count))
+
+
+def apart(winner: Sequence[float], baseline: Sequence[float], looks_before: int = 0) -> Interval:
+    """Return the speedup of a config that was measured in processes other than the baseline's.
+
+    This is Student's two-sample t interval on the logarithms. Looks are planned after 3, 5, 8 and
+    12 pairs of processes; in between, the interval is that of the next look.
+
+    Args:
+        winner: Rates of the config's processes.
+        baseline: Rates of the baseline's processes, which were run in turn with them.
+        looks_before: How many looks other candidates of the search had; their error is spent.
+
+    Raises:
+        ValueError: A side has fewer than two rates, or their numbers differ.
+    """
+    count = len(winner)
+    if count < 2 or len(baseline) != count:
+        raise ValueError("a claim needs equally many processes of each side, at least two")
+    sides = [[math.log(rate) for rate in rates] for rates in (winner, baseline)]
+    centre = statistics.fmean(sides[0]) - statistics.fmean(sides[1])
+    spread = math.sqrt(sum(map(statistics.variance, sides)) / count)
+    level = next((level for pairs, level in APART.items() if pairs >= count), max(APART.values()))
+    if looks_before:
+        level = min(level, _part_of_look(looks_before + 1))
+    return _around(centre, student_t(level, 2 * count - 2) * spread)
+
+
+def _part_of_look(look: int) -> float:
+    """Return the part of the error that a look may spend; hardly any after the last one."""
+    if look > MAX_LOOKS:
+        return ERROR / 1000
+    until, before = (math.pow(number / MAX_LOOKS, 1.5) for number in (look, look - 1))
+    return ERROR * (until - before)
+
+
+def _around(centre: float, half: float) -> Interval:
+    return Interval(math.exp(centre), math.exp(centre - half), math.exp(centre + half))
