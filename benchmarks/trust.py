@@ -147,7 +147,7 @@ def live_claims(extra_pct: float, count: int) -> list[Claim]:
             record = trial_runner(slower, "benchmark", _never, None)
             if record.measurement is None or record.speedup is None:
                 raise SystemExit(f"the program failed: {record.ending}")
-            turns, windows = len(record.turns), [record.measurement]
+            turns, windows = len(record.visits), [record.measurement]
             claims.append(_claim(extra_pct, record.speedup, turns, windows, record.cost_s))
     return claims
 

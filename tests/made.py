@@ -10,7 +10,7 @@ from typing import Any
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine.hardware import Gpu, Hardware
 from autotune.measurement.block import Block
-from autotune.measurement.interval import Interval, Turn
+from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending
 from autotune.program.applied_config import AppliedConfig
@@ -127,12 +127,11 @@ def make_record(
     config: Mapping[str, KnobValue], outcome: float | Ending = 1.0, why: str = "a test"
 ) -> TrialRecord:
     """Return the record of a config with this speedup over 1,000 samples/s, or with an ending."""
-    record = TrialRecord(Config(config), why, None, None, (), None, 1, 2.5)
+    record = TrialRecord(Config(config), why, None, None, None, 1, 2.5)
     if isinstance(outcome, Ending):
         return replace(record, ending=outcome)
     measurement = make_measurement(1000 * outcome)
-    turns = (Turn(measurement.throughput, make_interval(1000.0)),)
-    return replace(record, measurement=measurement, turns=turns, speedup=make_interval(outcome))
+    return replace(record, measurement=measurement, speedup=make_interval(outcome))
 
 
 def make_space(

@@ -20,6 +20,7 @@ from autotune.results.blame import FAILURES
 from autotune.results.result import Finding, SearchResult
 from autotune.tuning.budget import format_duration
 
+MUCH_NARROWER = 0.5  # factor on the interval from which a correction is worth a line
 MORE_S = 120  # what a confirmation needs on most programs
 
 
@@ -146,6 +147,7 @@ def _changes(result: SearchResult) -> Iterator[str]:
 
 
 def _footnotes(result: SearchResult, output: Path) -> Iterator[str]:
+    yield from _correction(result)
     for warning in result.warnings:
         yield f"[yellow]{plain(warning)}[/]"
     if result.steps_note:
@@ -164,6 +166,18 @@ def _footnotes(result: SearchResult, output: Path) -> Iterator[str]:
         f"[dim]{ok} of {len(result.records)} trials measured in {result.processes} {noun}, "
         f"{format_duration(result.seconds)}; {plain(output)}, {plain(result.run_dir)}[/]"
     )
+
+
+def _correction(result: SearchResult) -> Iterator[str]:
+    """Say how much narrower the interval is because the machine's pace was measured."""
+    raw, speedup = result.raw_speedup, result.candidate_speedup
+    if raw is None or speedup is None or raw == speedup:
+        return
+    if speedup.half_width_pct < MUCH_NARROWER * raw.half_width_pct:
+        yield (
+            "[dim]The machine's pace changed meanwhile. It was measured apart from the program and "
+            f"taken out; without that, the speedup is {raw.estimate:.2f}x {bounds(raw)}.[/]"
+        )
 
 
 def _failures(result: SearchResult) -> Iterator[str]:

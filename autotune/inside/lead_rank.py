@@ -18,6 +18,7 @@ from autotune.inside.batchprobe import BatchProbe
 from autotune.inside.compiled import CompileCounter, frames_compiled
 from autotune.inside.data.feed import Feed, steps_per_epoch
 from autotune.inside.meter import Flow, Instruments, Meter
+from autotune.inside.pilots import Pilots
 from autotune.inside.ranks.communication import MIN_STEPS, CommunicationClock
 from autotune.inside.ranks.follower_rank import Tally
 from autotune.inside.ranks.forks import ForkTrainingError
@@ -32,6 +33,7 @@ from autotune.machine.probes.torch_memory import TorchMemory
 from autotune.measurement.batch_effect import BatchEffect
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.memory import Memory
+from autotune.measurement.pilot import Pilot
 from autotune.measurement.rank_load import RankLoad
 from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.applied_config import AppliedConfig
@@ -110,6 +112,8 @@ class LeadRank(StepTracker):
         self._asked_at = started
         self._measured: Measurement | None = None
         self._memory = TorchMemory("cpu")
+        self._pilots = Pilots(start.cores)
+        self._pilots_before: tuple[Pilot, ...] = ()
         self._compiled = CompileCounter()
         self._host_load = HostLoad(os.getppid())
         self._sent = started
@@ -318,7 +322,7 @@ class LeadRank(StepTracker):
             self._link.send(NotFinite(self._applied.config, self._number))
             self._obey()
         elif is_done:
-            self._finish(self._measurement(meter))
+            self._finish(self._measurement(meter, self._read_pilots()))
         else:
             if closed_a_block:
                 meter.go_on()
@@ -407,11 +411,24 @@ class LeadRank(StepTracker):
             self._link.send(StepProfiled(profiler.breakdown, self._number))
             self._obey()
 
-    def _measurement(self, meter: Meter) -> Measurement:
+    def _read_pilots(self) -> tuple[Pilot, ...]:
+        """Time the pilots, unless workers of the program stay busy or there are several ranks."""
+        if self._group.world_size > 1:
+            return ()
+        self._sync()
+        return self._pilots.read(lambda: self._flow().has_idle_workers is not False)
+
+    def _measurement(self, meter: Meter, pilots_after: tuple[Pilot, ...] = ()) -> Measurement:
         measurement = meter.measurement(self._memory.read(Memory()))
         compilation = self._compiled.read()
         self._compiled.reset()
-        return replace(measurement, compilation=compilation, effect=self._probed)
+        return replace(
+            measurement,
+            compilation=compilation,
+            pilots_before=self._pilots_before,
+            pilots_after=pilots_after,
+            effect=self._probed,
+        )
 
     def _obey(self) -> None:
         """Wait for the parent's next command and carry it out.
@@ -506,6 +523,7 @@ class LeadRank(StepTracker):
         self._memory.reset()
         self.loss = None  # a loss of the config before must not count for this one
         self._tally = Tally()
+        self._pilots_before = self._read_pilots()
         meter = Meter(plan, self._instruments())
         meter.disturb()  # the first step also contains the switch of the config
         with self._turn:

@@ -1,8 +1,7 @@
-"""Intervals: an estimate with its 95 % interval, and pairs of such estimates."""
+"""Intervals: an estimate with its 95 % interval."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 
@@ -33,20 +32,3 @@ class Interval:
     def times(self, factor: float) -> Interval:
         """Return the interval multiplied by a positive factor."""
         return Interval(self.estimate * factor, self.low * factor, self.high * factor)
-
-
-@dataclass(frozen=True)
-class Turn:
-    """Throughputs of a config and of the baseline that were measured shortly after each other.
-
-    The config's throughput is divided by its extra work if the program makes a fixed number of
-    steps, so that the ratio is a speedup of the whole run.
-    """
-
-    config: Interval
-    reference: Interval
-
-    @property
-    def log_ratio(self) -> float:
-        """Natural logarithm of the speedup."""
-        return math.log(self.config.estimate / self.reference.estimate)

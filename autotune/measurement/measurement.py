@@ -13,6 +13,7 @@ from autotune.measurement.block import Block
 from autotune.measurement.compilation import Compilation
 from autotune.measurement.interval import Interval
 from autotune.measurement.memory import Memory
+from autotune.measurement.pilot import Pace, Pilot, pace_around
 from autotune.measurement.rank_load import RankLoad
 
 DRAINED_IS_DOUBTFUL = 0.02
@@ -41,6 +42,8 @@ class Measurement:
             counter can be read.
         compilation: What torch.compile did; None if the process compiles nothing.
         ranks: How the ranks spent their time; empty for a single process.
+        pilots_before: Timings of the pilots before the window; empty where none could be taken.
+        pilots_after: The same after it.
         effect: The effect of the config's batch size on the steps; None if it was not examined.
     """
 
@@ -58,7 +61,14 @@ class Measurement:
     power_w: float | None = None
     compilation: Compilation | None = None
     ranks: tuple[RankLoad, ...] = ()
+    pilots_before: tuple[Pilot, ...] = ()
+    pilots_after: tuple[Pilot, ...] = ()
     effect: BatchEffect | None = None
+
+    @property
+    def pace(self) -> Pace | None:
+        """The machine's pace around the window; None without pilots."""
+        return pace_around(self.pilots_before, self.pilots_after)
 
     @property
     def communication_share(self) -> float | None:

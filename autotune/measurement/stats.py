@@ -165,9 +165,10 @@ def throughput(
 ) -> Throughput:
     """Return the end-to-end samples/s of a window, with its interval.
 
-    The centre is the median of the blocks, so that a disturbed block does not move it. A start of
+    The centre is samples over time. A median of the blocks would be wrong for configs whose batches
+    come in bursts. A start of
     the training loader (at the end of an epoch workers end and start again, with empty buffers) is
-    rare and expensive, and a median would hide it. Therefore the extra time of blocks with a start
+    rare and expensive, and few blocks hold one. Therefore the extra time of blocks with a start
     is measured separately and spread over the samples of an epoch. If no block saw a start, *edge*
     gives the cost of the last one. If most blocks saw one, starts are the ordinary case and nothing
     is spread.
@@ -191,17 +192,17 @@ def throughput(
     plain = [b for b in blocks if not b.epoch_edges]
     if edge is None or len(plain) < max(3, len(blocks) // 4):
         interval = widen_for_disturbance(
-            blocks, _bootstrap(blocks, statistics.median, seed), drained_share
+            blocks, _bootstrap(blocks, statistics.harmonic_mean, seed), drained_share
         )
         return Throughput(interval, None)
-    pace = statistics.median(b.samples_per_s for b in plain)
+    pace = sum(b.samples for b in plain) / sum(b.seconds for b in plain)
     extras = [
         max(0.0, b.seconds - b.samples / pace) / b.epoch_edges for b in blocks if b.epoch_edges
     ]
     edge_s = statistics.median(extras) if extras else edge.start_s
 
     def with_edges(sample: Sequence[float]) -> float:
-        return 1 / (1 / statistics.median(sample) + edge_s / edge.samples)
+        return 1 / (1 / statistics.harmonic_mean(sample) + edge_s / edge.samples)
 
     interval = widen_for_disturbance(plain, _bootstrap(plain, with_edges, seed), drained_share)
     return Throughput(interval, edge_s)

@@ -73,11 +73,16 @@ class ProgramSection(_Section):
 
 
 class SpeedupSection(_Section):
-    """Confirmed speedup over the baseline with its 95 % interval; 1 if no gain was confirmed."""
+    """Confirmed speedup over the baseline with its 95 % interval; 1 if no gain was confirmed.
+
+    Attributes:
+        raw: The same before it was corrected by the machine's pace; null if it was not corrected.
+    """
 
     estimate: float
     low: float
     high: float
+    raw: dict[str, float] | None = None
 
 
 class ThroughputSection(_Section):

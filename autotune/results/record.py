@@ -12,10 +12,11 @@ from enum import StrEnum
 
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine.hardware import Hardware
-from autotune.measurement.interval import Interval, Turn
+from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.step_breakdown import StepBreakdown
+from autotune.measurement.visit import Visit
 from autotune.program.config import Config
 from autotune.program.fence_options import FenceOptions
 from autotune.program.lr import LrRule
@@ -72,23 +73,26 @@ class TrialRecord:
     Attributes:
         config: The config, canonical.
         why: Why it was tried, as users read it.
-        measurement: Its last window; None if the trial failed.
+        measurement: Its last visit in full; None if the trial failed.
         ending: How the trial failed; None if it was measured.
-        turns: Throughput of each of its windows, paired with the baseline's near in time.
-        speedup: Over the baseline, from all turns; None without a measurement.
+        speedup: Over the baseline, from all visits of the search until then; None without a
+            measurement. ``speedups.reread()`` brings it up to date.
         rig: Number of the rig that was started last; None for a conflict that the sampler proposed,
             for which no rig is needed.
         cost_s: Wall time in seconds that the trial took, starting a rig included.
+        visits: Each visit of its config.
+        baseline_visits: Visits of the baseline that were made during the trial.
     """
 
     config: Config
     why: str
     measurement: Measurement | None
     ending: Ending | None
-    turns: tuple[Turn, ...]
     speedup: Interval | None
     rig: int | None
     cost_s: float
+    visits: tuple[Visit, ...] = ()
+    baseline_visits: tuple[Visit, ...] = ()
 
     @property
     def outcome(self) -> Outcome:

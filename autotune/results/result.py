@@ -74,6 +74,8 @@ class SearchResult:
         one_process: Speedup of ``candidate`` in the only fresh process there was time for, which
             confirms nothing; else None.
         rehearsals: What was found out about configs outside of their training loops.
+        raw_speedup: The confirmed speedup of ``candidate`` before it was corrected by the pace of
+            the machine; None if nothing was corrected.
     """
 
     finding: Finding
@@ -97,6 +99,7 @@ class SearchResult:
     has_batchnorm: bool = False
     one_process: Interval | None = None
     rehearsals: tuple[RehearsalRecord, ...] = ()
+    raw_speedup: Interval | None = None
 
     @property
     def trials(self) -> list[dict[str, object]]:
@@ -260,6 +263,7 @@ class SearchResult:
                 estimate=round(self.speedup.estimate, 4),
                 low=round(self.speedup.low, 4),
                 high=round(self.speedup.high, 4),
+                raw=_rounded(self.raw_speedup),
             ),
             throughput=bestfile.ThroughputSection(
                 baseline=round(self.throughput[0].estimate, 2),
@@ -287,6 +291,12 @@ class SearchResult:
                 date=self.head.created,
             ),
         )
+
+
+def _rounded(interval: Interval | None) -> dict[str, float] | None:
+    if interval is None:
+        return None
+    return {name: round(value, 4) for name, value in vars(interval).items()}
 
 
 def _row(number: int, record: TrialRecord) -> Iterator[tuple[str, object]]:

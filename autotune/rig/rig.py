@@ -13,9 +13,8 @@ import math
 import os
 import re
 import socket
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self, assert_never
 
@@ -59,6 +58,22 @@ from autotune.rig.wire import (
 )
 
 
+@dataclass(frozen=True)
+class Resources:
+    """What of the machine a program may use.
+
+    Attributes:
+        gpu_uuids: GPUs whose memory, clocks and power are sampled; none on a CPU.
+        cores: CPU cores, on which the pilots run.
+    """
+
+    gpu_uuids: tuple[str, ...] = ()
+    cores: int = 1
+
+
+ONE_CORE = Resources()
+
+
 class Rig:
     """One live copy of the program: a process with autotune's seams, or several ranks of it.
 
@@ -72,8 +87,8 @@ class Rig:
             ``log.txt`` in it.
         cache_dir: Folder of torch.compile's cache, which all rigs of a run share.
         fence: Keeps the program from changing the user's files.
-        gpu_uuids: GPUs whose memory, clocks and power are sampled; none on a CPU.
-        reports: Callbacks for progress and doubts.
+        resources: Of this machine, what the program may use.
+        reports: Callbacks for progress and warnings.
 
     Attributes:
         steps: Optimizer steps that the program had made in all when it last answered.
@@ -86,14 +101,15 @@ class Rig:
         directory: Path,
         cache_dir: Path,
         fence: Fence,
-        gpu_uuids: Sequence[str] = (),
+        resources: Resources = ONE_CORE,
         reports: Reports = SILENT,
     ) -> None:
+        self._cores = resources.cores
         self._program = program
         self._directory = directory
         self._cache_dir = cache_dir
         self._fence = fence
-        self._gpu_uuids = tuple(gpu_uuids)
+        self._gpu_uuids = resources.gpu_uuids
         self._reports = reports
         self._live: OpenRig | None = None
         self._was_asked: Asked | None = None
@@ -218,6 +234,7 @@ class Rig:
             devices=self._fence.devices,
             max_scratch_bytes=self._fence.max_scratch_bytes,
             rehearsal=plan,
+            cores=self._cores,
             bare=bare,
         )
         return self._live, start

@@ -20,7 +20,7 @@ from autotune.program.program import Program
 from autotune.rig.fence import raise_fence
 from autotune.rig.fence.scratch import Scratch, short_place
 from autotune.rig.open_rig import Reports
-from autotune.rig.rig import Rig
+from autotune.rig.rig import Resources, Rig
 
 
 @dataclass
@@ -127,7 +127,7 @@ class RigFactory:
             self.directory / "rigs" / f"{self.started:03d}",
             self._compile_cache,
             self.fence,
-            [gpu.uuid for gpu in self.hardware.gpus],
+            Resources(tuple(gpu.uuid for gpu in self.hardware.gpus), self.hardware.cpu_quota),
             self.reports,
         )
 

@@ -29,7 +29,7 @@ from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.rehearsal import RehearsalPlan, Seen
 
-PROTOCOL = 9  # raised when messages change, so that two versions of autotune refuse to mix
+PROTOCOL = 10  # raised when messages change, so that two versions of autotune refuse to mix
 # From this step time on, a window of many blocks would take too long, so one block is discarded and
 # two are measured. With 0.5 s per step the ordinary minimum (six blocks of warm-up and five that
 # count) would take 6 s.
@@ -75,6 +75,7 @@ class Start:
         devices: Device numbers of the folders that overlays cover, by path.
         max_scratch_bytes: How much the program may write; None sets no limit.
         rehearsal: Run with short epochs instead, to see what happens between and after them.
+        cores: CPU cores that the program may use, for the pilots.
         bare: Run without seams instead, to see if the program fails without autotune's hooks.
         protocol: Version of the sender's messages.
     """
@@ -87,6 +88,7 @@ class Start:
     devices: Mapping[str, int] = field(default_factory=dict)
     max_scratch_bytes: int | None = None
     rehearsal: RehearsalPlan | None = None
+    cores: int = 1
     bare: bool = False
     protocol: int = PROTOCOL
     kind: Literal["start"] = "start"

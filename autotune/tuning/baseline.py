@@ -81,7 +81,7 @@ def _from_record(session: Session) -> Baseline | None:
     # of a larger batch depends on it.
     applied = replace(applied, sums=gradients_sum(records))
     measurement = next(r.measurement for r in records if r.measurement is not None)
-    session.trial_runner.set_up(space, applied, measurement.step_s)
+    session.trial_runner.set_up(space, applied, measurement.step_s, records)
     session.events.on_resume(records)
     return Baseline(facts.profile, measurement, facts.breakdown, space, applied)
 

@@ -75,6 +75,7 @@ def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult
         has_batchnorm=baseline.profile.batch_norm_layers > 0,
         one_process=confirmation.speedup if confirmation and not says_enough else None,
         rehearsals=tuple(session.study.rehearsals),
+        raw_speedup=confirmation.raw if confirmation else None,
     )
 
 

@@ -16,6 +16,7 @@ such processes then widens the interval.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -27,9 +28,11 @@ from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.measurement.stats import MAX_DRAINED
+from autotune.measurement.stream import StreamModel
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.results.record import Side, TrialRecord, WindowRecord, gradients_sum
+from autotune.results.speedups import seen_in
 from autotune.rig.open_rig import ShouldStop
 from autotune.rig.rig import Rig
 from autotune.rig.rig_factory import RigFactory
@@ -65,6 +68,8 @@ WINDOW_APART = replace(WINDOW, window_min_s=1.5, window_max_s=3.0)
 BRIEF = replace(WARM_UP, window_min_s=1.5, window_max_s=3.0, half_width=0.01)
 MAX_MODES = 3  # run modes that a program may turn out to need, one after the other
 Round = list[WindowRecord]
+Slopes = tuple[float, float]  # of one core and of all cores, as in the stream model
+UNPACED: Slopes = (0.0, 0.0)
 # A live speedup worth confirming however wide its interval is: only the confirmation decides.
 WORTH_CONFIRMING = 1.02
 CANDIDATES = 2  # configs that may fail in a fresh process before the baseline is kept
@@ -114,6 +119,7 @@ class Confirmation:
         winner: All windows of the candidate.
         rounds: How many rounds were run.
         is_apart: Whether a round is one process of each side, because they cannot share one.
+        raw: The speedup without the correction by the pilots; None if nothing was corrected.
     """
 
     speedup: Interval
@@ -121,6 +127,7 @@ class Confirmation:
     winner: tuple[Measurement, ...]
     rounds: int
     is_apart: bool = False
+    raw: Interval | None = None
 
     @property
     def says_enough(self) -> bool:
@@ -176,6 +183,8 @@ class ConfirmationPlan:
         base: The program as written.
         winner: The candidate's config.
         should_stop: Called many times a second; an Ending from it ends the current window.
+        slopes: By how much the pilots explain the speed of visits, as the search has learned. It
+            stays the same for all rounds.
     """
 
     rigs: RigFactory
@@ -183,6 +192,7 @@ class ConfirmationPlan:
     base: AppliedConfig
     winner: Config
     should_stop: ShouldStop
+    slopes: Slopes = UNPACED
 
     @property
     def is_brief(self) -> bool:
@@ -261,6 +271,7 @@ def confirm_best(session: Session, baseline: Baseline) -> ConfirmationResult:
             base,
             candidate.config,
             session.until_overdrawn,
+            StreamModel(seen_in(session.study.records)).slopes,
         )
         outcome = _confirm_in_time(session, plan, candidate)
         if isinstance(outcome, Confirmation):
@@ -333,7 +344,8 @@ def confirm(
     before = [r for r in earlier if _winner_of(r) == plan.winner]
     rounds = [*before]
     while True:
-        confirmation = read(rounds, plan.extra_work(rounds), len(earlier) - len(before))
+        others = len(earlier) - len(before)
+        confirmation = read(rounds, plan.extra_work(rounds), others, plan.slopes)
         if confirmation is not None and (
             confirmation.is_decided
             or confirmation.is_complete
@@ -352,7 +364,10 @@ def confirm(
 
 
 def read(
-    rounds: Sequence[Round], extra_work: float = 1.0, looks_before: int = 0
+    rounds: Sequence[Round],
+    extra_work: float = 1.0,
+    looks_before: int = 0,
+    slopes: Slopes = UNPACED,
 ) -> Confirmation | None:
     """Return the confirmation that recorded rounds amount to; None below two pairs of windows.
 
@@ -360,6 +375,7 @@ def read(
         rounds: In the order in which they ran.
         extra_work: Ratio of samples that a whole run processes, winner to baseline.
         looks_before: Rounds of other candidates of the search, whose error is spent.
+        slopes: By how much the pilots explain the speed of visits.
     """
     if sum(map(len, rounds)) < MIN_WINDOWS:
         return None
@@ -368,11 +384,18 @@ def read(
     winner = tuple(w.measurement for w in windows if w.side is Side.WINNER)
     # Recorded rounds do not say their kind, but only a pair of processes has exactly two windows.
     is_apart = len(rounds[0]) == len(PAIRS[Side.BASELINE])
-    speedup = _speedup(rounds, looks_before, is_apart=is_apart).times(1 / extra_work)
-    return Confirmation(speedup, baseline, winner, len(rounds), is_apart)
+    raw = _speedup(rounds, looks_before, UNPACED, is_apart=is_apart).times(1 / extra_work)
+    if not any(slopes) or any(w.measurement.pace is None for w in windows):
+        return Confirmation(raw, baseline, winner, len(rounds), is_apart)
+    paced = _speedup(rounds, looks_before, slopes, is_apart=is_apart).times(1 / extra_work)
+    # A correction that says something else than the data is not trusted
+    agrees = raw.low <= paced.estimate <= raw.high
+    return Confirmation(paced if agrees else raw, baseline, winner, len(rounds), is_apart, raw)
 
 
-def _speedup(rounds: Sequence[Round], looks_before: int, *, is_apart: bool) -> Interval:
+def _speedup(
+    rounds: Sequence[Round], looks_before: int, slopes: Slopes, *, is_apart: bool
+) -> Interval:
     """Return the speedup without the part that full buffers may have contributed.
 
     Batches that were prefetched before a window make its config look faster than it is. For the
@@ -384,7 +407,7 @@ def _speedup(rounds: Sequence[Round], looks_before: int, *, is_apart: bool) -> I
     def ratio(lowered: Side) -> Interval:
         rates = [  # windows next to each other are compared: they share the machine's pace
             [
-                {w.side: _rate(w, lowered) for w in pair}
+                {w.side: _rate(w, lowered, slopes) for w in pair}
                 for pair in zip(r[::2], r[1::2], strict=True)
             ]
             for r in rounds
@@ -403,10 +426,18 @@ def _speedup(rounds: Sequence[Round], looks_before: int, *, is_apart: bool) -> I
     return replace(least, high=max(least.high, most.high))
 
 
-def _rate(window: WindowRecord, lowered: Side) -> float:
+def _rate(window: WindowRecord, lowered: Side, slopes: Slopes) -> float:
+    """Return the samples per second of a window, at a pace of the machine that is the same for all.
+
+    Without slopes it is the rate as measured.
+    """
     measured = window.measurement
     drained_share = measured.drained_share if window.side is lowered else 0.0
-    return measured.throughput.estimate * (1 - min(drained_share, MAX_DRAINED))
+    rate = measured.throughput.estimate * (1 - min(drained_share, MAX_DRAINED))
+    if measured.pace is None or not any(slopes):
+        return rate
+    one_core, all_cores = slopes
+    return rate / math.exp(one_core * measured.pace.one_core + all_cores * measured.pace.all_cores)
 
 
 def looks_faster(record: TrialRecord) -> bool:

@@ -177,7 +177,7 @@ class Proposals:
 
 def _conflicting(config: Config, sentences: Sequence[str]) -> TrialRecord:
     ending = Ending(Outcome.CONFLICT, " ".join(sentences))
-    return TrialRecord(config, "proposed by the sampler", None, ending, (), None, None, 0.0)
+    return TrialRecord(config, "proposed by the sampler", None, ending, None, None, 0.0)
 
 
 def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRecord]:

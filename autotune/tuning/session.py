@@ -35,7 +35,7 @@ MAX_FOR_CONFIRMATION = 0.5  # share of the budget
 APART_S = 9.0  # one process of a confirmation in pairs of processes (confirm.py), without its start
 PAIRS_WORTH = (5, 3, 2)  # numbers of such pairs to reserve time for, the best first
 ROUNDS_WORTH = (4, 3, 2)  # the same of rounds in which both configs take turns
-TRIALS_WORTH_S = 10.0  # a search that could not measure for this long would not be a search
+TRIALS_WORTH_S = 6.0  # a search that could not measure for this long would not be a search
 MIN_TRIAL_S = 1.0  # switching the config, and the shortest window
 MIN_TRIAL_STEPS = 2.5  # one step is left out after the switch
 # A trial in a fresh process, without the two starts: windows of the config and of the baseline
@@ -68,7 +68,7 @@ class Round:
         return facts.startup_s + max(self.seconds, steps * facts.step_s)
 
 
-ROUND = Round(14.0, 48, 18)
+ROUND = Round(12.0, 48, 18)
 
 
 @dataclass

@@ -1,27 +1,30 @@
 """TrialRunner: measure how much faster a config is than the baseline.
 
-Config and baseline are measured in turn, close in time and on the same rig where possible, because
-a machine's pace drifts. A trial's speedup is the ratio of the two, with an interval that includes
-the drift seen so far.
+A config is visited for about a second, and again if it may be the best. The baseline is one more
+config, visited now and then. All visits of a search together say how fast each config is
+(``measurement.stream``), so no visit needs a partner.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Self
 
 from autotune.knobs.space.space import ResolvedSpace
-from autotune.measurement.comparison import Drift, is_decided, speedup
-from autotune.measurement.interval import Interval, Turn
+from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.measurement.run_mode import RunMode
 from autotune.measurement.step_breakdown import StepBreakdown
+from autotune.measurement.stream import StreamModel
+from autotune.measurement.visit import Visit
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.results.blame import after_baseline, unclear
 from autotune.results.record import TrialRecord
+from autotune.results.speedups import seen_in
 from autotune.rig.open_rig import ShouldStop
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import Ready, WindowPlan
@@ -31,11 +34,11 @@ from autotune.tuning.live_rig import LiveRig
 # A fresh process on a 2-core machine was seen to run at half its steady speed for its first 3-5 s;
 # a switch in a running program settles within about a second.
 FRESH_WINDOW = WindowPlan(
-    warmup_min_s=3.0, warmup_max_s=20.0, window_min_s=2.0, window_max_s=5.0, half_width=0.015
+    warmup_min_s=3.0, warmup_max_s=20.0, window_min_s=1.0, window_max_s=2.0, half_width=0.015
 )
-# Short, because windows of config and baseline alternate: a longer window would be more precise in
-# itself, but the machine drifts more between the two.
-LIVE_WINDOW = WindowPlan(warmup_min_s=0.4, warmup_max_s=5.0, window_min_s=0.6, window_max_s=2.0)
+# Short: a second visit at another time says more than a longer one, because the machine's pace
+# changes between visits and not within them.
+VISIT = WindowPlan(warmup_min_s=0.3, warmup_max_s=5.0, window_min_s=0.5, window_max_s=0.9)
 CEILING_WINDOW = WindowPlan(
     warmup_min_s=0.3, warmup_max_s=3.0, window_min_s=0.6, window_max_s=1.2, half_width=0.03
 )
@@ -49,7 +52,9 @@ UNASKED = (
 MAX_ASKED = 2  # attempts to see the effect of another batch; the program may end during the first
 # Starts of the program for one config: it may end before it was measured, and need three modes.
 MAX_STARTS = 5
-MAX_TURNS = 2  # windows of a config that may be the best, with the baseline in between
+MAX_VISITS = 3  # of a config that may be the best, within one trial
+BASELINE_EVERY = 8  # visits, of which one is the baseline's
+NARROW_PCT = 3.0  # half-width of a speedup, in percent, at which another visit is not worth it
 # Share of the incumbent's throughput; a window that is surely below it is ended early. Of 1,000
 # simulated windows for each speed, whose blocks vary by 3 % and correlate by 0.5, it ended none of
 # a config as fast as the incumbent, 0.1 % at 0.90 of its speed, 25 % at the limit itself and 99 %
@@ -71,14 +76,13 @@ class TrialRunner:
     def __init__(self, rigs: RigFactory) -> None:
         self._rigs = rigs
         self._live = LiveRig(rigs)
-        self._reference: Interval | None = None
-        self._reference_mode: RunMode | None = None
-        self._reference_step_s = 0.0
-        self._reference_is_last = False
-        self._reference_rig = -1
-        self._drift = Drift()
-        self._drift_between_processes = Drift()
-        self._reference_samples = math.nan  # samples in a step of the baseline
+        self._seen: list[tuple[tuple[Config, RunMode], Visit]] = []
+        self._known: tuple[int, StreamModel] | None = None
+        self._since_baseline = 0  # visits since the baseline's last
+        self._baseline_rig = -1  # number of the rig on which that was
+        self._baseline_mode: RunMode | None = None
+        self._baseline_step_s = 0.0
+        self._baseline_samples = math.nan  # samples in a step of the baseline
         self._has_asked = False  # whether a process has tried what another batch does to the loss
         self._unmoved = ""  # class name of a module that kept its batch when another was tried
 
@@ -99,7 +103,11 @@ class TrialRunner:
         return self._live.observe(should_stop)
 
     def set_up(
-        self, space: ResolvedSpace, base: AppliedConfig, step_s: float | None = None
+        self,
+        space: ResolvedSpace,
+        base: AppliedConfig,
+        step_s: float | None = None,
+        earlier: Sequence[TrialRecord] = (),
     ) -> None:
         """Say what can be measured.
 
@@ -107,8 +115,10 @@ class TrialRunner:
             space: Tells which changes need a fresh process.
             base: The program as written, against which configs are applied.
             step_s: Seconds per step if an earlier session measured it.
+            earlier: Records of earlier sessions, whose visits count.
         """
         self._live.set_up(space, base, step_s)
+        self._seen = seen_in(earlier)
 
     def baseline(self, should_stop: ShouldStop) -> TrialRecord:
         """Measure the baseline on the rig that observed it, and return the record of trial 0.
@@ -123,20 +133,15 @@ class TrialRunner:
             was_brief = self._live.mode.brief
             measurement = self._first_of_baseline(should_stop, most_s)
             if isinstance(measurement, Measurement):
-                self._remember_reference(measurement)
                 self._live.expect_steps_of(measurement.step_s)
                 break
             has_run_out = measurement.outcome is Outcome.RAN_OUT and not was_brief
             if not has_run_out and not self._rigs.learn(measurement):
                 break
-        turns: tuple[Turn, ...] = ()
-        if self._reference is not None:
-            turns = (Turn(self._reference, self._reference),)
-        return self._record(self._base_config, "the program as written", measurement, began, turns)
+        return self._record(self._base_config, "the program as written", measurement, began, 0)
 
     def profile_step(self, should_stop: ShouldStop) -> StepBreakdown:
         """Profile the baseline's step; the breakdown is empty if the program ends before."""
-        self._reference_is_last = False
         return self._live.profile_step(CEILING_WINDOW, should_stop)
 
     def __call__(
@@ -145,7 +150,7 @@ class TrialRunner:
         """Measure a config and return its record; if the config fails, ``ending`` says why.
 
         A program that ends meanwhile is started again. A config that may be faster than the best so
-        far alternates with the baseline until that is decided.
+        far is visited again until that is decided.
 
         Args:
             config: A canonical config without conflicts.
@@ -154,19 +159,19 @@ class TrialRunner:
             incumbent: Speedup of the best config so far, by which a clearly slower window is ended
                 early. None measures every window to its end.
         """
-        began = self._rigs.clock()
+        began, count = self._rigs.clock(), len(self._seen)
         if refusal := self._refusal(config) or self._ask_of_batch(config, should_stop):
-            return self._record(config, why, refusal, began, ())
+            return self._record(config, why, refusal, began, count)
         for _ in range(MAX_STARTS):
             was_brief = self._live.mode.brief
-            result, turns = self._take_turns(config, should_stop, incumbent)
+            result = self._visit_until_decided(config, should_stop, incumbent)
             if not isinstance(result, Ending):
                 break
             has_run_out = result.outcome is Outcome.RAN_OUT and not was_brief
             if not has_run_out and not self._rigs.learn(result, as_written=False):
                 result = self._with_evidence(result, should_stop)
                 break
-        return self._record(config, why, result, began, turns)
+        return self._record(config, why, result, began, count)
 
     def close(self) -> None:
         """Close the open rig, if any; another trial would start a fresh one."""
@@ -191,8 +196,8 @@ class TrialRunner:
         epochs = self._live.mode.epochs
         if ending.outcome is not Outcome.CRASHED or self._live.lived.is_enough(epochs, ending):
             return ending
-        failed = self._refresh_reference(should_stop) or self._live.live_on(
-            ending.steps, self._reference_step_s, should_stop
+        failed = self._visit_baseline(should_stop) or self._live.live_on(
+            ending.steps, self._baseline_step_s, should_stop
         )
         if failed is not None and failed.outcome is Outcome.CRASHED:
             self._rigs.learn(failed)
@@ -207,141 +212,137 @@ class TrialRunner:
         In a program that makes a fixed number of steps, a larger batch adds samples without saving
         steps, so its throughput is divided by the extra work.
         """
-        if not self._live.base.traits.bounded_by_steps:
+        if not self._live.base.traits.bounded_by_steps or config == self._base_config:
             return result.throughput
-        growth = result.samples_per_step / self._reference_samples
+        growth = result.samples_per_step / self._baseline_samples
         return result.throughput.times(1 / self._live.base.extra_work(config, growth))
 
-    def _take_turns(
-        self, config: Config, should_stop: ShouldStop, incumbent: float | None
-    ) -> tuple[Measurement | Ending, tuple[Turn, ...]]:
-        turns: tuple[Turn, ...] = ()
-        measured: Measurement | None = None
-        while True:
-            result = self._turn(config, should_stop, incumbent)
-            if isinstance(result, Ending):
-                is_harmless = result.outcome in {*ENDED_BY_US, Outcome.RAN_OUT}
-                return (measured if measured and is_harmless else result), turns
-            measured = result
-            assert self._reference is not None, "a turn measures one"
-            turns += (Turn(self._worth(config, result), self._reference),)
-            if _is_out_of_time(result):
-                break
-            if not self._has_its_reference or len(turns) >= MAX_TURNS:
-                break
-            if is_decided(speedup(turns, self._drift), len(turns), incumbent or 1.0):
-                break
-        self._drift = self._drift.having_compared(turns)
-        return measured, turns
-
-    def _turn(
+    def _visit_until_decided(
         self, config: Config, should_stop: ShouldStop, incumbent: float | None
     ) -> Measurement | Ending:
-        """Measure the baseline if necessary, then the config.
+        measured: Measurement | None = None
+        for count in range(1, MAX_VISITS + 1):
+            result = self._visit(config, should_stop, incumbent)
+            if isinstance(result, Ending):
+                is_harmless = result.outcome in {*ENDED_BY_US, Outcome.RAN_OUT}
+                return measured if measured and is_harmless else result
+            measured = result
+            is_alone = not self._shares_its_process  # a second visit would see the same process
+            if is_alone or _is_out_of_time(result):
+                break
+            if _is_decided(self._speedup(config), count, incumbent or 1.0):
+                break
+        assert measured is not None, "MAX_VISITS is above 0"
+        return measured
 
-        The baseline's window must be recent, because a machine may change its pace from second to
-        second.
-        """
-        if self._wants_reference_first and (ending := self._renew_reference(should_stop)):
+    def _visit(
+        self, config: Config, should_stop: ShouldStop, incumbent: float | None
+    ) -> Measurement | Ending:
+        """Visit a config; visit the baseline before, if it is due or was not seen there yet."""
+        if self._needs_baseline_first and (ending := self._visit_baseline_twice(should_stop)):
             return ending
         if ending := self._live.ready_for(config, should_stop):
             return ending
-        if self._needs_reference and (ending := self._renew_reference(should_stop)):
+        if self._needs_baseline_here and (ending := self._visit_baseline_twice(should_stop)):
             return ending
-        if ending := self._live.ready_for(
-            config, should_stop
-        ):  # measuring the baseline may have ended that process
+        # Measuring the baseline may have ended that process
+        if ending := self._live.ready_for(config, should_stop):
             return ending
-        assert self._reference is not None, "a reference was measured above"
         floor = None
-        if incumbent:
-            drifted = math.exp(-self._drift_of_turns.reach(1))
-            # The baseline's window may be off by the drift, so the limit is lowered by it.
-            least = CLEARLY_WORSE * incumbent * self._reference.estimate * drifted
-            floor = least * self._live.applied(config).extra_work(config)
-        plan = LIVE_WINDOW if self._has_its_reference else FRESH_WINDOW
+        if incumbent and (best := self._rate_of_baseline()) is not None:
+            # The baseline is known up to its interval, so the limit is lowered by it
+            floor = CLEARLY_WORSE * incumbent * best.low
+            floor *= self._live.applied(config).extra_work(config)
+        plan = VISIT if self._shares_its_process else FRESH_WINDOW
         return self._measure(config, replace(plan, give_up_below=floor), should_stop)
 
-    def _renew_reference(self, should_stop: ShouldStop) -> Ending | None:
-        """Measure the baseline; if that fails, try once more on a new rig.
+    def _visit_baseline_twice(self, should_stop: ShouldStop) -> Ending | None:
+        """Visit the baseline; if that fails, try once more on a new rig.
 
         An earlier config may have left the process in a state in which even the baseline fails.
         """
-        ending = self._refresh_reference(should_stop)
+        ending = self._visit_baseline(should_stop)
         if ending is None or ending.outcome in ENDED_BY_US:
             return ending
         self._rigs.learn(ending)
-        return self._refresh_reference(should_stop)
+        return self._visit_baseline(should_stop)
 
     @property
-    def _wants_reference_first(self) -> bool:
-        """Whether the baseline must be measured before a rig is opened for the config.
+    def _needs_baseline_first(self) -> bool:
+        """Whether the baseline must be visited before a rig is opened for the config.
 
-        That is so if none was measured in the present run mode. In a program that ends within
-        seconds, each window has its own process, so the baseline comes first in each turn unless it
-        was measured last.
+        That is so if it was not in the present run mode. In a program that ends within seconds,
+        each visit has its own process; there the baseline comes before each config.
         """
-        is_comparable = self._reference is not None and self._reference_mode == self._live.mode
-        return not is_comparable or (self._live.mode.brief and not self._reference_is_last)
+        is_comparable = self._baseline_mode == self._live.mode
+        return not is_comparable or (self._live.mode.brief and self._since_baseline > 0)
 
     @property
-    def _needs_reference(self) -> bool:
-        """Whether the baseline should be measured on the open rig before the config.
+    def _needs_baseline_here(self) -> bool:
+        """Whether the baseline should be visited on the open rig before the config.
 
-        It is not if the rig cannot run the baseline, or if the baseline was the last thing measured
-        on it.
+        It is not if the rig cannot run the baseline.
         """
         if self._live.needs_restart(self._base_config):
             return False
-        return not (self._reference_is_last and self._has_its_reference)
+        return not self._shares_its_process or self._since_baseline >= BASELINE_EVERY - 1
 
     @property
-    def _has_its_reference(self) -> bool:
-        """Whether the baseline was last measured on the present rig.
+    def _shares_its_process(self) -> bool:
+        """Whether the baseline was visited on the present rig.
 
         If not, the comparison contains the difference between two processes.
         """
-        return self._reference_rig == self._rigs.started
+        return self._baseline_rig == self._rigs.started
 
-    @property
-    def _drift_of_turns(self) -> Drift:
-        return self._drift if self._has_its_reference else self._drift_between_processes
-
-    def _refresh_reference(self, should_stop: ShouldStop) -> Ending | None:
+    def _visit_baseline(self, should_stop: ShouldStop) -> Ending | None:
         if ending := self._live.ready_for(self._base_config, should_stop):
             return ending
-        plan = LIVE_WINDOW if self._has_its_reference else FRESH_WINDOW
+        plan = VISIT if self._shares_its_process else FRESH_WINDOW
         measurement = self._measure(self._base_config, plan, should_stop)
-        if isinstance(measurement, Ending):
-            return measurement
-        self._remember_reference(measurement)
-        return None
+        return measurement if isinstance(measurement, Ending) else None
 
-    def _remember_reference(self, measurement: Measurement) -> None:
-        """Keep a window of the baseline as the reference of the next comparison.
+    @property
+    def _model(self) -> StreamModel:
+        """What all visits so far say; computed once after each visit."""
+        if self._known is None or self._known[0] != len(self._seen):
+            self._known = (len(self._seen), StreamModel(self._seen))
+        return self._known[1]
 
-        Its difference from the previous one shows how much equal windows drift on this machine.
-        Drift within one process and drift between processes are learned separately.
-        """
-        seen = measurement.throughput
-        if self._reference is not None and self._has_its_reference:
-            self._drift = self._drift.having_seen(self._reference, seen)
-        elif self._reference is not None and self._reference_mode == self._live.mode:
-            between = self._drift_between_processes
-            self._drift_between_processes = between.having_seen(self._reference, seen)
-        self._reference = seen
-        self._reference_samples = measurement.samples_per_step
-        self._reference_is_last = True
-        self._reference_rig = self._rigs.started
-        self._reference_mode = self._live.mode
-        self._reference_step_s = measurement.step_s
+    def _speedup(self, config: Config) -> Interval | None:
+        mode = self._live.mode
+        return self._model.speedup((config, mode), (self._base_config, mode))
+
+    def _rate_of_baseline(self) -> Interval | None:
+        return self._model.rate((self._base_config, self._live.mode))
+
+    def _remember(self, config: Config, result: Measurement) -> None:
+        mode = self._live.mode
+        if config == self._base_config:
+            self._since_baseline, self._baseline_rig = 0, self._rigs.started
+            self._baseline_mode, self._baseline_step_s = mode, result.step_s
+            self._baseline_samples = result.samples_per_step
+        else:
+            self._since_baseline += 1
+        visit = Visit.of(
+            self._worth(config, result),
+            self._rigs.started,
+            self._rigs.clock(),
+            result.pace,
+            mode,
+        )
+        self._seen.append(((config, mode), visit))
 
     def _measure(
         self, config: Config, plan: WindowPlan, should_stop: ShouldStop, most_s: float = math.inf
     ) -> Measurement | Ending:
-        self._reference_is_last = False
         result = self._live.measure(config, plan, should_stop, most_s)
-        return result if isinstance(result, Ending) else self._learn(config, result)
+        if isinstance(result, Ending):
+            return result
+        learned = self._learn(config, result)
+        if isinstance(learned, Measurement):
+            self._remember(config, learned)
+        return learned
 
     def _learn(self, config: Config, result: Measurement) -> Measurement | Ending:
         """Remember what the window showed about another batch.
@@ -411,19 +412,46 @@ class TrialRunner:
         why: str,
         result: Measurement | Ending,
         began: float,
-        turns: tuple[Turn, ...],
+        count: int,
     ) -> TrialRecord:
+        """Return the record of a trial.
+
+        Args:
+            config: What was tried.
+            why: Why it was.
+            result: What came of it.
+            began: When the trial began.
+            count: How many visits the search had had by then.
+        """
+        visits = [(seen, visit) for (seen, _), visit in self._seen[count:]]
         is_measured = isinstance(result, Measurement)
         return TrialRecord(
             config=config,
             why=why,
             measurement=result if isinstance(result, Measurement) else None,
             ending=result if isinstance(result, Ending) else None,
-            turns=turns,
-            speedup=speedup(turns, self._drift_of_turns) if is_measured else None,
+            speedup=self._speedup(config) if is_measured else None,
             rig=self._rigs.started,
             cost_s=self._rigs.clock() - began,
+            visits=tuple(visit for seen, visit in visits if seen == config),
+            baseline_visits=tuple(
+                visit for seen, visit in visits if seen == self._base_config != config
+            ),
         )
+
+
+def _is_decided(found: Interval | None, visits: int, incumbent: float) -> bool:
+    """Return whether a config needs no further visit.
+
+    That is so if it is surely slower or faster than the best so far, or its speedup is known within
+    ``NARROW_PCT``. One visit is enough to reject a config, but two are needed to accept one: a
+    lucky visit is exactly what would look best.
+    """
+    if found is None:
+        return False
+    if found.high < incumbent:
+        return True
+    return visits > 1 and (found.low > incumbent or found.half_width_pct <= NARROW_PCT)
 
 
 def _is_out_of_time(measurement: Measurement) -> bool:

@@ -80,7 +80,7 @@ def test_however_disturbed_a_window_its_rate_is_above_zero(drained_share: float)
     """Comparisons take logarithms; a half-width of more than 100 % was seen in a real search."""
     blocks = [plain_block(10.0 if number % 2 else 0.1) for number in range(9)]
     found = throughput(blocks, None, drained_share=drained_share)
-    assert 0 < found.interval.low < 0.5 * found.interval.estimate
+    assert 0 < found.interval.low < found.interval.estimate
 
 
 def test_below_five_blocks_the_interval_is_their_range() -> None:
@@ -90,9 +90,12 @@ def test_below_five_blocks_the_interval_is_their_range() -> None:
     assert interval.high == pytest.approx(RATE / 0.9)
 
 
-def test_one_disturbed_block_does_not_move_the_centre() -> None:
-    blocks = [*noisy_blocks(20, noise=0.01), plain_block(slowness=30.0)]
-    assert throughput(blocks, None).interval.estimate == pytest.approx(RATE, rel=0.01)
+def test_the_rate_is_samples_over_time_however_unevenly_they_come() -> None:
+    """Workers deliver in bursts: the median of such blocks is the speed of none of them."""
+    blocks = [plain_block(slowness) for slowness in (0.5, 0.5, 2.0) * 8]
+    found = throughput(blocks, None).interval
+    assert found.estimate == pytest.approx(RATE)
+    assert found.low < 0.9 * RATE
 
 
 def test_the_same_blocks_give_the_same_interval() -> None:
@@ -137,16 +140,18 @@ def test_a_window_that_saw_no_start_uses_what_the_last_one_cost() -> None:
 
 
 def test_without_epochs_nothing_is_spread() -> None:
-    found = throughput([*[plain_block()] * 9, edge_block(0.5)], None)
+    blocks = [*[plain_block()] * 9, edge_block(0.5)]
+    found = throughput(blocks, None)
     assert found.edge_s is None
-    assert found.interval.estimate == pytest.approx(RATE)
+    assert found.interval.estimate == pytest.approx(2000 / sum(b.seconds for b in blocks))
 
 
 def test_where_most_blocks_hold_a_start_it_is_the_ordinary_case_and_counts_once() -> None:
     blocks = [edge_block(0.1)] * 9 + [plain_block()]
     found = throughput(blocks, EpochEdge(start_s=5.0, samples=BLOCK_SAMPLES))
     assert found.edge_s is None
-    assert found.interval.estimate == pytest.approx(blocks[0].samples_per_s)
+    seconds = sum(block.seconds for block in blocks)
+    assert found.interval.estimate == pytest.approx(10 * BLOCK_SAMPLES / seconds)
 
 
 # --- steadiness -----------------------------------------------------------------------------------

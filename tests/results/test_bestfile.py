@@ -236,7 +236,7 @@ def test_a_missing_key_is_named_at_the_section_it_belongs_to(path: Path) -> None
 
 
 def test_a_missing_section_is_named_with_the_file(path: Path) -> None:
-    edit(path, "speedup:\n  estimate: 1.42\n  low: 1.38\n  high: 1.46\n", "")
+    edit(path, "speedup:\n  estimate: 1.42\n  low: 1.38\n  high: 1.46\n  raw: null\n", "")
     with pytest.raises(FileFormatError) as refusal:
         bestfile.read(path)
     assert str(refusal.value) == f"{path}: 'speedup' is missing."

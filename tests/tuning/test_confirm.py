@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
 from autotune.cli.search_report import show
 from autotune.measurement.interval import Interval
+from autotune.measurement.pilot import Pilot
 from autotune.program.config import Config
 from autotune.results.record import Side, WindowRecord
 from autotune.results.result import Finding
@@ -95,3 +98,66 @@ def test_what_one_process_gave_is_said_beside_what_was_measured_live(
     assert "Not confirmed" in said
     assert "and there was one" in said
     assert "gave 1.31x [1.30, 1.32]; one fresh process gave 1.22x [1.10, 1.35]." in said
+
+
+def paced(side: Side, samples_per_s: float, log_pace: float) -> WindowRecord:
+    """Return a window at a pace of the machine that its pilots show."""
+    pilot = Pilot(0.002 * math.exp(-log_pace), 0.002, 0.002, 0.002)
+    measured = make_measurement(samples_per_s * math.exp(log_pace))
+    measured = replace(measured, pilots_before=(pilot,), pilots_after=(pilot,))
+    return WindowRecord(side, Config({"side": side}), measured, 1.0)
+
+
+def paced_rounds(paces: Sequence[float], winner: float = 1.2) -> list[Round]:
+    """Return two rounds of a winner, each window at one of the paces."""
+    given = iter(paces)
+    rates = {Side.BASELINE: TRUTH, Side.WINNER: winner * TRUTH}
+    return [
+        [paced(side, rates[side], next(given)) for side in TURNS[first]]
+        for first in (Side.BASELINE, Side.WINNER)
+    ]
+
+
+def test_a_pace_that_pilots_show_is_taken_out_and_the_raw_figure_is_kept() -> None:
+    rounds = paced_rounds((0.1, -0.2, 0.15, -0.1, 0.2, -0.15, 0.1, 0.0))
+    raw, found = read(rounds), read(rounds, slopes=(1.0, 0.0))
+    assert raw is not None
+    assert found is not None
+    assert raw.raw is None
+    assert found.raw == raw.speedup
+    assert found.speedup.estimate == pytest.approx(1.2)
+    assert found.speedup.half_width_pct < 0.7 * raw.speedup.half_width_pct
+    assert (raw.is_faster, found.is_faster) == (False, True)
+
+
+def test_a_correction_that_contradicts_the_data_is_not_trusted() -> None:
+    """The winner is visited at a slow pace by the pilots, to which the program pays no heed."""
+    rounds = [
+        [
+            replace(
+                w,
+                measurement=replace(
+                    w.measurement,
+                    throughput=make_measurement(
+                        TRUTH * (1.1 if w.side is Side.WINNER else 1.0)
+                    ).throughput,
+                ),
+            )
+            for w in one
+        ]
+        for one in paced_rounds((0, -0.5, -0.5, 0, -0.5, 0, 0, -0.5))
+    ]
+    raw, found = read(rounds), read(rounds, slopes=(1.0, 0.0))
+    assert raw is not None
+    assert found is not None
+    assert found.speedup == raw.speedup
+
+
+def test_without_pilots_around_each_window_nothing_is_corrected() -> None:
+    rounds = paced_rounds((0.1, -0.2, 0.15, -0.1, 0.2, -0.15, 0.1, 0.0))
+    window = rounds[0][0]
+    bare = replace(window.measurement, pilots_before=(), pilots_after=())
+    rounds[0][0] = replace(window, measurement=bare)
+    found = read(rounds, slopes=(1.0, 0.0))
+    assert found is not None
+    assert found.raw is None

@@ -156,7 +156,7 @@ def baseline() -> Baseline:
         (180.0, 4 * (6.0 + ROUND.seconds)),
         (90.0, 2 * (6.0 + ROUND.seconds)),
         (70.0, 2 * (6.0 + ROUND.seconds)),
-        (60.0, 0.0),
+        (58.0, 0.0),
     ],
 )
 def test_small_budgets_keep_less_for_the_confirmation_until_they_keep_nothing(
@@ -217,7 +217,7 @@ def test_without_time_for_fresh_processes_none_is_started_and_it_is_said(tmp_pat
     verdict = given.confirm()
     assert verdict.candidate.config == OTHER
     assert verdict.confirmation is None
-    assert "fresh processes take about 40 s" in verdict.reason
+    assert "fresh processes take about 36 s" in verdict.reason
     assert not given.rigs.started
 
 

@@ -31,6 +31,7 @@ from autotune.results.record import (
     TrialRecord,
     WindowRecord,
 )
+from autotune.results.speedups import reread
 from autotune.tuning.sampler import distributions, holding, make_sampler
 from autotune.tuning.storage import lease
 
@@ -60,6 +61,7 @@ class Study:
         # A record is written once and read before and after each trial: parsing all of them
         # again each time took half of a search's own time.
         self._records: dict[int, TrialRecord] = {}
+        self._read_together: list[TrialRecord] = []
 
     @classmethod
     def create(cls, storage: Storage, name: str, head: SearchInfo) -> Study:
@@ -181,12 +183,15 @@ class Study:
     def records(self) -> list[TrialRecord]:
         """The trials that were measured or failed, in order; the first is the baseline.
 
-        Trials that are still open, or were open when a search was killed, are left out.
+        Trials that are still open, or were open when a search was killed, are left out. Speedups
+        are those that all visits show together.
         """
         for trial in self._study.get_trials(deepcopy=False):
             if trial.number not in self._records and "record" in trial.user_attrs:
                 self._records[trial.number] = _read(TrialRecord, trial.user_attrs["record"])
-        return [self._records[number] for number in sorted(self._records)]
+        if len(self._read_together) != len(self._records):
+            self._read_together = reread([self._records[n] for n in sorted(self._records)])
+        return [*self._read_together]
 
     def take_lease(self, *, force: bool = False) -> None:
         """Mark this run as in use by this process, and clean up after one that died.

@@ -96,7 +96,7 @@ def test_the_first_of_processes_that_train_in_turn_is_tuned_and_that_is_said(
     said: list[str] = []
     program = parse_program(str(PROGRAMS / "in_turn.py"), ("fork", "in turn"), tmp_path)
     reports = Reports(warning=said.append)
-    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence(), (), reports) as rig:
+    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence(), reports=reports) as rig:
         opened = rig.open(None, never, 120.0)
         assert isinstance(opened, Ready), opened
         base = base_setting(opened.profile)

@@ -1,0 +1,105 @@
+"""Time pilots: small, fixed pieces of work that show the machine's pace while the program waits."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from time import perf_counter, sleep, thread_time
+
+import numpy as np
+
+from autotune.measurement.pilot import Pilot
+
+MOST_S = 0.3  # how long busy workers are waited for
+GAP_S = 0.02  # for threads of the program that spin for a while after their work
+PILOTS = 3  # their median counts
+LOOPS = 30_000  # about 2 ms of the interpreter
+# One call of numpy, about 2 ms: it holds no lock of the interpreter and runs on the thread that
+# calls it, so the work does not depend on the program's number of threads. Many short operations of
+# torch differed by 20-30 % from time to time on an idle machine, this by 5-10 %.
+ELEMENTS = 400_000
+
+
+class Pilots:
+    """Times pilots on one core and on all cores.
+
+    ``LeadRank`` makes one when it measures for the first time, and calls ``read()`` on the main
+    thread, before and after each window, while the program stands still. Its threads wait at a
+    barrier in between. A forked process has no such threads and makes new ones.
+
+    Args:
+        cores: How many cores the program may use, one thread for each.
+    """
+
+    def __init__(self, cores: int) -> None:
+        self._cores = max(1, cores)
+        self._pid = 0
+        self._gate = threading.Barrier(1)
+        self._times: list[tuple[float, float]] = []
+        self._threads: list[threading.Thread] = []
+        self._is_over = False
+
+    def read(self, is_quiet: Callable[[], bool] = lambda: True) -> tuple[Pilot, ...]:
+        """Return ``PILOTS`` timings, or none if the program's workers stay busy.
+
+        Args:
+            is_quiet: Whether nothing else of the program computes. A worker that fills its buffers
+                would take time from the pilots, and the config would look faster for it.
+        """
+        until = perf_counter() + MOST_S
+        sleep(GAP_S)
+        while not is_quiet():
+            if perf_counter() > until:
+                return ()
+            sleep(GAP_S)
+        if self._pid != os.getpid():
+            self._start()
+        return tuple(self._time() for _ in range(PILOTS))
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pid == os.getpid():
+            self._is_over = True
+            self._gate.wait()
+            for thread in self._threads:
+                thread.join()
+        self._pid = 0
+
+    def _start(self) -> None:
+        self._pid = os.getpid()
+        self._gate = threading.Barrier(self._cores + 1)
+        self._times = [(0.0, 0.0)] * self._cores
+        self._threads = [
+            threading.Thread(target=self._work, args=(number, self._gate), daemon=True)
+            for number in range(self._cores)
+        ]
+        for thread in self._threads:
+            thread.start()
+        self._all_cores()  # the first time also starts the threads
+
+    def _time(self) -> Pilot:
+        began, cpu = perf_counter(), thread_time()
+        number = 1
+        for _ in range(LOOPS):
+            number = (number * 1103515245 + 12345) & 0x7FFFFFFF
+        one_core_s, one_core_cpu_s = perf_counter() - began, thread_time() - cpu
+        all_cores_s, all_cores_cpu_s = self._all_cores()
+        return Pilot(one_core_s, all_cores_s, one_core_cpu_s, all_cores_cpu_s)
+
+    def _all_cores(self) -> tuple[float, float]:
+        self._gate.wait()  # all begin
+        self._gate.wait()  # all are done
+        return max(self._times)
+
+    def _work(self, number: int, gate: threading.Barrier) -> None:
+        values = np.linspace(0.1, 1.0, ELEMENTS)
+        out = np.empty_like(values)
+        while True:
+            gate.wait()
+            if self._is_over:
+                return
+            began, cpu = perf_counter(), thread_time()
+            np.sin(values, out=out)
+            self._times[number] = (perf_counter() - began, thread_time() - cpu)
+            gate.wait()
