@@ -176,10 +176,13 @@ def _refuse_unwritable(output: str | os.PathLike[str] | None) -> None:
     if output is None:
         return
     path = Path(output)
+    # Folders that are missing are made when the file is saved.
+    above = next(folder for folder in path.resolve().parents if os.access(folder, os.F_OK))
+    if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
+        why = "may not be written" if above.is_dir() else "is not a folder"
+        raise UsageError(f"'{output}' cannot be written: '{above}' {why}. Name another --output.")
     if path.is_dir():
         raise UsageError(f"'{output}' is a folder: name a file, such as {path / 'best.yaml'}")
-    if not os.access(path.resolve().parent, os.W_OK):
-        raise UsageError(f"'{output}' cannot be written: name another --output.")
 
 
 def _subject(

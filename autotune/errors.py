@@ -19,6 +19,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+# How the message of a RigError begins, unless the user can mend what happened
+DEFECT = "This is a defect of autotune; please report it: "
+
 
 class AutotuneError(Exception):
     """Base class of all errors that autotune raises on purpose."""

@@ -107,7 +107,12 @@ def test_an_output_that_is_a_folder_is_refused_before_the_search(workplace: Path
     (workplace / "out").mkdir()
     with pytest.raises(UsageError, match="'out' is a folder: name a file, such as out"):
         autotune.search(PROGRAMS / "plain.py", output="out")
-    assert [path.name for path in workplace.iterdir()] == ["out"]
+    (workplace / "a_file").touch()
+    with pytest.raises(UsageError, match=r"a_file' is not a folder\. Name another --output"):
+        autotune.search(PROGRAMS / "plain.py", output="a_file/below/best.yaml")
+    with pytest.raises(UsageError, match=r"missing\.py"):  # folders to be made are no fault
+        autotune.search("missing.py", output="out/new/best.yaml")
+    assert sorted(path.name for path in workplace.iterdir()) == ["a_file", "out"]
 
 
 def test_what_is_no_program_is_refused_by_its_value() -> None:

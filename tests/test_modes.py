@@ -59,8 +59,8 @@ def test_what_a_failure_asks_for_is_tried_once_and_given_up_where_it_does_not_he
         assert str(rigs.program.mode.epochs) == "endless"
     assert [mode.epochs for mode in modes] == ["true", "whole", "true", "endless"]
     assert said[0] == (
-        "ends_its_epochs.py cannot go on beyond its own epoch (ZeroDivisionError at train.py:12): "
-        "its trials run true epochs."
+        "ends_its_epochs.py fails if autotune prolongs its epoch (ZeroDivisionError at "
+        "train.py:12): in trials, its epochs now end as the program expects."
     )
 
 

@@ -467,8 +467,9 @@ def _strayed(program: Program, command: str) -> Iterator[str]:
     strayed = [n for n in names if n in known and n.lstrip("-").replace("-", "_") not in text]
     if strayed:
         yield (
-            f"{' '.join(strayed)} stands after the program and goes to it. If it is meant for "
-            f"autotune, stop here: autotune {command} {' '.join(strayed)} … {program.name} …"
+            f"{' '.join(strayed)} stands after the program, so the program gets it. If it is meant "
+            "for autotune, press Ctrl-C and type: "
+            f"autotune {command} {' '.join(strayed)} … {program.name} …"
         )
 
 

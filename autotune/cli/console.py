@@ -138,7 +138,10 @@ class Console(Events):
     def on_rehearsal(self, config: Config, space: ResolvedSpace) -> None:
         """Print which config is run with short epochs, beyond its training loop."""
         self._state.config = _changes(config, space)
-        self._say(f"  {plain(_changes(config, space))}: short epochs, to try what follows them")
+        self._say(
+            f"  {plain(_changes(config, space))}: running short epochs, to check the code "
+            "that runs after an epoch"
+        )
 
     def on_confirmation(self, candidate: TrialRecord, space: ResolvedSpace) -> None:
         """Print which config is compared with the baseline in fresh processes."""

@@ -142,7 +142,7 @@ def _split(facts: MeasureReport) -> Iterator[RenderableType]:
         table.add_row(name, _ms(seconds), f"{share:4.0%}", "█" * round(BAR * share))
     yield table
     if split.launch_s is not None:
-        yield f"  launching compute and optimizer takes the host {_ms(split.launch_s)}"
+        yield f"  the host needs {_ms(split.launch_s)} to launch compute and optimizer"
 
 
 def _ranks(ranks: Sequence[RankLoad]) -> Iterator[RenderableType]:

@@ -65,7 +65,7 @@ def _headline(result: SearchResult) -> Iterator[str]:
             elif any(record.measurement is not None for record in result.records[1:]):
                 yield "  No config that was measured looked faster than the program as written."
             else:
-                yield "  Nothing that could be tried here can make it faster."
+                yield "  There was no other config that could be tried here."
         case Finding.NOTHING:
             yield (
                 f"[bold red]Nothing could be measured:[/] {plain(result.reason)}. Your program's "
@@ -87,7 +87,7 @@ def _headline(result: SearchResult) -> Iterator[str]:
                 listed = " ".join(f"{knob}={value}" for knob, value in changes.items())
                 speedup = result.candidate_speedup
                 gave = f"{speedup.estimate:.2f}x {bounds(speedup)}"
-                yield f"  Measured live, {plain(listed)} gave {gave}{_in_one_process(result)}."
+                yield f"  During the search, {plain(listed)} gave {gave}{_in_one_process(result)}."
             yield _go_on(result)
         case _:
             assert_never(result.finding)
@@ -141,8 +141,8 @@ def _changes(result: SearchResult) -> Iterator[str]:
     compilation, steps = result.compilation, result.break_even_steps
     if compilation is not None and steps is not None:
         yield (
-            f"Compiling: {compilation} at the start of a run without a cache; it pays off after "
-            f"{steps:,} steps."
+            f"A run without a compile cache starts slower ({compilation}); compiling pays off "
+            f"after {steps:,} steps."
         )
 
 
@@ -164,7 +164,8 @@ def _footnotes(result: SearchResult, output: Path) -> Iterator[str]:
     noun = "process" if result.processes == 1 else "processes"
     yield (
         f"[dim]{ok} of {len(result.records)} trials measured in {result.processes} {noun}, "
-        f"{format_duration(result.seconds)}; {plain(output)}, {plain(result.run_dir)}[/]"
+        f"{format_duration(result.seconds)}; config: {plain(output)}, record: "
+        f"{plain(result.run_dir)}[/]"
     )
 
 

@@ -523,9 +523,9 @@ class Meter:
         unsettled = [
             what
             for what, is_over in (
-                ("buffers still filling or draining", self._is_level()),
-                ("still compiling or taking memory", self._is_quiet()),
-                ("still drifting", self._is_slow or is_steady(rates, tolerance=STEADY)),
+                ("data buffers still filling or draining", self._is_level()),
+                ("torch still compiling or taking memory", self._is_quiet()),
+                ("speed still changing", self._is_slow or is_steady(rates, tolerance=STEADY)),
             )
             if not is_over
         ]
@@ -535,7 +535,7 @@ class Meter:
             if self._is_slow and before_last_s >= self.plan.warmup_min_s:
                 self._count_the_last()
         elif elapsed_s >= self.plan.warmup_max_s and len(self.blocks) >= self._least_to_cut:
-            reason = ", ".join(unsettled) or "hardly settled"
+            reason = ", ".join(unsettled) or "speed hardly settled"
             self._open_window(elapsed_s, f"cut after {elapsed_s:.0f} s: {reason}")
 
     def _is_level(self) -> bool:

@@ -415,7 +415,10 @@ def _no_group(size: int, group: Group) -> str:
         )
     trains = f"the program trains in groups of {size} where {group.world_size} ranks were started"
     if not group.started_by:
-        return f"{trains}: it does not take its rank and world size from torchrun"
+        return (
+            f"{trains}: it does not take its rank and world size from torchrun. Call "
+            "init_process_group() with the rank and world size that torchrun sets"
+        )
     return (
         f"{trains} by {group.started_by}: its processes train separate models, or join processes "
         "on other machines. Search it with one such process, or let each process call "

@@ -44,7 +44,7 @@ class AccumulationSteps(Knob):
         """
         if refusal := here.profile.without_training_loader:
             return refusal
-        if refusal := here.profile.without_optimizer("and its updates could not be held back"):
+        if refusal := here.profile.without_optimizer(", so autotune could not delay its updates"):
             return refusal
         reason = next(_obstacles(here.profile), None)
         return NotOffered(reason) if reason else here.profile.unless_by_steps(Domain((1, 2, 4)))
@@ -79,7 +79,7 @@ BY_HAND = {
     HandKind.PARAMETERS: "which would be done for each micro-batch",
     HandKind.GRADIENTS: "which would act on partial sums",
     HandKind.KEPT: "which would be done for each micro-batch",
-    HandKind.THROWN: "and with them those of earlier micro-batches",
+    HandKind.THROWN: "which would also clear the gradients of earlier micro-batches",
     HandKind.PASSES: "which would see the last micro-batch only",
     HandKind.RATE: "which would count micro-batches as steps",
     HandKind.SCHEDULE: "which counts each batch as a step",
@@ -94,7 +94,8 @@ def _obstacles(profile: Profile) -> Iterator[str]:
     """
     if len(profile.optimizers) != 1:
         yield (
-            f"{len(profile.optimizers)} optimizers step in turn: one's gradients may hold another's"
+            f"{len(profile.optimizers)} optimizers step in turn: the gradients that one uses may "
+            "include those of another's loss"
         )
     if any("LBFGS" in optimizer.families for optimizer in profile.optimizers):
         yield "LBFGS computes the loss several times within one step"

@@ -42,7 +42,8 @@ class ActivationCheckpointing(Knob):
             return NotOffered("the program checkpoints activations itself")
         if here.profile.blocks_change:
             return NotOffered(
-                f"a second pass through a block changes state again ({here.profile.blocks_change})"
+                "recomputing a block would change its state a second time "
+                f"({here.profile.blocks_change})"
             )
         return Domain(self.choices)
 
@@ -56,7 +57,10 @@ class ActivationCheckpointing(Knob):
         ``torch.compile`` decides itself which activations to keep and which to recompute.
         """
         if config[self.name] != "off" and config.get("compile", "off") != "off":
-            return "A compiled model chooses itself which activations it recomputes (compile)."
+            return (
+                "torch.compile itself decides which activations to recompute, so the two knobs "
+                "exclude each other."
+            )
         return None
 
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:

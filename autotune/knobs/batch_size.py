@@ -12,7 +12,7 @@ from autotune.knobs.base import Here, Knob, Seams
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import Flag
-from autotune.program.profile import HandKind, Profile
+from autotune.program.profile import SEVERAL_LOADERS, HandKind, Profile
 
 # Growth beyond 8x leaves the range in which scaled learning rates hold for most models (Shallue et
 # al. 2019, "Measuring the Effects of Data Parallelism", section 4.1); --values asks for more.
@@ -51,7 +51,10 @@ class BatchSize(Knob):
         """
         if reason := next(_obstacles(here.profile), None):
             return NotOffered(reason)
-        if refusal := here.profile.without_optimizer("and its rate could not follow the batch"):
+        refusal = here.profile.without_optimizer(
+            ", so its learning rate could not follow the batch size"
+        )
+        if refusal is not None:
             return refusal
         loader = here.profile.loaders[0]
         own = loader.batch_size
@@ -105,7 +108,7 @@ def _obstacles(profile: Profile) -> Iterator[str]:
     if profile.in_batch_loss:
         yield f"the loss compares samples of one batch: {profile.in_batch_loss}"
     if profile.training_loader is None:
-        yield f"{len(profile.loaders)} loaders train together"
+        yield SEVERAL_LOADERS.format(len(profile.loaders))
     # With its own batch sampler the program decides which samples share a batch; a DataLoader
     # cannot be rebuilt with another batch_size then.
     if profile.loaders[0].has_batch_sampler or profile.loaders[0].is_rewrapped:

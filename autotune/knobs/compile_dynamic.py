@@ -33,7 +33,7 @@ class CompileDynamic(Knob):
         if here.profile.program_compile:
             return NotOffered("the program compiles its model itself")
         if here.profile.device == "cpu" and not here.hardware.has_cxx_compiler:
-            return NotOffered("nothing can be compiled here (compile)")
+            return NotOffered("compiling for the CPU needs a C++ compiler (install g++)")
         return Domain(self.choices)
 
     def current(self, profile: Profile) -> KnobValue:

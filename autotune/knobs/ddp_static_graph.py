@@ -37,7 +37,10 @@ class DdpStaticGraph(StrategyOption):
         """
         accumulates = int(config.get("accumulation_steps", 1)) > 1
         if config.get(self.name) is True and accumulates and config.get("strategy") != "own":
-            return "DDP's static graph must average its first pass, accumulation_steps delays that."
+            return (
+                "DDP with a static graph must average gradients in its first backward pass, but "
+                "accumulation_steps delays that."
+            )
         return None
 
     def current(self, profile: Profile) -> KnobValue:

@@ -26,7 +26,9 @@ class FsdpCpuOffload(StrategyOption):
     def domain(self, here: Here) -> Domain | NotOffered:
         """Return both values for a model on a GPU that ranks can train."""
         if here.profile.device != "cuda":
-            return NotOffered(f"the model is on the {here.profile.device} already")
+            return NotOffered(
+                f"the model is on the {here.profile.device} device; offloading needs CUDA"
+            )
         if reason := in_place_refusal(here.hardware, here.profile):
             return NotOffered(reason)
         return Domain((False, True))

@@ -36,8 +36,8 @@ class FsdpReshardAfterForward(StrategyOption):
         if here.profile.clears_by_model:
             return NotOffered(
                 "the program clears gradients through its model "
-                f"({here.profile.clears_by_model}) and "
-                "would not reach those of gathered weights"
+                f"({here.profile.clears_by_model}), which would not reach the gradients of the "
+                "sharded weights"
             )
         for kind in (HandKind.GRADIENTS, HandKind.PARAMETERS):
             if work := here.profile.hand_work(kind):

@@ -29,14 +29,14 @@ class OptimizerImplementation(Knob):
         Refused are optimizers with a single implementation, and several optimizers that use
         different ones.
         """
-        if refusal := here.profile.without_optimizer("without a torch optimizer"):
+        if refusal := here.profile.without_optimizer(", without a torch optimizer"):
             return refusal
         # One value holds for all optimizers, so each of them must have it.
         offers = [set(optimizer.implementations) for optimizer in here.profile.optimizers]
         common = set.intersection(*offers) if offers else set()
         if len(common) < 2:
             names = " and ".join(optimizer.name for optimizer in here.profile.optimizers)
-            return NotOffered(f"{names} has one implementation here")
+            return NotOffered(f"only one implementation works here for {names}")
         if len({optimizer.implementation for optimizer in here.profile.optimizers}) > 1:
             return NotOffered("the program's optimizers differ in their implementation")
         return Domain(tuple(choice for choice in self.choices if choice in common))

@@ -22,6 +22,7 @@ WORDS = (
 )
 SHORT = {"bfloat16": "bf16", "float16": "fp16"}
 LONG = {short: long for long, short in SHORT.items()}
+NEEDS_SCALING = "fp16 needs scaled losses, but"
 
 
 class Precision(Knob):
@@ -74,7 +75,7 @@ class Precision(Knob):
             if _against_scaling(profile):
                 offered.remove("fp16")
             if len(offered) == 1:
-                return NotOffered(f"only fp16 is fast here, and {_against_scaling(profile)}")
+                return NotOffered(f"{_against_scaling(profile)}; this GPU has no other fast format")
             return Domain(tuple(offered))
         if profile.device == "cpu" and not hardware.supports_bf16_cpu:
             return NotOffered("this CPU has no bf16 instructions and would emulate them")
@@ -87,7 +88,7 @@ class Precision(Knob):
         scaling and an optimizer whose steps can be left out.
         """
         without = here.profile.without_optimizer(
-            "and a step that overflows fp16 could not be left out"
+            ", so autotune could not skip a step that overflows fp16"
         )
         if value == "fp16" and without is not None:
             return without.reason
@@ -132,11 +133,14 @@ def _against_scaling(profile: Profile) -> str | None:
     if profile.program_scaler or profile.program_autocast == "float16":
         return None  # the program already trains in fp16, by its own means
     if profile.steps_by_hand:
-        return f"the program steps without an optimizer ({profile.steps_by_hand})"
+        return f"{NEEDS_SCALING} the program steps without an optimizer ({profile.steps_by_hand})"
     if profile.avoids_backward:
-        return "the program computes gradients by torch.autograd.grad, which is not scaled"
+        return f"{NEEDS_SCALING} the program computes gradients by torch.autograd.grad"
     lbfgs = (o.name for o in profile.optimizers if "LBFGS" in o.families)
-    return next((f"{name} compares losses and gradients of many passes" for name in lbfgs), None)
+    against = (
+        f"{NEEDS_SCALING} {name} compares losses and gradients of many passes" for name in lbfgs
+    )
+    return next(against, None)
 
 
 def _words_of(flag: Flag) -> dict[str, str] | None:

@@ -28,11 +28,13 @@ class ZeroGradToNone(Knob):
 
         Other programs drop gradients already, because that is PyTorch's default.
         """
-        if refusal := here.profile.without_optimizer("and may read a gradient that is not there"):
+        if refusal := here.profile.without_optimizer(", and may read a gradient that is not there"):
             return refusal
         # None stands for a program that never calls zero_grad().
         if here.profile.zero_grad_to_none is not False:
-            return NotOffered("the program does not ask for zeros, torch drops gradients already")
+            return NotOffered(
+                "the program does not ask for zeros, so torch drops gradients already"
+            )
         return Domain((False, True))
 
     def current(self, profile: Profile) -> KnobValue:

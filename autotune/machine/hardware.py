@@ -81,20 +81,27 @@ class Hardware:
         return bool(self.gpus) and all(g.compute_capability >= (8, 0) for g in self.gpus)
 
     def differences(self, other: Hardware) -> list[str]:
-        """Return the differences from *other* that affect speed, as ``what: a there, b here``.
+        """Return the differences from *other* that affect speed, as clauses for the user.
 
-        "There" is this object, such as the machine recorded in a best.yaml; "here" is *other*.
+        They read ``cores: 8 during the search, 4 now``. "During the search" is this object, such as
+        the machine recorded in a best.yaml; "now" is *other*.
         """
         pairs = {
             "CPU": (self.cpu_name, other.cpu_name),
             "cores": (self.cpu_quota, other.cpu_quota),
-            "GPUs": ([g.name for g in self.gpus], [g.name for g in other.gpus]),
+            "GPUs": (self._gpus_named, other._gpus_named),
             **{
-                name: (self.versions.get(name), other.versions.get(name))
+                name: (self.versions.get(name, "none"), other.versions.get(name, "none"))
                 for name in ("python", "torch")
             },
         }
-        return [f"{what}: {a} there, {b} here" for what, (a, b) in pairs.items() if a != b]
+        return [
+            f"{what}: {a} during the search, {b} now" for what, (a, b) in pairs.items() if a != b
+        ]
+
+    @property
+    def _gpus_named(self) -> str:
+        return ", ".join(gpu.name for gpu in self.gpus) or "none"
 
 
 def detect(visible: str | None = None) -> Hardware:

@@ -148,7 +148,10 @@ def _warnings(windows: Sequence[Measurement]) -> Iterator[str]:
     several = f" in {{}} of {len(windows)} windows" if len(windows) > 1 else ""
     cut = [m for m in windows if m.warmup_reason.startswith("cut")]
     if cut:
-        yield f"The warm-up was {cut[0].warmup_reason}{several.format(len(cut))}."
+        yield (
+            f"The program was not steady yet{several.format(len(cut))}: the warm-up was "
+            f"{cut[0].warmup_reason}. The result is less certain."
+        )
     blocks = [b for m in windows for b in m.blocks]
     disturbed = sum(b.is_disturbed for b in blocks) / len(blocks) if blocks else 0.0
     if disturbed >= DISTURBED_IS_DOUBTFUL:
@@ -162,8 +165,8 @@ def _warnings(windows: Sequence[Measurement]) -> Iterator[str]:
     drained = max((m.drained_share for m in windows), default=0.0)
     if drained > DRAINED_IS_DOUBTFUL:
         yield (
-            f"Up to {drained:.0%} of a window's samples came from buffers that were filled "
-            "before it: the lower end of its interval allows for that."
+            f"Up to {drained:.0%} of the samples of a measurement were loaded before it began, so "
+            "the true speed may be lower; the lower end of the interval allows for that."
         )
     compiled = [m.compilation for m in windows if m.compilation is not None]
     if any(c.recompiles >= RECOMPILES_GIVEN_UP for c in compiled):

@@ -162,9 +162,11 @@ def refuse_unless_allowed(
 
 def _refusal(variables: Mapping[str, str], names: list[str], source: str) -> Iterator[str]:
     for name in names:
-        yield f"{source} sets {name}={variables[name]!r}: {danger_of(name)}."
+        yield (
+            f"{source} sets {name}={variables[name]!r}, which autotune refuses: {danger_of(name)}."
+        )
     yield (
-        "A file from somebody else runs code that way. If you trust these values, name the "
+        "A file from somebody else could run code in this way. If you trust these values, name the "
         f"variables: --allow-env {','.join(names)}, or apply(..., allow_env={names}). If not, "
         "delete their lines under 'config'."
     )

@@ -82,13 +82,19 @@ class OptimizerFacts:
 # Why worker processes would load other items than the program does: each worker has a copy of the
 # dataset, and its state no longer follows the program's. Filled in with the dataset's name and the
 # parts concerned.
-DRAWS = "items of {} draw from a generator ({}), which each worker would copy"
+DRAWS = (
+    "items of {} draw from a generator or iterator ({}); each worker would have a copy and repeat "
+    "the same draws"
+)
 HOLDS_OPEN = (
     "workers would share what {} holds open ({}): open it in __getitem__, when the first item is "
     "requested, to allow workers"
 )
 CHANGED = "the program changes {} between two batches ({}), and workers would not see it"
-DEPENDS = "items of {} depend on what earlier ones left ({}), and each worker would have its own"
+DEPENDS = (
+    "items of {} depend on state that earlier items changed ({}), and each worker would change "
+    "only its own copy"
+)
 STEERED = (
     "the program changes the order of {} between two batches ({}), and workers would already have "
     "fetched the next ones"
@@ -96,6 +102,9 @@ STEERED = (
 
 
 MAX_NAMED = 4  # parts of a dataset that one sentence lists, so that it stays readable
+SEVERAL_LOADERS = (
+    "the program trains from {} loaders at once, and autotune can change only a single one"
+)
 NO_DATALOADER = "which is not a torch DataLoader: only the program's own flags reach it"
 
 
@@ -334,7 +343,7 @@ class Profile:
         if not self.loaders:
             return NotOffered("the program trains without a DataLoader")
         if self.training_loader is None:
-            return NotOffered(f"{len(self.loaders)} loaders train together")
+            return NotOffered(SEVERAL_LOADERS.format(len(self.loaders)))
         return None
 
     @property
@@ -379,8 +388,9 @@ class Profile:
         """Why knobs that need an optimizer cannot act; None if an optimizer steps.
 
         Args:
-            so: The consequence for the knob, as a clause that completes the sentence.
+            so: The consequence for the knob, which completes the sentence; it begins with the
+                comma or semicolon before it.
         """
         if not self.steps_by_hand:
             return None
-        return NotOffered(f"the program updates its weights by hand ({self.steps_by_hand}) {so}")
+        return NotOffered(f"the program updates its weights by hand ({self.steps_by_hand}){so}")

@@ -178,7 +178,7 @@ def note(records: Sequence[RehearsalRecord], config: Config) -> str:
     own = _of(records, config)
     if own is None or own.own.has_failed or own.own.seen is None:
         return ""
-    return f"Rehearsed under this config: {own.own.seen}."
+    return f"With short epochs, the program showed no error under this config: {own.own.seen}."
 
 
 def warning(records: Sequence[RehearsalRecord], config: Config) -> str:
@@ -191,9 +191,12 @@ def warning(records: Sequence[RehearsalRecord], config: Config) -> str:
         )
     if not record.own.has_failed:
         return ""
-    failed = f"With short epochs it fails under this config ({_reason(record.own)})"
-    if record.baseline is None or record.baseline.ending is None:
-        return f"{failed}, and it was not tried whether it also fails as written."
+    if record.baseline is None or not record.baseline.has_failed:
+        return (
+            f"With short epochs the program fails under this config ({_reason(record.own)}). "
+            "There was no time to see whether it also fails as written; train a short while before "
+            "you rely on this config."
+        )
     return (
         f"Code after an epoch could not be tried: with short epochs the program also fails as "
         f"written: {_reason(record.baseline)}."

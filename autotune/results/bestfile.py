@@ -183,7 +183,7 @@ class BestFile(_Section):
         """
         there = self._hardware_with_versions()
         found = [
-            f"{difference}. The best config may be another one here; search again."
+            f"{difference}. Another config may be faster here; search again."
             for difference in there.differences(hardware)
         ]
         if fingerprint is not None and fingerprint != self.program.fingerprint:
@@ -206,9 +206,10 @@ class BestFile(_Section):
         searched = self.program.ranks
         if ranks is None or ranks == searched:
             return ""
+        used = "one process" if searched is None else f"{searched} ranks"
         return (
-            f"{path.name} was searched with {searched or 'no'} ranks and the line starts {ranks}. "
-            "The best config may be another one; search again."
+            f"The search of {path.name} used {used}, and this line starts {ranks} ranks. Another "
+            "config may be faster; search again."
         )
 
     @property
@@ -301,8 +302,8 @@ def read(path: Path) -> BestFile:
     version = file.data.get("version")
     if isinstance(version, int) and version > VERSION:
         raise FileFormatError(
-            f"{file.where('version')}: this file has version {version}, this autotune reads up to "
-            f"{VERSION}. Upgrade autotune: pip install -U autotune-torch"
+            f"{file.where('version')}: this file has version {version}, but this autotune reads "
+            f"versions up to {VERSION}. Upgrade autotune: pip install -U autotune-torch"
         )
     data: dict[str, Any] = dict(file.data)
     data |= {

@@ -68,10 +68,11 @@ def after_baseline(ending: Ending, baseline: Ending) -> Ending:
             in the same way, the program fails as written; otherwise the outcome is unclear.
     """
     if baseline.way == ending.way:
-        reason = f"{ending.reason} (so does the program as written)"
+        reason = f"{ending.reason} (the program as written fails in the same way)"
         return replace(ending, outcome=Outcome.FAILS_AS_WRITTEN, reason=reason)
     return unclear(
-        ending, f"the baseline failed before it had made {ending.steps} steps: {baseline.reason}"
+        ending,
+        f"the program as written failed before it had made {ending.steps} steps: {baseline.reason}",
     )
 
 
@@ -102,6 +103,7 @@ def _judged(record: TrialRecord, records: Sequence[TrialRecord], baseline: Confi
             and not own.keys() & theirs.keys()
         ):
             listed = " ".join(f"{knob}={value}" for knob, value in theirs.items())
-            why = f"the same under {listed or 'the baseline'}: the program or autotune is the cause"
+            under = f"{listed}, which changes other knobs" if listed else "the program's own config"
+            why = f"it also fails so under {under}: the program or autotune is the cause"
             return replace(record, ending=unclear(ending, why))
     return record

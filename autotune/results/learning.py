@@ -122,7 +122,7 @@ class Learning:
             return "the learning rate stays" + (
                 ", for the loss sums over its samples" if self.applied.sums else ""
             )
-        return "during its steps the learning rate of " + " and that of ".join(scaled)
+        return "in each step the learning rate of " + " and that of ".join(scaled)
 
     @property
     def _own_flags(self) -> list[str]:

@@ -31,10 +31,10 @@ def complaint(name: str, ending: Ending) -> str:
             )
         case Cause.AUTOTUNE:
             return (
-                f"{name} trains by itself and not under autotune: a defect of autotune. Under "
-                f"autotune it ended with: {ending.reason}\n{_sentence(ending.evidence)}Please "
-                f"report it to autotune's authors, with the traceback above, what the program "
-                f"does there, and these versions: {_versions()}."
+                f"{name} trains by itself but not under autotune, which is a defect of autotune. "
+                f"Under autotune it ended with: {ending.reason}\n{_sentence(ending.evidence)}"
+                "Please report it to autotune's authors, with the traceback above, what the "
+                f"program does there, and these versions: {_versions()}."
             )
         case Cause.INPUT:
             mend = "Nobody can type in a trial: pass the answer by a flag, a file or a variable."

@@ -59,7 +59,7 @@ NO_ANSWER = re.compile(r"(\w+\.)*(EOFError|Abort)\b")
 ASKED_S = 1.0
 
 # Part of the sentence that inside/seams/by_hand.py sends if it saw training but no step.
-UNSEEN = "a step is seen where"
+UNSEEN = "autotune recognises a step"
 
 # The errors of a write that a fence refuses. Overlays give EROFS (30), EOVERFLOW (75, the file of
 # another owner) and EXDEV (18); Landlock gives EACCES (13) and EPERM (1).
@@ -74,8 +74,12 @@ FENCED_OFF = re.compile(
 MIN_STEPS = 10
 
 SHM_MEND = (
-    "shared memory (/dev/shm) is too small. Fewer workers need less; in a container, start it "
-    "with a larger --shm-size"
+    "shared memory (/dev/shm) is too small: use fewer workers, or start the container with a "
+    "larger --shm-size"
+)
+WORKER_KILLED = (
+    "a loader worker was killed, as the kernel does when host memory runs out; fewer workers need "
+    "less"
 )
 
 
@@ -111,7 +115,7 @@ def _from_exception(ended: Ended) -> Ending:
         (
             LOADER_WORKER_KILLED,
             Outcome.HOST_OUT_OF_MEMORY,
-            "a loader worker was killed: host memory",
+            WORKER_KILLED,
         ),
     ):
         if pattern.search(text):
@@ -279,13 +283,16 @@ def _complaint(program: Program, ending: Ending) -> str:
             return (
                 f"Stopped before the baseline of {name} was measured; there is nothing to report."
             )
-        case Outcome.OUT_OF_MEMORY | Outcome.HOST_OUT_OF_MEMORY:
-            return (
-                f"{name} does not fit as it is written: {ending.reason}. "
-                "Make its batch or its model smaller first."
-            )
+        case Outcome.OUT_OF_MEMORY | Outcome.HOST_OUT_OF_MEMORY | Outcome.SHARED_MEMORY:
+            # The reason for lack of shared memory says itself what to do.
+            is_shared = ending.outcome is Outcome.SHARED_MEMORY
+            mend = "" if is_shared else " Make its batch or its model smaller first."
+            return f"{name} does not fit as it is written: {ending.reason}.{mend}"
         case Outcome.HUNG:
-            return f"{name} hangs: {ending.reason}. Its last output is above."
+            return (
+                f"{name} hangs: {ending.reason}. Its last output is above. Run it once without "
+                "autotune to see whether it hangs there too."
+            )
         case Outcome.SCRATCH_FULL:
             return (
                 f"{name} writes more than a trial may: {ending.reason}. Allow more with "

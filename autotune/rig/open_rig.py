@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from autotune.errors import FenceError, RigError
+from autotune.errors import DEFECT, FenceError, RigError
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.fence_options import FenceKind
 from autotune.rig import failures, processes
@@ -192,7 +192,10 @@ class OpenRig:
                     if now - heard > patience_s:
                         return self._hung(patience_s)
                 case _:
-                    raise RigError(f"unexpected message {message!r}")
+                    raise RigError(
+                        f"{DEFECT}the process that runs your program sent an unexpected message, "
+                        f"{message!r}"
+                    )
             self.monitor.sample()
             if ending := self._overflow(now) or should_stop():
                 return ending
@@ -266,8 +269,8 @@ class OpenRig:
         """
         if error := self.place.view.error():
             raise FenceError(
-                f"The {self.place.fence} fence worked when it was tried and fails now: {error}. "
-                "Try again, or use the next one: --fence landlock"
+                f"The {self.place.fence} fence worked when autotune tried it, and fails now: "
+                f"{error}. Try again, or choose another with --fence."
             )
         return self._ended(self._last_word())
 

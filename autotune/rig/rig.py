@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self, assert_never
 
-from autotune.errors import RigError
+from autotune.errors import DEFECT, RigError
 from autotune.knobs import launch_plan_for
 from autotune.machine.probes.nvml import NvmlMemory
 from autotune.measurement.measurement import Measurement
@@ -155,7 +155,7 @@ class Rig:
                 self._compare_gpus(answer.gpus)
         if isinstance(answer, Ready | Ending):
             return answer
-        raise RigError(f"the rig answered {answer.kind} before it was ready")
+        raise _unexpected(answer.kind, "before it was ready")
 
     def rehearse(
         self, applied: AppliedConfig, plan: RehearsalPlan, should_stop: ShouldStop
@@ -178,7 +178,7 @@ class Rig:
         if isinstance(answer, Ending):
             return Rehearsal(None, answer)
         if not isinstance(answer, Rehearsed):
-            raise RigError(f"the rig answered {answer.kind} to a request for a rehearsal")
+            raise _unexpected(answer.kind, "to a request for a rehearsal")
         if answer.seen.ended != "by itself":
             return Rehearsal(answer.seen)
         # The program ran to its own end: the message that follows says whether by an error.
@@ -247,7 +247,7 @@ class Rig:
             RigError: when the rig is not open.
         """
         if self._live is None:
-            raise RigError("the rig is not open")
+            raise RigError(f"{DEFECT}the process that runs your program is not running")
         return self._live
 
     def measure(
@@ -283,7 +283,7 @@ class Rig:
             case Ending():
                 return answer
             case Ready() | StepProfiled() | Rehearsed():
-                raise RigError(f"the rig answered {answer.kind} to a request for a measurement")
+                raise _unexpected(answer.kind, "to a request for a measurement")
             case _:
                 assert_never(answer)
 
@@ -307,9 +307,7 @@ class Rig:
             case Ending():
                 return answer
             case Ready() | Measured() | NotFinite() | Rehearsed():
-                raise RigError(
-                    f"the rig answered {answer.kind} to a request for a profile of the step"
-                )
+                raise _unexpected(answer.kind, "to a request for a profile of the step")
             case _:
                 assert_never(answer)
 
@@ -378,3 +376,13 @@ class Rig:
                 f"The program can use {inside} of {len(self._gpu_uuids)} GPUs behind the fence. "
                 "If it can use more without autotune, try --fence landlock."
             )
+
+
+def _unexpected(kind: str, to: str) -> RigError:
+    """Return the error for an answer of a kind that its question does not have.
+
+    Args:
+        kind: The kind of message that came.
+        to: When it came, or to what: the end of the sentence.
+    """
+    return RigError(f"{DEFECT}the process that runs your program answered {kind} {to}")

@@ -99,7 +99,10 @@ class RigFactory:
                 return False
             before = Epochs.TRUE if mode.epochs is Epochs.WHOLE else Epochs.ENDLESS
             self.take_mode(replace(mode, epochs=before))
-            self.reports.warning(f"{ending.where}: it fails there again. Its epochs end as before.")
+            self.reports.warning(
+                f"{ending.where}: the program fails there in this mode too, so its epochs end "
+                "again as they did before."
+            )
             return False
         suspect = ending.suspect
         if suspect is None or suspect is mode.epochs or ending.way in self._causes.values():
@@ -136,10 +139,10 @@ def _said(name: str, ending: Ending, epochs: Epochs) -> str:
     """Return the sentence that tells the user why epochs end otherwise from now on."""
     if epochs is Epochs.TRUE:
         return (
-            f"{name} cannot go on beyond its own epoch ({ending.where}): its trials run true "
-            "epochs."
+            f"{name} fails if autotune prolongs its epoch ({ending.where}): in trials, its epochs "
+            "now end as the program expects."
         )
     return (
-        f"{name} fails where its other data are cut short ({ending.where}): its trials evaluate "
-        "on all of them."
+        f"{name} fails when a trial shortens its evaluation ({ending.where}): trials now evaluate "
+        "on all of the data."
     )

@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from autotune.errors import RigError
+from autotune.errors import DEFECT, RigError
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.run_mode import Epochs
 from autotune.measurement.step_breakdown import StepBreakdown
@@ -296,11 +296,14 @@ def decode(line: bytes) -> ToRig | FromRig:
     try:
         message = _adapter().validate_python(json.loads(line))
     except ValueError as error:  # pydantic's and json's own are ValueErrors
-        raise RigError(f"unreadable message on the wire: {line[:200]!r} ({error})") from error
+        raise RigError(
+            f"{DEFECT}a message between autotune and the process that runs your program cannot be "
+            f"read: {line[:200]!r} ({error})"
+        ) from error
     protocol = getattr(message, "protocol", PROTOCOL)
     if protocol != PROTOCOL:
         raise RigError(
-            f"the rig speaks protocol {protocol}, this autotune speaks {PROTOCOL}: two versions of "
-            "autotune are mixed on the import path; reinstall one of them"
+            "Two versions of autotune are mixed on the import path (protocols "
+            f"{protocol} and {PROTOCOL}). Reinstall autotune."
         )
     return message

@@ -88,7 +88,7 @@ def _warnings(
 
 
 def _why_nothing(records: Sequence[TrialRecord]) -> str:
-    """Return the most common ending, if no config but the baseline could be measured; else "".
+    """Return the most common reason, if no config but the baseline could be measured; else "".
 
     Trials that the user, the budget or a conflict ended do not count: they say nothing about the
     program.
@@ -96,11 +96,11 @@ def _why_nothing(records: Sequence[TrialRecord]) -> str:
     tried = [r for r in records[1:] if r.outcome not in {*ENDED_BY_US, Outcome.CONFLICT}]
     if not tried or any(record.measurement is not None for record in tried):
         return ""
-    ways = Counter(f"{r.outcome}: {r.ending.reason}" for r in tried if r.ending is not None)
+    ways = Counter(r.ending.reason for r in tried if r.ending is not None)
     ((way, count),) = ways.most_common(1)
     if len(tried) == 1:
-        return f"the one config that was tried ended with {way}"
-    return f"{count} of {len(tried)} configs ended with {way}"
+        return f"the one config that was tried failed: {way}"
+    return f"{count} of {len(tried)} configs failed: {way}"
 
 
 def _finding(confirmed: ConfirmationResult, records: Sequence[TrialRecord]) -> Finding:

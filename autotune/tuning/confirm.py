@@ -56,7 +56,7 @@ TURNS = {
 }
 MIN_WINDOWS = 4  # two pairs: a single pair has no spread
 MIN_ROUNDS = 2  # a claim from one process would not know how much other processes differ
-ONE_PROCESS = "a claim takes two fresh processes, and there was one"
+ONE_PROCESS = "a claim needs two fresh processes, and only one was measured"
 # For two configs that cannot share a process: a round is one process of each side. Their rates
 # contain the whole difference between processes, so more rounds and longer windows are needed.
 PAIRS = {
@@ -302,7 +302,8 @@ def _confirm_in_time(
     left_s = session.budget.overdraft_s
     if not is_begun and left_s < needed_s:
         reason = (
-            f"fresh processes take about {needed_s:.0f} s, the budget had {max(0, left_s):.0f} s"
+            f"fresh processes take about {needed_s:.0f} s, but the budget had only "
+            f"{max(0, left_s):.0f} s left"
         )
         return Failure(Side.WINNER, Ending(Outcome.OUT_OF_TIME, reason))
     session.events.on_phase("confirming")

@@ -141,10 +141,10 @@ def _evidence(profile: Profile, baseline: Measurement, breakdown: StepBreakdown)
     if breakdown.synthetic_data_throughput is not None and breakdown.loader_throughput is not None:
         now = baseline.throughput.estimate
         gain = breakdown.synthetic_data_throughput.estimate / now
-        ready = f"reach {gain:.2f}x" if gain > WORTH_A_WORD else "be no faster"
+        ready = f"run at {gain:.2f}x its speed" if gain > WORTH_A_WORD else "be no faster"
         yield (
-            f"with its data ready it would {ready}, and its loader alone gives "
-            f"{breakdown.loader_throughput.estimate / now:.2f}x"
+            f"with its data always ready it would {ready}, and its loader alone delivers "
+            f"{breakdown.loader_throughput.estimate / now:.2f}x the samples that it trains on now"
         )
     if breakdown.split is not None:
         split = breakdown.split

@@ -275,7 +275,7 @@ class LiveRig:
             is_short = result.outcome is Outcome.RAN_OUT and self._answers < MIN_ANSWERS
             self.close()
             if is_short and self._is_shorter_than_baseline(config, result):
-                return replace(result, reason=f"{result.reason}, where the baseline goes on")
+                return replace(result, reason=f"{result.reason}, but as written it goes on")
             # A process that compiled spent its life on that, and says nothing about the program.
             if is_short and not compiles and not self.mode.brief:
                 self._rigs.take_mode(replace(self.mode, brief=True))

@@ -26,6 +26,7 @@ REPEATS_ALLOWED = 5
 SAME_SPEED = 0.98  # of the fastest: within the noise of live measurements, as fast
 # These two change together: the number of ranks says nothing without the strategy that starts them.
 DEVICES = frozenset({"strategy", "world_size"})
+FRESH = "tried in a fresh process, on top of the best config so far"
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Proposals:
         yield from self._on_devices()
         for knob, value in restarts(space, space.restart - space.asked):
             best = self._incumbent()
-            yield from self._restarted(knob, value, "worth a fresh process at the best so far")
+            yield from self._restarted(knob, value, FRESH)
             # In the better process, other values of the live knobs may be best.
             if self._incumbent() != best:
                 yield from self._sampled()

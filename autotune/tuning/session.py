@@ -116,7 +116,10 @@ class Session:
         The reservation is computed once, when this is read, and holds for the whole trial.
         """
         reserve_s = self.kept_s
-        what = "the rest of the budget is for the confirmation"
+        what = (
+            "the time for trials is used up; the rest of the budget is reserved for the "
+            "confirmation"
+        )
         return Until(
             self._stopped,
             lambda: min(self.budget.left_s - reserve_s, self.budget.wait_s),
@@ -159,7 +162,7 @@ class Session:
         return Until(
             lambda: self._stopped() if self.stop.requests > 1 else None,
             lambda: self.budget.overdraft_s,
-            "the budget ended during the first round",
+            "the budget ended before the confirmation's first round of measurements was complete",
         )
 
     def divide(self) -> None:
@@ -173,8 +176,8 @@ class Session:
         needed_s = min(ROUNDS_WORTH) * ROUND.cost_s(facts)
         if not self.reserve_s:
             self.events.warn(
-                f"A confirmation in fresh processes takes {needed_s:.0f} s, for which this budget "
-                "is too short: what is found will be measured live only. "
+                f"A confirmation in fresh processes takes {needed_s:.0f} s, and this budget is too "
+                "short for it: the search can find a faster config but not confirm it. "
                 f"To confirm: autotune resume {quote(self.run.name)} --budget {self.worth_s:.0f}s"
             )
 

@@ -46,8 +46,8 @@ BASELINE_SHARE = 0.5  # share of the time left that the baseline's first window 
 # Or this much, even if that is all the time left: nothing can be said without a baseline.
 BASELINE_WORTH_S = 15.0
 UNASKED = (
-    "autotune could not see whether the loss sums over samples, so the learning rate for another "
-    "batch is not known"
+    "autotune could not see whether the loss is a sum or a mean over samples, so it does not know "
+    "the learning rate for another batch size"
 )
 MAX_ASKED = 2  # attempts to see the effect of another batch; the program may end during the first
 # Starts of the program for one config: it may end before it was measured, and need three modes.
@@ -204,7 +204,9 @@ class TrialRunner:
             return after_baseline(ending, failed)
         if self._live.lived.is_enough(epochs, ending):
             return ending
-        return unclear(ending, f"the baseline was not seen to make {ending.steps} steps")
+        return unclear(
+            ending, f"the program as written was not seen to get as far as {ending.steps} steps"
+        )
 
     def _worth(self, config: Config, result: Measurement) -> Interval:
         """Return the throughput in terms of the samples that the baseline must train on.
@@ -402,8 +404,8 @@ class TrialRunner:
             return None
         return Ending(
             Outcome.CONFLICT,
-            f"the program calls {self._unmoved} with {own} samples whatever the batch is: a larger "
-            "batch would change the mixture of samples that it trains on",
+            f"the program calls {self._unmoved} with {own} samples at any batch size, so another "
+            "batch size would change the proportions of the data that it trains on",
         )
 
     def _record(

@@ -51,7 +51,7 @@ def test_a_missing_script_is_refused_with_the_nearest_name(workplace: Path) -> N
         (["--tune", "batchsize"], "Unknown knob 'batchsize' in --tune. Did you mean 'batch_size'?"),
         (["--space", "defualt"], "There is no search space 'defualt'. Did you mean 'default'?"),
         (["--fix", "num_workers=many"], "knob 'num_workers' takes a whole number"),
-        (["--fix", "precision"], "--fix takes knob=value, not 'precision'."),
+        (["--fix", "precision"], "--fix takes NAME=VALUE, not 'precision'."),
         (
             ["--values", "precision=fp32,fp8"],
             "knob 'precision' takes fp32 or tf32 or bf16 or fp16, not 'fp8'",
@@ -60,7 +60,7 @@ def test_a_missing_script_is_refused_with_the_nearest_name(workplace: Path) -> N
         (["--lr-rule", "cubic"], "There is no learning-rate rule 'cubic'"),
         (
             ["--keep-global-batch", "--tune", "batch_size"],
-            "requested, but the global batch is to stay",
+            "but --keep-global-batch keeps the samples",
         ),
     ],
 )
@@ -99,7 +99,7 @@ def test_options_of_ours_after_the_program_are_pointed_out_before_it_starts(
     said = complaint(
         "search", "--space", "none", "--", sys.executable, "parses.py", "--budget", "3m"
     )
-    assert "--budget stands after the program and goes to it." in said
+    assert "--budget stands after the program, so the program gets it." in said
     assert "autotune search --budget … parses …" in said
     script.write_text("print('its own', '--budget')\n")
     own = complaint("search", "--space", "none", sys.executable, "parses.py", "--budget", "3m")
@@ -126,7 +126,7 @@ def test_each_command_reads_a_line_and_names_itself_in_the_line_to_type(workplac
     assert "A=1" in printed.stdout
     assert "--ranks 2" in printed.stdout
     assert "autotune.inside.train best.yaml -m train x\n" in printed.stdout
-    assert "was searched with no ranks and the line starts 2" in printed.stderr
+    assert "used one process, and this line starts 2 ranks" in printed.stderr
     by_option = complaint("search", "--space", "none", "-m", "trian")
     assert "There is no module 'trian'" in by_option
 
@@ -198,7 +198,7 @@ def test_run_warns_when_machine_torch_or_program_differ(workplace: Path) -> None
     )
     done = run("run", "best.yaml", str(PROGRAMS / "never_trains.py"))
     assert done.returncode == 0
-    assert "torch: 1.0.0 there" in done.stderr
+    assert "torch: 1.0.0 during the search" in done.stderr
     assert "cores: 9" in done.stderr
     assert "The program has changed since the search" in done.stderr
     assert done.stdout == "hello\n"

@@ -240,10 +240,10 @@ def test_a_dataset_that_draws_from_its_own_generator_gets_no_workers_and_is_told
         part = Subset(Faces(Compose(abs, Noise(rng))), range(20))
         nested: Any = ConcatDataset([part, Numbers()])
         closed = Faces(with_default(Noise(rng)))
-        assert "Faces draw from a generator (transform.rng)" in offer(faces)
+        assert "Faces draw from a generator or iterator (transform.rng)" in offer(faces)
         assert "transforms[1].rng" in offer(nested)
         assert "draw from a generator" in offer(closed)
-    assert "FromAGlobal draw from a generator (MODULE_RNG)" in offer(FromAGlobal())
+    assert "FromAGlobal draw from a generator or iterator (MODULE_RNG)" in offer(FromAGlobal())
     assert "(MODULE_RNG)" in offer(Numbers(), collate_fn=noisy_collate)
     assert "(stream)" in offer(Drawn(stream=itertools.count()))
 
@@ -347,8 +347,8 @@ def test_items_that_depend_on_earlier_ones_refuse_workers_and_those_that_only_co
             self.hits += 1
             return float(index)
 
-    assert "what earlier ones left (calls)" in offer(Alternating())
-    assert "what earlier ones left (mean)" in offer(Drifting())
+    assert "state that earlier items changed (calls)" in offer(Alternating())
+    assert "state that earlier items changed (mean)" in offer(Drifting())
     assert offer(Counting()) == ""
 
 

@@ -369,14 +369,17 @@ def test_warm_up_goes_on_while_something_compiles(clock: Clock) -> None:
 @pytest.mark.parametrize(
     ("drains", "compiles", "drifts", "missing"),
     [
-        (True, False, False, "buffers still filling or draining"),
-        (False, True, False, "still compiling or taking memory"),
-        (False, False, True, "still drifting"),
+        (True, False, False, "data buffers still filling or draining"),
+        (False, True, False, "torch still compiling or taking memory"),
+        (False, False, True, "speed still changing"),
         (
             True,
             True,
             True,
-            "buffers still filling or draining, still compiling or taking memory, still drifting",
+            (
+                "data buffers still filling or draining, torch still compiling or taking memory, "
+                "speed still changing"
+            ),
         ),
     ],
     ids=["drains", "compiles", "drifts", "all"],
@@ -419,7 +422,7 @@ def test_a_window_that_drained_the_buffers_runs_to_its_end_and_says_how_much(clo
     assert result.drained_share == pytest.approx(0.5, abs=0.01)
     assert result.throughput.low == pytest.approx(500, abs=10)
     assert result.throughput.high == pytest.approx(1000)
-    assert "came from buffers" in result.warnings[0]
+    assert "were loaded before it began" in result.warnings[0]
 
 
 def test_one_step_less_in_the_buffers_is_the_beat_of_the_workers(clock: Clock) -> None:
@@ -700,8 +703,8 @@ def test_full_buffers_do_not_make_slow_steps_faster_than_their_loader(
     assert least <= 1.001 * program.truth
     assert result.throughput.low <= program.truth <= 1.001 * result.throughput.high
     if result.throughput.estimate > 1.02 * program.truth:
-        assert "buffers still filling or draining" in result.warmup_reason
-        assert any("came from buffers" in warning for warning in result.warnings)
+        assert "data buffers still filling or draining" in result.warmup_reason
+        assert any("were loaded before it began" in warning for warning in result.warnings)
 
 
 def test_slow_steps_wait_for_their_buffers_where_there_is_time(clock: Clock) -> None:

@@ -136,7 +136,7 @@ def test_batch_sizes_stop_where_an_epoch_gets_short(
     ("loaders", "expected"),
     [
         ((), "without a DataLoader"),
-        ((make_loader(), make_loader(ordinal=1)), "2 loaders train together"),
+        ((make_loader(), make_loader(ordinal=1)), "the program trains from 2 loaders at once"),
         ((make_loader(has_batch_sampler=True, batch_size=None),), "own batch sampler"),
         ((make_loader(batch_size=None),), "batch_size=None"),
     ],
@@ -345,7 +345,9 @@ def test_optimizers_are_offered_what_all_of_them_have() -> None:
     )
     assert values("optimizer_implementation", make_hardware(), both) == ("for-loop", "fused")
     lbfgs = make_profile(optimizers=(optimizer("LBFGS", ("for-loop",)),))
-    assert "LBFGS has one" in reason("optimizer_implementation", make_hardware(), lbfgs)
+    assert "only one implementation works here for LBFGS" in reason(
+        "optimizer_implementation", make_hardware(), lbfgs
+    )
     mixed = make_profile(optimizers=(optimizer(), replace(optimizer(), implementation="fused")))
     assert "differ" in reason("optimizer_implementation", make_hardware(), mixed)
 
@@ -405,7 +407,7 @@ def test_modes_of_compile_are_offered_where_they_differ() -> None:
     assert "CUDA graphs" in refused
     bare = make_hardware(has_cxx_compiler=False)
     assert "C++ compiler" in reason("compile", bare, make_profile())
-    assert "nothing can be compiled" in reason("compile_dynamic", bare, make_profile())
+    assert "needs a C++ compiler" in reason("compile_dynamic", bare, make_profile())
     knob = registry()["compile_dynamic"]
     assert not knob.is_active(Config({"compile": "off", "compile_dynamic": "always"}))
 

@@ -146,14 +146,14 @@ def test_a_machine_does_not_differ_from_itself_however_full_its_shared_memory_is
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        (make_hardware(cpu_name="Xeon"), "CPU: AMD EPYC 7B13 there, Xeon here"),
-        (make_hardware(cpu_quota=4), "cores: 2 there, 4 here"),
-        (make_hardware(gpus=(A100,)), "GPUs: [] there, ['NVIDIA A100-SXM4-40GB'] here"),
+        (make_hardware(cpu_name="Xeon"), "CPU: AMD EPYC 7B13 during the search, Xeon now"),
+        (make_hardware(cpu_quota=4), "cores: 2 during the search, 4 now"),
+        (make_hardware(gpus=(A100,)), "GPUs: none during the search, NVIDIA A100-SXM4-40GB now"),
         (
             make_hardware(versions={"python": "3.11.7", "torch": "2.12.0"}),
-            "torch: 2.11.0 there, 2.12.0 here",
+            "torch: 2.11.0 during the search, 2.12.0 now",
         ),
-        (make_hardware(versions={"torch": "2.11.0"}), "python: 3.11.7 there, None here"),
+        (make_hardware(versions={"torch": "2.11.0"}), "python: 3.11.7 during the search, none now"),
     ],
 )
 def test_each_fact_that_decides_speed_is_a_difference(changed: Hardware, expected: str) -> None:

@@ -108,12 +108,12 @@ def test_disturbed_blocks_are_counted_and_each_reason_is_said_once() -> None:
     ("change", "beginning"),
     [
         (
-            {"warmup_reason": "cut after 30 s: still drifting"},
-            "The warm-up was cut after 30 s: still drifting.",
+            {"warmup_reason": "cut after 30 s: speed still changing"},
+            "The program was not steady yet: the warm-up was cut after 30 s: speed still changing.",
         ),
         (
             {"drained_share": 0.4},
-            "Up to 40% of a window's samples came from buffers that were filled before it: ",
+            "Up to 40% of the samples of a measurement were loaded before it began, so ",
         ),
         (
             {"memory": Memory(alloc_retries=7)},
@@ -133,7 +133,7 @@ def test_what_makes_a_window_unsure_is_said_in_a_sentence(
 def test_all_doubts_are_said_together() -> None:
     measurement = replace(
         window(Block(64, 1, 1.0, 0.5, interference=BUSY)),
-        warmup_reason="cut after 30 s: still drifting",
+        warmup_reason="cut after 30 s: speed still changing",
         drained_share=0.5,
         memory=Memory(alloc_retries=1),
     )

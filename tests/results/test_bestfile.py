@@ -282,7 +282,9 @@ def test_a_file_of_a_later_version_asks_for_an_upgrade(path: Path) -> None:
     edit(path, "version: 1\n", "version: 2\nnews: true\n")
     (fault,) = faults_of(path)
     line = line_of(path, "version: 2")
-    assert fault.startswith(f"{line}: this file has version 2, this autotune reads up to 1.")
+    assert fault.startswith(
+        f"{line}: this file has version 2, but this autotune reads versions up to 1."
+    )
     assert "pip install -U autotune-torch" in fault
 
 
@@ -327,9 +329,9 @@ def test_another_machine_another_torch_and_a_changed_program_are_doubts(path: Pa
     here = make_hardware(cpu_quota=8, versions={"python": "3.11.7", "torch": "2.12.0"})
     warnings = best.warnings(here, "0" * 64)
     assert len(warnings) == 4
-    assert warnings[0].startswith("cores: 2 there, 8 here.")
-    assert warnings[1].startswith("GPUs: ['NVIDIA A100-SXM4-40GB'] there, [] here.")
-    assert warnings[2].startswith("torch: 2.11.0 there, 2.12.0 here.")
+    assert warnings[0].startswith("cores: 2 during the search, 8 now.")
+    assert warnings[1].startswith("GPUs: NVIDIA A100-SXM4-40GB during the search, none now.")
+    assert warnings[2].startswith("torch: 2.11.0 during the search, 2.12.0 now.")
     assert "The program has changed since the search (train.py --epochs 3)." in warnings[3]
     assert all("earch again" in warning for warning in warnings)
 

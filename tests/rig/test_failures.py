@@ -11,8 +11,15 @@ from pathlib import Path
 import pytest
 
 from autotune.measurement.outcome import Outcome
-from autotune.rig.failures import from_exception, from_exit_code, from_ranks, started_words
+from autotune.rig.failures import (
+    from_exception,
+    from_exit_code,
+    from_ranks,
+    program_error,
+    started_words,
+)
 from autotune.rig.wire import Ended, encode
+from tests.made import PROGRAM
 
 # As traceback.format_exception_only() gives them, which is what a rig sends.
 DEVICE_MEMORY = {
@@ -107,6 +114,9 @@ def test_every_spelling_of_shared_memory_names_the_mend(text: str) -> None:
     assert ending.outcome is Outcome.SHARED_MEMORY
     assert "/dev/shm" in ending.reason
     assert "--shm-size" in ending.reason
+    said = str(program_error(PROGRAM, ending))
+    assert said.startswith(f"train does not fit as it is written: {ending.reason}")
+    assert "defect" not in said
 
 
 @pytest.mark.parametrize("text", CRASHES.values(), ids=CRASHES.keys())

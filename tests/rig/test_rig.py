@@ -301,7 +301,7 @@ def test_silence_between_epochs_is_no_hang(tmp_path: Path, monkeypatch: pytest.M
 def test_a_rig_that_is_not_open_says_so_and_may_be_closed_twice(tmp_path: Path) -> None:
     subject = parse_program(str(PROGRAMS / "no_loader.py"), (), tmp_path)
     rig = Rig(subject, tmp_path / "rig", tmp_path / "cache", fence())
-    with pytest.raises(RigError, match="not open"):
+    with pytest.raises(RigError, match=r"please report it: .* is not running"):
         rig.profile_step(SHORT, never, 1.0)
     rig.close()
     rig.close()

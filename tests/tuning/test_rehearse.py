@@ -182,7 +182,7 @@ def test_nothing_could_be_measured_is_said_with_the_most_common_reason_and_has_a
         tell(given.study, replace(make_record(config), measurement=None, ending=ending))
     result = conclude(given.session, baseline(), ConfirmationResult(None))
     assert (result.finding, result.best) == (Finding.NOTHING, BASE)
-    assert result.reason == "2 of 3 configs ended with crashed: KeyError: 3"
+    assert result.reason == "2 of 3 configs failed: KeyError: 3"
     show(result, Path("best.yaml"))
     text = capsys.readouterr().out
     assert "Nothing could be measured: 2 of 3 configs" in text
@@ -253,7 +253,12 @@ def test_what_was_not_rehearsed_is_recommended_with_a_doubt() -> None:
     passed = RehearsalRecord(OTHER, PASSED)
     assert "there was no time" in warning([], OTHER)
     assert warning([passed], OTHER) == ""
-    assert note([passed], OTHER) == "Rehearsed under this config: 2 short epochs, 1 evaluation."
+    assert note([passed], OTHER) == (
+        "With short epochs, the program showed no error under this config: 2 short epochs, "
+        "1 evaluation."
+    )
+    failed = replace(passed, own=Rehearsal(None, Ending(Outcome.CRASHED, "KeyError: 3")))
+    assert "no time to see whether it also fails as written" in warning([failed], OTHER)
 
 
 def test_one_that_time_ended_is_done_again_when_a_resumed_search_has_more(tmp_path: Path) -> None:

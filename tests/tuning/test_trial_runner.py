@@ -272,7 +272,7 @@ def test_a_config_that_ends_a_program_early_tells_nothing_of_its_length() -> Non
         )
         record = trial_runner(OTHER, "a test", never, 1.0)
         assert rigs.mode.brief is is_brief
-        said = "" if is_brief else ", where the baseline goes on"
+        said = "" if is_brief else ", but as written it goes on"
         assert record.ending is not None
         assert record.ending.reason == f"the program ended after {made} steps{said}"
 
@@ -354,7 +354,8 @@ def test_the_same_exception_at_the_same_line_under_configs_with_nothing_in_commo
     reason = judged([workers, batch], BASE)[0].ending
     assert reason is not None
     assert reason.reason == (
-        "KeyError: 3 (the same under batch_size=128: the program or autotune is the cause)"
+        "KeyError: 3 (it also fails so under batch_size=128, which changes other knobs: the "
+        "program or autotune is the cause)"
     )
 
 
@@ -489,7 +490,7 @@ def test_a_program_of_which_a_part_keeps_its_batch_is_tried_with_another_one_onc
         record = trial_runner(config, "a test", never, 1.0)
         assert record.outcome is Outcome.CONFLICT
         assert record.ending is not None
-        assert "calls Generator with 64 samples whatever the batch" in record.ending.reason
+        assert "calls Generator with 64 samples at any batch size" in record.ending.reason
     assert LARGEST not in rigs.configs
     assert trial_runner(OTHER, "a test", never, 1.0).outcome is Outcome.OK
 
@@ -545,5 +546,5 @@ def test_a_program_that_ends_before_its_loss_is_known_keeps_its_batch() -> None:
         record = trial_runner(LARGER, "a test", never, 1.0)
         assert record.outcome is Outcome.CONFLICT, "the config itself was not tried"
         assert record.ending is not None
-        assert "sums over samples" in record.ending.reason
+        assert "a sum or a mean over samples" in record.ending.reason
         assert answers[0].reason in record.ending.reason

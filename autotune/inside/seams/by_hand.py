@@ -38,8 +38,8 @@ MAX_NODES = 10_000  # of a loss's graph that are searched for weights outside of
 TRANSFORMS = ("grad", "grad_and_value", "vjp")
 # rig/failures.py recognises this sentence by its first words (UNSEEN)
 MEND = (
-    "a step is seen where a torch.optim optimizer steps, or where weights are changed in place "
-    "after their gradients were computed"
+    "autotune recognises a step when a torch.optim optimizer steps, or when weights change in "
+    "place after their gradients were computed"
 )
 
 

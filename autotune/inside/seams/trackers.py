@@ -201,7 +201,11 @@ class TrackersSeam(Seam):
         original = getattr(place, method, None)
         if original is None:  # a version that starts its runs elsewhere
             logger.warning(
-                "autotune: %s.%s is unknown, so trials may upload by it", start.module, start.name
+                "autotune: this version of %s has no %s.%s, so autotune cannot switch it off and "
+                "trials may upload",
+                start.module.partition(".")[0],
+                start.module,
+                start.name,
             )
             return
         taken = signature(original)

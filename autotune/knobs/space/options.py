@@ -128,7 +128,7 @@ def _pairs(typed: Sequence[str], option: str) -> list[tuple[str, str]]:
     for text in typed:
         knob, equals, value = text.partition("=")
         if not equals or not value:
-            raise UsageError(f"{option} takes knob=value, not '{text}'.")
+            raise UsageError(f"{option} takes NAME=VALUE, not '{text}'.")
         pairs.append((knob.strip(), value))
     return pairs
 

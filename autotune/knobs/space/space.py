@@ -117,8 +117,8 @@ class SearchSpace:
         """
         if "batch_size" in self.requested:
             raise UsageError(
-                "'batch_size' is requested, but the global batch is to stay the same. Drop one of "
-                "the two."
+                "You named batch_size, but --keep-global-batch keeps the samples per step. Drop "
+                "one of the two."
             )
         return replace(self, keeps_global_batch=True)
 
@@ -325,7 +325,10 @@ class ResolvedSpace:
             )
         whole = global_batch(self.baseline)
         if self.keeps_global_batch and whole is not None and samples != whole:
-            found.append(f"{whole} samples per step cannot be divided in that way.")
+            found.append(
+                f"The {whole} samples per step do not divide evenly by this config's ranks and "
+                "accumulation steps."
+            )
         return [sentence for sentence in found if sentence]
 
     def needs_restart(self, here: Config, there: Config) -> bool:

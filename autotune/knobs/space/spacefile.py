@@ -63,7 +63,9 @@ def _parse(file: yamlfile.YamlFile) -> SearchSpace:
     for section, accept in (("knobs", knobs), ("fixed", fixed)):
         entries = file.data.get(section) or {}
         if not isinstance(entries, Mapping):
-            faults.append(f"{file.where(section)}: '{section}' holds 'knob: value' lines.")
+            faults.append(
+                f"{file.where(section)}: '{section}' must consist of 'knob: value' lines."
+            )
             continue
         for name, raw in entries.items():
             try:
@@ -86,7 +88,7 @@ def _faults(file: yamlfile.YamlFile) -> Iterator[str]:
     version = file.data.get("version")
     if version != VERSION:
         yield (
-            f"{file.where('version')}: version is {version!r}, this autotune reads {VERSION}. "
+            f"{file.where('version')}: version is {version!r}, but this autotune reads {VERSION}. "
             f"Write 'version: {VERSION}', or upgrade autotune for a later one."
         )
     if not file.data.get("knobs") and not file.data.get("fixed"):
@@ -117,4 +119,7 @@ def _check_name(name: str) -> None:
     variable = name.removeprefix("$")
     # A shared file must not load code into the user's program, as LD_PRELOAD would.
     if variable != name and (danger := danger_of(variable)):
-        raise ValueError(f"'{name}': {danger}. Name it yourself: --env {variable}=VALUE,VALUE.")
+        raise ValueError(
+            f"a file may not set '{name}', because {danger}. Name it yourself: "
+            f"--env {variable}=VALUE,VALUE."
+        )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from autotune.knobs.base import Here
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config, KnobValue
-from autotune.program.profile import Profile
+from autotune.program.profile import SEVERAL_LOADERS, Profile
 
 if TYPE_CHECKING:
     from torch import nn
@@ -187,12 +187,12 @@ def shares_refusal(hardware: Hardware, profile: Profile) -> str | None:
     """
     if profile.starts_ranks or profile.distributes_itself:
         return _its_own_way(profile)
-    if without := profile.without_optimizer("and what it does with several devices is not known"):
+    if without := profile.without_optimizer("; how it behaves on several devices is not known"):
         return without.reason
     if profile.device not in {"cpu", "cuda"}:
         return f"the model computes on the {profile.device} device"
     if len(profile.loaders) > 1:
-        return f"{len(profile.loaders)} loaders train together"
+        return SEVERAL_LOADERS.format(len(profile.loaders))
     if not devices_of(hardware, profile):
         return "the properties of the GPUs are not known"
     return profile.depends_on_batch_before

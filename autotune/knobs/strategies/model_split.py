@@ -39,7 +39,7 @@ class ModelSplit(Strategy):
             return "stages need two GPUs"
         if here.profile.distributes_itself:
             return f"the program distributes itself ({here.profile.distributes_itself})"
-        if without := here.profile.without_optimizer("and may expect them on one device"):
+        if without := here.profile.without_optimizer(", and may expect its weights on one device"):
             return without.reason
         if here.profile.stages < 2:
             return "the model is not an nn.Sequential of several parts"

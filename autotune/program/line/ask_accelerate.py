@@ -53,8 +53,8 @@ def answer(words: Sequence[str]) -> Answer:
         environments: Any = importlib.import_module("accelerate.utils.launch")
     except ImportError:
         return Answer(
-            "accelerate is not installed in this environment. Install it, or name the program "
-            f"without it: {sys.executable} -m pip install accelerate"
+            "accelerate is not installed in this environment. Install it "
+            f"({sys.executable} -m pip install accelerate), or name the program without it."
         )
     parser = launch.launch_command_parser()
     # The private function is what merges the flags with the user's config file; there is no public

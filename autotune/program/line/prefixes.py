@@ -57,12 +57,12 @@ def take_harmless(
         before = words[: len(words) - len(rest)]
         if known.ranks is not None or "SLURM_NTASKS" in known.env:  # a launcher stands before it
             raise UsageError(
-                f"{name} would not act on a run, which autotune starts itself. Leave it out, or "
-                f"write '{shlex.join(before)}' before autotune."
+                f"{name} would have no effect here, because autotune starts the training itself. "
+                f"Leave it out, or write '{shlex.join(before)}' before autotune."
             )
         raise UsageError(
-            f"{name} would not act on a run, which autotune starts itself. Let it start autotune:\n"
-            f"{known.to_type(before, rest, shell)}"
+            f"{name} would have no effect here, because autotune starts the training itself. Put "
+            f"it before autotune:\n{known.to_type(before, rest, shell)}"
         )
     return rest, known.with_note(_note(name))
 

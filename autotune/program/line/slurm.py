@@ -82,8 +82,8 @@ def take_srun(words: tuple[str, ...], known: Known, shell: Shell) -> tuple[tuple
     for option, mend in UNSEEN.items():
         if (value := taken.last(option)) is not None and not _is_here(option, value, shell):
             raise UsageError(
-                f"srun {option} {value} is not possible without srun. {mend}, and leave it "
-                "out of srun's options."
+                f"autotune leaves srun out, so srun {option} {value} would have no effect. "
+                f"{mend}, and leave it out of srun's options."
             )
     variables = {"SLURM_NTASKS": str(tasks), "SLURM_STEP_NUM_TASKS": str(tasks)}
     if tasks == 1:
@@ -116,9 +116,9 @@ def _exported(taken: Taken) -> dict[str, str]:
     if "ALL" not in names:
         kept = [name for name in names if name not in {"NONE", "NIL"}]
         raise UsageError(
-            f"srun --export={wanted} removes all other variables, which is not possible without "
-            f"srun. Use --export={','.join(['ALL', *kept])} if the program trains with them, or "
-            "remove them before autotune: env -u NAME autotune …"
+            f"srun --export={wanted} removes all other variables, and autotune, which leaves srun "
+            f"out, would keep them. Use --export={','.join(['ALL', *kept])} if the program trains "
+            "with them, or remove them before autotune: env -u NAME autotune …"
         )
     pairs = (name.partition("=") for name in names if "=" in name)
     return {name: value for name, _, value in pairs}

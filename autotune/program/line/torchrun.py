@@ -71,14 +71,15 @@ def take_torchrun(
 
 
 def started_by(taken: Taken, known: Known) -> tuple[tuple[str, ...], Known]:
-    """Return the words that each rank runs, by the options that torchrun and accelerate share.
+    """Return the words that each rank runs, by torchrun's options.
 
     Raises:
         UsageError: No program follows the options.
     """
     if not taken.rest:
         raise UsageError(
-            f"'{shlex.join(taken.words)}' launches nothing: name the program after it."
+            f"'{shlex.join(('torchrun', *taken.words))}' names no program. Name it after the "
+            "options: torchrun … train.py"
         )
     if taken.last("--no-python") is not None:
         return taken.rest, known

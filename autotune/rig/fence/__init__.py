@@ -31,17 +31,26 @@ SWITCHES = (
     (
         "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
         "1",
-        "AppArmor denies it: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+        (
+            "AppArmor forbids overlays; to allow them: "
+            "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"
+        ),
     ),
     (
         "/proc/sys/kernel/unprivileged_userns_clone",
         "0",
-        "the kernel keeps it for root: sudo sysctl kernel.unprivileged_userns_clone=1",
+        (
+            "the kernel allows overlays to root only; to change that: "
+            "sudo sysctl kernel.unprivileged_userns_clone=1"
+        ),
     ),
     (
         "/proc/sys/user/max_user_namespaces",
         "0",
-        "user namespaces are switched off: sudo sysctl user.max_user_namespaces=10000",
+        (
+            "user namespaces are switched off; to switch them on: "
+            "sudo sysctl user.max_user_namespaces=10000"
+        ),
     ),
 )
 
@@ -71,7 +80,8 @@ def raise_fence(options: FenceOptions, run_dir: Path) -> Fence:
             reasons.append(f"  {kind}: {refusal}{_switch() if kind is FenceKind.OVERLAY else ''}")
             continue
         if kind is FenceKind.LANDLOCK and reasons:
-            fence.warnings = (*fence.warnings, f"Overlays would cover more.{_on_one_line(reasons)}")
+            better = "The overlay fence would protect more files, but does not work here:"
+            fence.warnings = (*fence.warnings, better + _on_one_line(reasons))
         return fence
     mend = (
         "Mend one of these; or search with --allow-side-effects, when the program writes nothing "
@@ -115,4 +125,6 @@ def _switch() -> str:
 
 
 def _on_one_line(reasons: list[str]) -> str:
-    return "".join(f" {reason.strip()}." for reason in reasons)
+    """Return the reasons against the overlay fence, as the end of a sentence that names it."""
+    named = f"{FenceKind.OVERLAY}: "
+    return "".join(f" {reason.strip().removeprefix(named)}." for reason in reasons)

@@ -32,6 +32,9 @@ from autotune.rig.fence.trial import Refused, check_runs, read_answer, refused_c
 
 LOOKED_AT, LOOKED_AT_DEPTH = 5_000, 2  # entries of the working directory to check: some 20 ms
 MAX_LAYERS = 100  # layers of kept caches; the kernel limits mount options to 4 KiB
+NO_SCRATCH = (
+    "no folder outside of it is suitable for what trials write; name one with --scratch-dir"
+)
 WHOLE_RANGE = ["0", "0", "4294967295"]  # /proc/self/uid_map in the initial user namespace
 
 
@@ -123,7 +126,7 @@ class OverlayFence(Fence):
         places = " and ".join(str(s.path.parent) for s in self._scratches)
         return (
             "Trials see your files through overlays: what they write, rename or delete is kept in "
-            f"{places} until the trial ends, and thrown away."
+            f"{places} until the trial ends, and then thrown away."
         )
 
     def view(self) -> View:
@@ -215,7 +218,9 @@ class OverlayFence(Fence):
                 break
         if not self._scratches:
             told = "; ".join(f"{place}: {reason}" for place, reason in failed.items())
-            raise Refused(f"no folder holds an overlay's upper layer ({told})")
+            raise Refused(
+                f"no folder is suitable for what trials write ({told}); name one with --scratch-dir"
+            )
         return failed
 
     def _make_read_only_what_fails(self, mounts: Sequence[Mount]) -> tuple[str, ...]:
@@ -229,7 +234,7 @@ class OverlayFence(Fence):
                 there would fail.
         """
         steps = self._steps
-        lost = {s.path: "no place for its upper layer" for s in steps if not self._has_place(s)}
+        lost = {s.path: NO_SCRATCH for s in steps if not self._has_place(s)}
         self._steps = tuple(s for s in steps if s.path not in lost)
         here = _real(Path.cwd())
         if not self._rights.may_mount:

@@ -142,7 +142,10 @@ def examined(rigs: RigFactory, ending: Ending, took_s: float, should_stop: Shoul
         return replace(
             ending, cause=Cause.UNCLEAR, evidence="there was no time to start it without autotune"
         )
-    rigs.reports.note("Starting it without autotune's hooks, to see whose fault that is.")
+    rigs.reports.note(
+        "The program failed. Starting it again without autotune's hooks, to see whether the "
+        "program or autotune is the cause."
+    )
     until = rigs.clock() + patience_s
 
     def over() -> Ending | None:
@@ -194,7 +197,7 @@ def _judged(ending: Ending, bare: Ending, *, is_telling: bool) -> Ending:
             return replace(
                 ending,
                 cause=Cause.UNCLEAR,
-                evidence=f"without autotune's hooks it fails otherwise: {bare.reason}",
+                evidence=f"without autotune's hooks it fails in another way: {bare.reason}",
             )
 
 
@@ -241,7 +244,10 @@ def _start_in_terminal(
     rigs.take_mode(_in_terminal(program).mode)
     second = _start(rigs, should_stop, silence_s, applied)
     if isinstance(second, Started):
-        rigs.reports.note(f"{name} needs a terminal: its trials get one of {ROWS} x {COLUMNS}.")
+        rigs.reports.note(
+            f"{name} needs a terminal: its trials get a terminal of {ROWS} rows and {COLUMNS} "
+            "columns."
+        )
         return second
     if second.ending.outcome in ENDED_BY_US and second.took_s < TELLING * first.took_s:
         rigs.take_mode(program.mode)

@@ -24,10 +24,10 @@ SILENT_STEPS = 3
 STEPS_WANTED = 30  # enough to observe the program, measure the baseline and try a few configs
 STARTS_WANTED = 2  # the first, and one for a config or the confirmation
 TRAINS_ELSEWHERE = (
-    "If these are still preparing, give them more time: --budget. Training is seen in ranks that "
-    "torch.multiprocessing.spawn() or Lightning starts, and in one multiprocessing.Process at a "
-    "time; if it trains in others, search a script that trains in one process; autotune starts "
-    "several itself: --tune strategy,world_size"
+    "If those processes are still preparing, allow more time with --budget. autotune sees training "
+    "in ranks that torch.multiprocessing.spawn() or Lightning starts, and in one "
+    "multiprocessing.Process at a time. If the program trains in other processes, search a script "
+    "that trains in one; autotune can start several ranks of it: --tune strategy,world_size"
 )
 
 
@@ -111,7 +111,7 @@ def unmeasured(program: Program, budget_s: float, seen: StartUp, log: Path) -> B
         took += ", and the second did not end in time"
         wanted_s += 2 * budget_s
     else:
-        took += f", a step takes {_seconds(seen.step_s)}"
+        took += f", and each later step takes {_seconds(seen.step_s)}"
         wanted_s += STEPS_WANTED * seen.step_s
     return BudgetError(
         f"A budget of {format_duration(budget_s)} is too short to measure {program.name} as it is "

@@ -90,8 +90,9 @@ def new(name: str | None, program_name: str, base: Path | None = None) -> Search
         (home / ".gitignore").write_text("*\n", encoding="utf-8")
     except OSError as error:
         raise RunDirectoryError(
-            f"A search keeps its record in '{home}', which cannot be made ({error.strerror}). "
-            "Start it in a folder that you may write to; the program's path may lead elsewhere."
+            f"A search keeps its record in '{home}', which autotune cannot create "
+            f"({error.strerror}). Start it in a folder where you may write; the program itself may "
+            "lie elsewhere."
         ) from error
     return SearchDir(path)
 

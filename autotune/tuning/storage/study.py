@@ -104,8 +104,8 @@ class Study:
         version = (study.user_attrs.get("head") or {}).get("format")
         if version != FORMAT:
             raise RunDirectoryError(
-                f"The run '{name}' was written in format {version}, this autotune reads {FORMAT}. "
-                "Start a new search."
+                f"The run '{name}' was written in format {version}, but this autotune reads "
+                f"{FORMAT}. Start a new search."
             )
         seed = _read(SearchInfo, study.user_attrs["head"]).options.seed
         return cls(study, seed + len(study.trials))  # a resumed sampler does not repeat its draws

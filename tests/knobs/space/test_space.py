@@ -94,7 +94,7 @@ def test_without_accumulation_a_kept_batch_is_the_programs_own() -> None:
 
 
 def test_a_batch_size_that_was_asked_for_cannot_be_kept() -> None:
-    with pytest.raises(UsageError, match=r"'batch_size' is requested, but"):
+    with pytest.raises(UsageError, match="You named batch_size, but"):
         SPACE.tune(["batch_size"]).keep_global_batch()
 
 

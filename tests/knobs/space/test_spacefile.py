@@ -134,7 +134,7 @@ def test_every_fault_is_told_at_once_with_file_line_and_nearest_key(place: Path)
         "  chanels_last: true\n",
     )
     assert faults[0].startswith(":2: Unknown key 'knob'. Did you mean 'knobs'?")
-    assert faults[1].startswith(":1: version is 2, this autotune reads 1.")
+    assert faults[1].startswith(":1: version is 2, but this autotune reads 1.")
     assert faults[2].startswith(":5: Unknown knob 'batchsize'. Did you mean 'batch_size'?")
     assert faults[3] == ":6: knob 'precision' takes fp32 or tf32 or bf16 or fp16, not 'fp8'."
     assert faults[4] == ":7: knob 'num_workers' takes 'auto' or a list of values, not 4."
@@ -147,11 +147,11 @@ def test_every_fault_is_told_at_once_with_file_line_and_nearest_key(place: Path)
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("knobs: {num_workers: auto}\n", ": version is None, this autotune reads 1."),
+        ("knobs: {num_workers: auto}\n", ": version is None, but this autotune reads 1."),
         ("version: one\nknobs: {num_workers: auto}\n", ":1: version is 'one'"),
         ("version: 1\n", ": 'knobs' is missing or empty."),
         ("version: 1\nknobs:\n", ": 'knobs' is missing or empty."),
-        ("version: 1\nknobs: [num_workers]\n", ":2: 'knobs' holds 'knob: value' lines."),
+        ("version: 1\nknobs: [num_workers]\n", ":2: 'knobs' must consist of 'knob: value' lines."),
         ("version: 1\nknobs:\n  num_workers:\n", ":3: knob 'num_workers' takes 'auto' or a list"),
         ("version: 1\nknobs:\n  7: auto\n", ":3: Unknown knob '7'."),
         ("", ": expected 'key: value' lines, found NoneType."),

@@ -253,7 +253,8 @@ def test_lines_that_cannot_be_started_say_what_is_wrong_and_the_mend(place: Path
         "python pkg": "is a directory",
         "A=1": "names no program",
         "nohup": "names no program",
-        "torchrun --nproc-per-node 2": "launches nothing",
+        "torchrun": "'torchrun' names no program. Name it after the options: torchrun … train.py",
+        "torchrun --nproc-per-node 2": "'torchrun --nproc-per-node 2' names no program",
         "torchrun --nnodes 2 train.py": "autotune run --nnodes N best.yaml",
         "torchrun --nnodes=1:4 train.py": "several machines",
         "torchrun --nproc-per-node many train.py": "give a number of ranks",
@@ -292,9 +293,8 @@ def test_srun_is_left_out_inside_an_allocation_and_its_tasks_are_ranks(place: Pa
     exported = program(place, "srun --export=ALL,A=1,HOME python train.py", **inside)
     assert exported.env.items() >= {"A": "1", **one.env}.items()
     for option, mend in {
-        "-D sub": "srun -D sub is not possible without srun. Go there first: cd FOLDER, and "
-        "leave it",
-        "--chdir=sub": "srun --chdir sub is not possible",
+        "-D sub": "srun -D sub would have no effect. Go there first: cd FOLDER, and leave it",
+        "--chdir=sub": "srun --chdir sub would have no effect",
         "--export=A=1,B": "Use --export=ALL,A=1,B if",
         "--export=NONE": "remove them before autotune: env -u NAME autotune",
         "--export-file=x": "Set these variables before autotune",

@@ -125,7 +125,8 @@ def test_where_overlays_are_denied_landlock_denies_what_the_guard_does_not_see(
 ) -> None:
     told = told_behind("best", user, place, owner=0 if user == "capless" else NOBODY)
     assert told["kind"] == "landlock"
-    assert "Overlays would cover more. overlay: " in told["doubts"][0]
+    assert "would protect more files, but does not work here: " in told["doubts"][0]
+    assert "overlay: " not in told["doubts"][0]
     assert set(told["errors"]) == UNSEEN, told["errors"]
 
 

@@ -128,16 +128,18 @@ def test_a_program_that_trains_in_a_terminal_keeps_it_and_its_user_is_told() -> 
     assert rigs.made[0].is_closed
     assert rigs.terminals == [False, True]
     assert rigs.remembered == rigs.program.mode == RunMode(terminal=True), "a resume knows it"
-    assert rigs.notes[-1] == "train.py needs a terminal: its trials get one of 40 x 120."
+    assert rigs.notes[-1] == (
+        "train.py needs a terminal: its trials get a terminal of 40 rows and 120 columns."
+    )
 
 
 @pytest.mark.parametrize(
     ("bare", "cause", "said"),
     [
         (FAILED, Cause.PROGRAM, "train fails by itself, before autotune changed anything"),
-        (OTHERWISE, Cause.UNCLEAR, "hooks it fails otherwise: OSError: no such folder"),
-        (replace(FAILED, program_traceback='File "/b.py", line 4'), Cause.UNCLEAR, "otherwise"),
-        (ENDED, Cause.AUTOTUNE, "train trains by itself and not under autotune: a defect of auto"),
+        (OTHERWISE, Cause.UNCLEAR, "hooks it fails in another way: OSError: no such folder"),
+        (replace(FAILED, program_traceback='File "/b.py", line 4'), Cause.UNCLEAR, "another way"),
+        (ENDED, Cause.AUTOTUNE, "train trains by itself but not under autotune, which is a"),
         (LIVES, Cause.AUTOTUNE, "Without autotune's hooks it still ran after"),
         (Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C"), None, "Stopped before the baseline"),
     ],
@@ -266,7 +268,7 @@ def test_a_program_that_asks_for_its_terminal_gets_one(workplace: Path, programs
     done = run("knobs", str(programs / "first_contact.py"), "terminal")
     assert done.returncode == 0, done.stderr
     assert "first_contact.py failed before it trained (ValueError: not enough values" in done.stderr
-    assert "first_contact.py needs a terminal: its trials get one of 40 x 120." in done.stderr
+    assert "first_contact.py needs a terminal: its trials get a terminal of 40 rows" in done.stderr
     assert "batch_size" in done.stdout
 
 
@@ -274,7 +276,7 @@ def test_a_program_that_fails_under_autotune_alone_is_not_said_to_fail_by_itself
     workplace: Path, programs: Path
 ) -> None:
     said = complaint("knobs", str(programs / "first_contact.py"), "untouched")
-    assert "trains by itself and not under autotune: a defect of autotune" in said
+    assert "trains by itself but not under autotune, which is a defect of autotune" in said
     assert "ImportError: torch's own DataLoader is wanted" in said
     assert "Without autotune's hooks it ran to its end." in said
     assert "fails by itself" not in said

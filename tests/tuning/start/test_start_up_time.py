@@ -38,7 +38,7 @@ def test_a_slow_program_is_told_what_took_how_long_and_a_budget_that_will_do() -
         seen.hear(step(number, 6.0 + 4.0 * number))
     assert seen.step_s == pytest.approx(4.0)
     text = said(seen)
-    assert "start-up and first step took 10.0 s, a step takes 4.0 s" in text
+    assert "start-up and first step took 10.0 s, and each later step takes 4.0 s" in text
     assert f"autotune search --budget 150s {PROGRAM}" in text
 
 
@@ -56,7 +56,7 @@ def test_a_program_that_never_stepped_is_told_where_it_stood() -> None:
     ("doing", "mend"),
     [
         ("waited for a batch of its DataLoader in main (a.py:7)", "num_workers=0"),
-        ("waited for processes that it had started itself", "trains in one process"),
+        ("waited for processes that it had started itself", "autotune can start several ranks"),
         ("", "--budget"),
     ],
 )

@@ -38,5 +38,5 @@ def test_an_existing_run_is_never_overwritten(tmp_path: Path) -> None:
 
 def test_where_nothing_can_be_written_the_reason_and_the_mend_are_told(tmp_path: Path) -> None:
     (tmp_path / ".autotune").write_text("a file in the place of the folder")
-    with pytest.raises(RunDirectoryError, match="Start it in a folder that you may write to"):
+    with pytest.raises(RunDirectoryError, match="Start it in a folder where you may write"):
         search_dir.new(None, "train", tmp_path)
