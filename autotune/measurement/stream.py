@@ -11,7 +11,7 @@
 - *noise*: of the visit alone, with heavy tails (Student's t with four degrees of freedom).
 
 All but the tails is Gaussian, so the posterior is exact linear algebra over the visits. The spreads
-of noise, drift and processes are those with the largest marginal likelihood, among a few.
+of noise and drift are not known: the result is an average over some, by their marginal likelihood.
 
 Source: Rasmussen and Williams 2006, "Gaussian Processes for Machine Learning", chapters 2 and 5;
 for the weights of the tails Lange, Little and Taylor 1989, "Robust statistical modeling using the t
@@ -35,15 +35,18 @@ from autotune.measurement.visit import Visit
 
 Array = npt.NDArray[np.float64]
 
-CONFIG_SPREAD = 1.0  # of log rates of configs, so wide that it assumes nothing
+LEVEL_SPREAD = 1.0  # of the log rate of all configs together, so wide that it assumes nothing
 PROCESS_SPREAD = 0.05  # of equal processes, until two of one config were seen
 SLOPE, SLOPE_SPREAD = 0.4, 0.4  # of each pilot, where pilots explain the visits at all
 TAIL_DEGREES = 4.0
 TAIL_ROUNDS = 3
+FEW, FAR = 3, 3.0  # visits of a config that have a median; robust deviations that are far from it
 # Intervals are Student's t, because the spreads are learned from few visits as well: with 3 degrees
 # of freedom, and one more for each 8 visits (calibrated in tests/measurement/test_stream.py).
 MIN_DEGREES, VISITS_PER_DEGREE = 3, 8
+UNLIKELY = 0.03  # spreads that are less likely than the likeliest by this factor are left out
 # What is tried: spreads of the noise of a visit and of the drift, and the drift's time in seconds
+CONFIGS = (0.03, 0.15, 0.6)  # spreads of the configs' log rates: most gain little, or they differ
 NOISES = (0.01, 0.02, 0.04, 0.08, 0.16)
 DRIFTS = (0.0, 0.03, 0.1)
 TIMES_S = (5.0, 40.0)
@@ -56,6 +59,7 @@ class Spreads:
     """What the model assumes or has found of the machine.
 
     Attributes:
+        configs: Standard deviation of the log rates of configs.
         noise: Standard deviation of a visit's log rate, by itself.
         drift: Standard deviation of the drift.
         drift_time_s: Time in which most of the drift is forgotten.
@@ -63,6 +67,7 @@ class Spreads:
             and would only add their own noise.
     """
 
+    configs: float
     noise: float
     drift: float
     drift_time_s: float
@@ -78,10 +83,29 @@ class Spreads:
 
 
 ALL_SPREADS = tuple(
-    Spreads(noise, drift, time_s, is_paced)
-    for noise, drift, time_s, is_paced in itertools.product(NOISES, DRIFTS, TIMES_S, (False, True))
+    Spreads(configs, noise, drift, time_s, is_paced)
+    for configs, noise, drift, time_s, is_paced in itertools.product(
+        CONFIGS, NOISES, DRIFTS, TIMES_S, (False, True)
+    )
     if drift or time_s == TIMES_S[0]
 )
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """The model with one of the likely spreads.
+
+    Attributes:
+        spreads: What is assumed.
+        weight: How likely that is; all weights add up to 1.
+        covariance: Of the visits' log rates.
+        solved: The inverse covariance times the log rates, less what was expected of them.
+    """
+
+    spreads: Spreads
+    weight: float
+    covariance: Array
+    solved: Array
 
 
 class StreamModel:
@@ -102,8 +126,9 @@ class StreamModel:
         self._rates = np.array([visit.log_rate for visit in visits])
         self._paces = _centred_paces(visits)
         self._centre = float(self._rates.mean()) if visits else 0.0
-        self._weights = np.ones(len(visits))
-        self.spreads = Spreads(USUAL_NOISE, USUAL_DRIFT, TIMES_S[0])
+        self._weights: Array = _first_weights(self.configs, self._rates)
+        self._fits: list[_Fit] = []
+        self.spreads = Spreads(CONFIGS[1], USUAL_NOISE, USUAL_DRIFT, TIMES_S[0])
         if visits:
             self._fit()
 
@@ -114,32 +139,45 @@ class StreamModel:
             return None
         if config == baseline:
             return Interval(1.0, 1.0, 1.0)
-        difference = CONFIG_SPREAD**2 * (columns[0] - columns[1])
-        mean = float(difference @ self._solved)
-        variance = 2 * CONFIG_SPREAD**2 - float(
-            difference @ np.linalg.solve(self._covariance, difference)
-        )
-        half = self._reach * math.sqrt(max(variance, 0.0))
-        return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+        return self._estimate(columns[0] - columns[1], is_level=False)
 
     def rate(self, config: Hashable) -> Interval | None:
         """Return the samples per second of a config at the session's median pace."""
         column = self._of_config(config)
-        if not column.any():
-            return None
-        shared = CONFIG_SPREAD**2 * (column + 1.0)
-        mean = self._centre + float(shared @ self._solved)
-        variance = 2 * CONFIG_SPREAD**2 - float(shared @ np.linalg.solve(self._covariance, shared))
+        return self._estimate(column, is_level=True) if column.any() else None
+
+    def _estimate(self, column: Array, *, is_level: bool) -> Interval:
+        """Return the effect of a config or the difference of two, averaged over likely spreads.
+
+        Args:
+            column: 1 at the config's visits, and -1 at those of the one that is taken off.
+            is_level: Whether the level of all configs belongs to it: a rate and no ratio.
+        """
+        level = LEVEL_SPREAD**2 * is_level
+        means, variances = np.zeros(len(self._fits)), np.zeros(len(self._fits))
+        for number, fit in enumerate(self._fits):
+            spread = fit.spreads.configs**2
+            shared = spread * column + level
+            means[number] = shared @ fit.solved
+            before = spread * (1 if is_level else 2) + level
+            variances[number] = before - shared @ np.linalg.solve(fit.covariance, shared)
+        centre = self._centre if is_level else 0.0
+        weights = np.array([fit.weight for fit in self._fits])
+        mean = float(weights @ means)
+        variance = float(weights @ (variances + (means - mean) ** 2))
         half = self._reach * math.sqrt(max(variance, 0.0))
-        return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+        return Interval(
+            math.exp(centre + mean), math.exp(centre + mean - half), math.exp(centre + mean + half)
+        )
 
     @property
     def slopes(self) -> tuple[float, float]:
         """The change of the log rate per change of the log pace: one core, all cores."""
-        if not self.spreads.is_paced:
-            return 0.0, 0.0
-        learned = SLOPE_SPREAD**2 * self._paces.T @ self._solved
-        return SLOPE + float(learned[0]), SLOPE + float(learned[1])
+        learned = np.zeros(2)
+        for fit in self._fits:
+            if fit.spreads.is_paced:
+                learned += fit.weight * (SLOPE + SLOPE_SPREAD**2 * self._paces.T @ fit.solved)
+        return float(learned[0]), float(learned[1])
 
     @property
     def _reach(self) -> float:
@@ -150,16 +188,30 @@ class StreamModel:
         return column
 
     def _fit(self) -> None:
-        """Choose the spreads, and give visits far off the rest less weight."""
+        """Find the likely spreads, and give visits far off the rest less weight."""
         able = [s for s in ALL_SPREADS if self._paces.any() or not s.is_paced]
         self.spreads = max(able, key=self._log_likelihood)
         for _ in range(TAIL_ROUNDS):
-            self._covariance = self._covariance_of(self.spreads)
-            self._solved = np.linalg.solve(self._covariance, self._left(self.spreads))
+            fit = self._fit_with(self.spreads, 1.0)
             noise = self._noise_of(self.spreads)
-            residuals = noise * self._solved  # what the rest of the model leaves of each visit
+            residuals = noise * fit.solved  # what the rest of the model leaves of each visit
             surprise = residuals**2 / (noise * self._weights)
-            self._weights = (TAIL_DEGREES + 1) / (TAIL_DEGREES + surprise)
+            self._weights = np.asarray((TAIL_DEGREES + 1) / (TAIL_DEGREES + surprise), np.float64)
+        logs = np.array([self._log_likelihood(spreads) for spreads in able])
+        weights = np.exp(logs - logs.max())
+        weights[weights < UNLIKELY] = 0.0
+        weights /= weights.sum()
+        self.spreads = able[int(weights.argmax())]
+        self._fits = [
+            self._fit_with(spreads, float(weight))
+            for spreads, weight in zip(able, weights, strict=True)
+            if weight
+        ]
+
+    def _fit_with(self, spreads: Spreads, weight: float) -> _Fit:
+        covariance = self._covariance_of(spreads)
+        solved = np.asarray(np.linalg.solve(covariance, self._left(spreads)), np.float64)
+        return _Fit(spreads, weight, covariance, solved)
 
     def _left(self, spreads: Spreads) -> Array:
         expected = SLOPE * spreads.is_paced * self._paces.sum(axis=1)
@@ -177,9 +229,9 @@ class StreamModel:
         processes = _same([visit.process for visit in self.visits])
         apart_s = np.abs(at_s[:, None] - at_s[None, :])
         covariance: Array = (
-            CONFIG_SPREAD**2 * configs
+            spreads.configs**2 * configs
             + PROCESS_SPREAD**2 * processes
-            + CONFIG_SPREAD**2  # of all configs together: only differences are wanted
+            + LEVEL_SPREAD**2
             + spreads.is_paced * SLOPE_SPREAD**2 * self._paces @ self._paces.T
             + spreads.drift**2 * np.exp(-apart_s / spreads.drift_time_s)
             + np.diag(self._noise_of(spreads))
@@ -190,6 +242,25 @@ class StreamModel:
         factor = np.linalg.cholesky(self._covariance_of(spreads))
         left = np.linalg.solve(factor, self._left(spreads))
         return spreads.log_prior - 0.5 * float(left @ left) - float(np.log(np.diag(factor)).sum())
+
+
+def _first_weights(configs: Sequence[Hashable], rates: Array) -> Array:
+    """Return less weight for visits far from the median of their config, where there are a few.
+
+    Without it, one such visit would first be taken for a noisy machine.
+    """
+    weights = np.ones(len(rates))
+    residuals, known = np.zeros(len(rates)), np.zeros(len(rates), bool)
+    for config in set(configs):
+        own = np.array([number for number, other in enumerate(configs) if other == config])
+        if len(own) >= FEW:
+            residuals[own], known[own] = rates[own] - np.median(rates[own]), True
+    if not known.any():
+        return weights
+    spread = max(1.4826 * float(np.median(np.abs(residuals[known]))), USUAL_NOISE / 2)
+    far = np.abs(residuals) > FAR * spread
+    weights[far] = (spread * FAR / residuals[far]) ** 2
+    return weights
 
 
 def _same(values: Sequence[Hashable]) -> Array:
