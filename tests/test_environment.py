@@ -86,7 +86,8 @@ def test_all_dangers_of_a_file_are_told_at_once_with_value_and_mend(tmp_path: Pa
         best.use(tmp_path / "best.yaml")
     first, second, mend = str(refusal.value).splitlines()
     assert first == (
-        f"{tmp_path}/best.yaml sets LD_PRELOAD='{EVIL}': it tells the dynamic linker what to load."
+        f"{tmp_path}/best.yaml sets LD_PRELOAD='{EVIL}', which autotune refuses: it tells the "
+        "dynamic linker what to load."
     )
     assert "PYTHONPATH='/tmp/evil'" in second
     assert "--allow-env LD_PRELOAD,PYTHONPATH" in mend

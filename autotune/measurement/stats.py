@@ -221,7 +221,7 @@ def _bootstrap(
     rates = [b.samples_per_s for b in blocks]
     estimate = centre(rates)
     if len(rates) < 5:
-        bounds = [centre([r]) for r in rates]
+        bounds = [estimate, *(centre([r]) for r in rates)]  # a mean of equal rates may be rounded
         return Interval(estimate, min(bounds), max(bounds))
     rng = random.Random(seed)  # the same blocks always give the same interval
     count, run = len(rates), _run_length(rates)

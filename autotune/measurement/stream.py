@@ -46,9 +46,9 @@ FEW, FAR = 3, 3.0  # visits of a config that have a median; robust deviations th
 MIN_DEGREES, VISITS_PER_DEGREE = 3, 8
 UNLIKELY = 0.03  # spreads that are less likely than the likeliest by this factor are left out
 # What is tried: spreads of the noise of a visit and of the drift, and the drift's time in seconds
-CONFIGS = (0.03, 0.15, 0.6)  # spreads of the configs' log rates: most gain little, or they differ
+CONFIGS = (0.05, 0.3)  # spreads of the configs' log rates: most gain little, or they differ
 NOISES = (0.01, 0.02, 0.04, 0.08, 0.16)
-DRIFTS = (0.0, 0.03, 0.1)
+DRIFTS = (0.0, 0.03, 0.12)
 TIMES_S = (5.0, 40.0)
 # Spreads are assumed near to these, with the weight of a few visits: machines are seldom quieter
 USUAL_NOISE, USUAL_DRIFT = 0.04, 0.03

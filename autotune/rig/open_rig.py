@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -238,11 +239,9 @@ class OpenRig:
             words = failures.started_words(word, self.place.view.own_dir)
             codes = failures.exit_codes(codes_in(self.place.view))
         elif not (word is not None and not word.exception):
-            try:
+            with suppress(subprocess.TimeoutExpired):  # close() ends it and its ranks
                 self.process.wait(LAUNCHER_S)
-                codes = failures.exit_codes(codes_in(self.place.view))
-            except subprocess.TimeoutExpired:
-                pass  # close() ends it and its ranks; until then their messages must do
+            codes = failures.exit_codes(codes_in(self.place.view))  # noted before ranks are ended
             words += failures.left_words(self.place.view.own_dir)
         ending = failures.from_ranks(words, codes, self._exit_code(), self.log_tail())
         if (asked := self.asked) is None:

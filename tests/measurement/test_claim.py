@@ -13,7 +13,7 @@ import pytest
 from autotune.measurement.claim import APART, MAX_LOOKS, apart, together
 from autotune.measurement.interval import Interval
 
-SEARCHES = 1500
+SEARCHES = 600
 FUTILE = 1.02
 
 

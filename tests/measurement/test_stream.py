@@ -15,7 +15,7 @@ from autotune.measurement.stream import StreamModel
 from autotune.measurement.visit import Visit
 
 VISIT_S = 1.3
-SEARCHES = 30
+SEARCHES = 20
 
 
 @dataclass(frozen=True)
