@@ -157,7 +157,7 @@ def test_where_steps_are_fixed_a_larger_batch_is_worth_what_it_does_to_the_time_
         trial_runner.baseline(never)
         record = trial_runner(larger, "a test", never, 1.0)
         assert record.speedup is not None
-        assert record.speedup.estimate == pytest.approx(worth, rel=0.03)
+        assert record.speedup.estimate == pytest.approx(worth, rel=0.06)
 
 
 @pytest.mark.parametrize(("samples", "worth"), [(200, 0.95), (100, 1.9)])
@@ -181,7 +181,7 @@ def test_whether_more_ranks_are_more_samples_of_a_fixed_step_is_seen_where_a_pro
     trial_runner.baseline(never)
     record = trial_runner(other, "a test", never, 1.0)
     assert record.speedup is not None
-    assert record.speedup.estimate == pytest.approx(worth, rel=0.03)
+    assert record.speedup.estimate == pytest.approx(worth, rel=0.06)
 
 
 def test_two_visits_are_needed_to_be_faster() -> None:
