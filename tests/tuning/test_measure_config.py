@@ -35,6 +35,7 @@ def autotune(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_measure_prints_the_facts_of_a_script(workplace: Path) -> None:
     done = autotune("measure", "--processes", "1", SCRIPT)
     assert done.returncode == 0, done.stderr

@@ -35,10 +35,15 @@ KINDS = {
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
 
 
+def ways_of(kind: str) -> tuple[str, ...]:
+    """Return the ways that are tried: of ranks that start for real, two that fork does not show."""
+    return ("raises", "is killed") if kind == "spawn" else WAYS
+
+
 def lines() -> Iterator[tuple[str, str, list[str], list[str]]]:
     """Give kinds and ways, the line that is typed, and the one that starts it in a copy."""
     for kind, (before, starter) in KINDS.items():
-        for way in WAYS:
+        for way in ways_of(kind):
             is_module = before.endswith("-m")
             with socket.create_server(("localhost", 0)) as probe:
                 port = str(probe.getsockname()[1])
@@ -52,8 +57,8 @@ def left_out(kind: str, way: str) -> set[str]:
     if kind == "ours":
         return {"natively", "run"} if way == "host memory" else {"natively"}  # it has no ranks then
     has_ranks = KINDS[kind][1] != "nobody"
-    if kind == "spawn" and way != "is killed":  # real starts: what fork shows already is left out
-        return {"natively"} if way in {"raises", "exits"} else {"natively", "run"}
+    if kind == "spawn" and way == "raises":
+        return {"natively"}
     if has_ranks and way == "host memory":
         return {"natively", "run"}
     return {"natively"} if has_ranks and way == "device memory" else set()

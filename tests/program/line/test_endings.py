@@ -16,7 +16,7 @@ import pytest
 from autotune.measurement.outcome import Outcome
 from autotune.program.line import Shell, read, words_of
 from autotune.program.line.ask_accelerate import Answer
-from tests.program.line.endings import KINDS, PROGRAM, WAYS
+from tests.program.line.endings import KINDS, PROGRAM, ways_of
 
 # What a search is told of a process, or of the rank that ended the others, and what its user reads
 TOLD = {
@@ -101,7 +101,9 @@ def test_how_a_program_ends_is_told_apart_natively_in_a_run_and_in_a_search(tmp_
         tried.kill()
     assert tried.returncode == 0, errors
     seen = [json.loads(line) for line in printed.splitlines()]
-    assert [(one["kind"], one["way"]) for one in seen] == [(k, w) for k in KINDS for w in WAYS]
+    assert [(one["kind"], one["way"]) for one in seen] == [
+        (k, w) for k in KINDS for w in ways_of(k)
+    ]
     for one in seen:
         kind, way = one["kind"], one["way"]
         is_alone = KINDS[kind][1] == "nobody"
