@@ -154,7 +154,8 @@ def from_ranks(
 
     Args:
         words: Final messages of the ranks; at most one for a program of a single process.
-        codes: Exit codes of the ranks that failed, by rank; negative codes are signals.
+        codes: Exit codes of the ranks that failed, by rank, the first to fail first; negative
+            codes are signals.
         exit_code: Exit code of the process that autotune started; None if it still runs.
         log_tail: The end of what the program printed, shown where there is no traceback.
     """
@@ -163,7 +164,7 @@ def from_ranks(
     # consequence of the failure, not its cause.
     killed = {r: c for r, c in silent.items() if c not in {0, -signal.SIGTERM}}
     if killed:
-        rank, code = next(iter(sorted(killed.items())))
+        rank, code = next(iter(killed.items()))
         ending = from_exit_code(code, log_tail)
         return replace(ending, reason=ending.reason.replace("the process", f"rank {rank}"))
     if words:

@@ -40,7 +40,9 @@ OTHERS = f"{OURS}OTHERS"  # for rank 0: a pipe that closes when all other ranks 
 SLURM_TASKS = "SLURM_STEP_NUM_TASKS"
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-GRACE_S = 3.0  # for the other ranks when one failed; must stay below LAUNCHER_S of rig.py, 5 s
+# The peers of a dead rank fail within milliseconds, and may be seen to have ended before it.
+TOGETHER_S = 0.5
+GRACE_S = 3.0  # for the other ranks when one failed; with TOGETHER_S below open_rig's LAUNCHER_S
 # After a signal to the launcher the ranks get this long to save a checkpoint, as under torchrun. A
 # second signal ends them at once.
 SIGNALLED_GRACE_S = 30.0
@@ -191,6 +193,20 @@ class Ranks:
             self._alone = -1
         return codes
 
+    def failed(self) -> dict[int, int]:
+        """Return the exit codes of failed ranks, by rank, those first that were seen first.
+
+        Called once one has failed; the others get ``TOGETHER_S`` to fail too.
+        """
+        failed: dict[int, int] = {}
+        until = monotonic() + TOGETHER_S
+        while True:
+            codes = self.codes()
+            failed |= {rank: code for rank, code in enumerate(codes) if code and rank not in failed}
+            left_s = until - monotonic()
+            if None not in codes or left_s <= 0 or self._signals.wait(left_s):
+                return failed
+
     def end(self, number: int, grace_s: float) -> None:
         """Send a signal to the running ranks, wait, and kill whatever is left of them.
 
@@ -252,8 +268,8 @@ def main(arguments: Sequence[str]) -> int:
     ranks = Ranks(launch, signals)
     while True:
         codes = ranks.codes()
-        if failed := {rank: code for rank, code in enumerate(codes) if code}:
-            _note(failed, launch.codes)
+        if any(codes):
+            _note(ranks.failed(), launch.codes)
             ranks.end(signal.SIGTERM, GRACE_S)
             return 1
         if None not in codes:

@@ -204,6 +204,11 @@ LEFT = {
     ),
     "sys.exit(3)": ({1: "SystemExit: 3"}, {1: 3, 0: -15}, (Outcome.CRASHED, "SystemExit: 3")),
     "os._exit(3)": ({}, {1: 3, 0: -15}, (Outcome.CRASHED, "rank 1 exited with code 3")),
+    "a kill, and what follows from it": (
+        {},
+        {1: -9, 0: -6},
+        (Outcome.HOST_OUT_OF_MEMORY, "rank 1 was killed (SIGKILL)"),
+    ),
     "a kill": ({}, {1: -9}, (Outcome.HOST_OUT_OF_MEMORY, "rank 1 was killed (SIGKILL), as the")),
     "device memory": (
         {1: DEVICE_MEMORY["torch"]},

@@ -137,6 +137,23 @@ def test_a_rank_that_fails_is_named_and_ends_the_others(
     assert are_gone(processes_of(told)), "with all that they started"
 
 
+def test_a_rank_that_ends_right_after_its_peer_is_noted_too(tmp_path: Path) -> None:
+    program = (
+        "import os, pathlib, sys\n"
+        f"first = pathlib.Path({str(tmp_path / 'first')!r})\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    first.with_suffix('.part').write_text(str(os.getpid()))\n"
+        "    first.with_suffix('.part').rename(first)\n"
+        "    sys.exit(3)\n"
+        "while not first.exists(): pass\n"
+        "while os.path.exists(f'/proc/{first.read_text()}'): pass\n"  # the launcher has seen it
+        "os._exit(1)\n"
+    )
+    codes = tmp_path / "codes"
+    assert run(program, codes=codes).returncode == 1
+    assert list(json.loads(codes.read_text()).items()) == [("1", 3), ("0", 1)]
+
+
 def test_without_a_file_a_rank_that_fails_is_named_on_stderr() -> None:
     done = run("import os, sys; sys.exit(4 * int(os.environ['RANK']))")
     assert done.returncode == 1
