@@ -24,7 +24,7 @@ from typing import Any
 from autotune.knobs import registry
 from autotune.results.result import Finding
 from benchmarks.record import save
-from tests.scripted import Script, begin
+from tests.scripted import PilotScript, Script, begin
 
 KNOBS = {
     "num_workers": (0, 1, 2),
@@ -32,15 +32,27 @@ KNOBS = {
     "precision": ("fp32", "bf16"),
     "batch_size": (64, 128),
 }
-QUIET = {"noise": 0.03, "process_noise": 0.01, "drift": 0.02}
-USUAL = {"noise": 0.05, "process_noise": 0.02, "drift": 0.06, "drift_s": 5.0}
-BUSY = {"noise": 0.1, "process_noise": 0.05, "drift": 0.15, "drift_s": 2.0}
+QUIET: dict[str, Any] = {"noise": 0.03, "process_noise": 0.01, "ratio_noise": 0.01, "drift": 0.02}
+USUAL: dict[str, Any] = {
+    "noise": 0.05, "process_noise": 0.03, "ratio_noise": 0.02, "drift": 0.06, "drift_s": 5.0,
+    "pilots": PilotScript(noise=0.05),
+}  # fmt: skip
+BUSY: dict[str, Any] = {
+    "noise": 0.1, "process_noise": 0.05, "ratio_noise": 0.03, "drift": 0.15, "drift_s": 2.0,
+    "pilots": PilotScript(noise=0.05),
+}  # fmt: skip
+# A config with workers that never rest has no pilots; one with other workers slows its own a little
+SOME_PILOTS = PilotScript(noise=0.05, are_missing=lambda config: config["num_workers"] == 2)
+SLOWED = PilotScript(noise=0.05, slowed=lambda config: 0.03 * (config["num_workers"] == 1))
 FIVE_PCT = {"num_workers": {1: 1.05, 2: 0.9}, "precision": {"bf16": 0.8}}
 THIRTY_PCT = {"num_workers": {1: 1.3, 2: 1.1}, "precision": {"bf16": 0.8}}
-CASES: Mapping[str, tuple[Mapping[str, float], Mapping[str, Any]]] = {
+CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "equal configs, quiet": (QUIET, {}),
     "equal configs, usual": (USUAL, {}),
     "equal configs, busy": (BUSY, {}),
+    "equal configs, processes 5 % apart": ({**USUAL, "ratio_noise": 0.05}, {}),
+    "equal configs, some without pilots": ({**BUSY, "pilots": SOME_PILOTS}, {}),
+    "equal configs, one slows its pilots": ({**BUSY, "pilots": SLOWED}, {}),
     "5 % on a quiet machine": (QUIET, FIVE_PCT),
     "30 % on a usual machine": (USUAL, THIRTY_PCT),
     "30 % on a busy machine": (BUSY, THIRTY_PCT),
@@ -88,7 +100,7 @@ def search(name: str, seed: int, budget_s: float) -> Outcome:
     """Run one search in virtual time."""
     noises, factors = CASES[name]
     assert registry(), "the knobs are known before the search begins"
-    script = Script(factors, **noises)  # type: ignore[arg-type]
+    script = Script(factors, **noises)
     with tempfile.TemporaryDirectory() as folder:
         result = begin(Path(folder), script, KNOBS, seed).go_on(budget_s)
     base = script.rate(result.baseline)

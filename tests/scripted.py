@@ -24,6 +24,7 @@ from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.pilot import Pilot
 from autotune.measurement.stats import relative_half_width, throughput
 from autotune.measurement.step_breakdown import StepBreakdown, StepParts
 from autotune.program.applied_config import AppliedConfig
@@ -79,6 +80,21 @@ class Question:
     nth: int
 
 
+@dataclass(frozen=True)
+class PilotScript:
+    """What the pilots of a scripted rig are like.
+
+    Attributes:
+        noise: Standard deviation of the logarithm of their time, besides the machine's pace.
+        slowed: Returns by how much a config slows them, as a logarithm: what must not happen.
+        are_missing: Returns whether a config's workers stay busy, so that there are none.
+    """
+
+    noise: float = 0.02
+    slowed: Callable[[Config], float] = lambda _: 0.0
+    are_missing: Callable[[Config], bool] = lambda _: False
+
+
 @dataclass
 class Script:
     """What the program and the machine are truly like.
@@ -89,7 +105,9 @@ class Script:
         start_s: From a process's start to the end of its first steps.
         step_s: Least time of a block.
         noise: Standard deviation of the logarithm of a block's rate.
-        process_noise: The same of processes.
+        process_noise: The same of processes, whatever the config.
+        ratio_noise: The same of a config in a process: equal processes differ in their ratios.
+        pilots: None takes no pilots.
         drift: The same of the machine's pace, which is forgotten within ``drift_s``.
         ends: Returns how a question ends instead of being answered.
     """
@@ -101,6 +119,8 @@ class Script:
     step_s: float = 0.01
     noise: float = 0.03
     process_noise: float = 0.02
+    ratio_noise: float = 0.0
+    pilots: PilotScript | None = None
     drift: float = 0.0
     drift_s: float = 10.0
     ends: Callable[[Question], Ending | None] = lambda _: None
@@ -183,6 +203,7 @@ class ScriptedRig:
     def __init__(self, machine: ScriptedMachine, rigs: RigFactory, number: int) -> None:
         self._machine, self._rigs, self._number = machine, rigs, number
         self._process = machine.random.gauss(0.0, machine.script.process_noise)
+        self._own: dict[Config, float] = {}  # what this process makes of a config's speed
         self._answers = 0
         self._is_open = self._is_dead = False
         self._started_as: Config | None = None
@@ -228,6 +249,7 @@ class ScriptedRig:
         machine, began_s = self._machine, self._machine.clock()
         most_s = math.inf if plan.most_s is None else plan.most_s
         warmup_s = min(max(plan.warmup_min_s, SWITCH_S), plan.warmup_max_s, most_s / 2)
+        before = self._pilots(applied.config)
         if ending := machine.pass_time(warmup_s, should_stop):
             return ending
         if ending := self._ends("measure", applied):
@@ -239,12 +261,34 @@ class ScriptedRig:
                 return ending
             self._rigs.reports.progress(Progress("window", blocks[-1].samples_per_s))
         interval = throughput(blocks, None).interval
-        return Measurement(interval, tuple(blocks), warmup_s, "steady", reason, memory=Memory())
+        return Measurement(
+            interval,
+            tuple(blocks),
+            warmup_s,
+            "steady",
+            reason,
+            memory=Memory(),
+            pilots_before=before,
+            pilots_after=self._pilots(applied.config),
+        )
+
+    def _pilots(self, config: Config) -> tuple[Pilot, ...]:
+        pilots = self._machine.script.pilots
+        if pilots is None or pilots.are_missing(config):
+            return ()
+        slow = pilots.slowed(config) - self._machine.pace
+        one, both = (
+            0.002 * math.exp(slow + self._machine.random.gauss(0.0, pilots.noise)) for _ in "ab"
+        )
+        return (Pilot(one, both, one, both),)
 
     def _block(self, config: Config) -> Block:
         script = self._machine.script
         noise = self._machine.random.gauss(0.0, script.noise)
-        rate = script.rate(config) * math.exp(self._machine.pace + self._process + noise)
+        if config not in self._own:
+            self._own[config] = self._machine.random.gauss(0.0, script.ratio_noise)
+        own = self._process + self._own[config]
+        rate = script.rate(config) * math.exp(self._machine.pace + own + noise)
         batch = int(config.get("batch_size", 64))
         steps = max(1, round(max(BLOCK_S, script.step_s) * rate / batch))
         seconds = steps * batch / rate

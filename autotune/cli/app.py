@@ -332,7 +332,7 @@ def doctor(
     aa: Annotated[
         bool, typer.Option("--aa", help="Compare the program with itself to measure the noise.")
     ] = False,
-    budget: Annotated[str, typer.Option(help="Wall time for --aa: 90s, 3m.")] = "2m",
+    budget: Annotated[str, typer.Option(help="Most wall time for --aa: 90s, 3m.")] = "2m",
     fence: FenceOption = None,
     scratch_dir: ScratchDirOption = None,
     max_scratch: MaxScratchOption = None,

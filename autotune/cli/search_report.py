@@ -87,15 +87,15 @@ def _headline(result: SearchResult) -> Iterator[str]:
                 listed = " ".join(f"{knob}={value}" for knob, value in changes.items())
                 speedup = result.candidate_speedup
                 gave = f"{speedup.estimate:.2f}x {bounds(speedup)}"
-                yield f"  During the search, {plain(listed)} gave {gave}{_in_one_process(result)}."
+                yield f"  During the search, {plain(listed)} gave {gave}{_unclaimed(result)}."
             yield _go_on(result)
         case _:
             assert_never(result.finding)
 
 
-def _in_one_process(result: SearchResult) -> str:
-    one = result.one_process
-    return "" if one is None else f"; one fresh process gave {one.estimate:.2f}x {bounds(one)}"
+def _unclaimed(result: SearchResult) -> str:
+    few = result.unclaimed
+    return "" if few is None else f"; fresh processes gave {few.estimate:.2f}x {bounds(few)}"
 
 
 def _go_on(result: SearchResult) -> str:

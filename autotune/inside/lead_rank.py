@@ -322,7 +322,9 @@ class LeadRank(StepTracker):
             self._link.send(NotFinite(self._applied.config, self._number))
             self._obey()
         elif is_done:
-            self._finish(self._measurement(meter, self._read_pilots()))
+            # The parent waits no longer than for the window, if its time was up
+            pilots = () if meter.has_run_out else self._read_pilots()
+            self._finish(self._measurement(meter, pilots))
         else:
             if closed_a_block:
                 meter.go_on()
@@ -416,7 +418,8 @@ class LeadRank(StepTracker):
         if self._group.world_size > 1:
             return ()
         self._sync()
-        return self._pilots.read(lambda: self._flow().has_idle_workers is not False)
+        feed = self.feed
+        return self._pilots.read(lambda: feed is None or feed.is_at_rest)
 
     def _measurement(self, meter: Meter, pilots_after: tuple[Pilot, ...] = ()) -> Measurement:
         measurement = meter.measurement(self._memory.read(Memory()))
@@ -523,7 +526,10 @@ class LeadRank(StepTracker):
         self._memory.reset()
         self.loss = None  # a loss of the config before must not count for this one
         self._tally = Tally()
+        began = perf_counter()
         self._pilots_before = self._read_pilots()
+        if plan.most_s is not None:
+            plan = replace(plan, most_s=max(0.0, plan.most_s - (perf_counter() - began)))
         meter = Meter(plan, self._instruments())
         meter.disturb()  # the first step also contains the switch of the config
         with self._turn:

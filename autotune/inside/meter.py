@@ -39,9 +39,6 @@ from autotune.measurement.stats import (
 )
 from autotune.rig.wire import SLOW_STEP_S, WindowPlan
 
-BLOCK_S = (
-    0.1  # shorter blocks are dominated by timer and scheduler noise (seen on a 2-core machine)
-)
 STEADY = 0.05  # relative tolerance within which recent rates show no trend
 BUFFERED_SHARE = 0.25  # of an epoch; if the buffers hold that much, blocks are whole epochs
 RECENT_BLOCKS = 2 * STEADY_BLOCKS
@@ -236,6 +233,11 @@ class Meter:
     def is_done(self) -> bool:
         """Whether the window has ended."""
         return bool(self._stop_reason)
+
+    @property
+    def has_run_out(self) -> bool:
+        """Whether the window ended because the plan's time was up."""
+        return self._stop_reason.startswith(Outcome.OUT_OF_TIME)
 
     @property
     def steps_to_go(self) -> int:
@@ -500,14 +502,14 @@ class Meter:
         )
 
     def _steps_for(self, step_s: float) -> int:
-        """Return the number of steps for a block of ``BLOCK_S``, in whole cycles of the workers.
+        """Return the number of steps of a block, in whole cycles of the workers.
 
         A block consists of whole epochs if an epoch is shorter than that, or if the buffers hold a
         large part of one. Steps are then fast at the epoch's beginning and slow at its end, so only
         a whole epoch shows the rate.
         """
         flow = self.read.flow()
-        steps = flow.cycle_steps * max(1, math.ceil(BLOCK_S / step_s / flow.cycle_steps))
+        steps = flow.cycle_steps * max(1, math.ceil(self.plan.block_s / step_s / flow.cycle_steps))
         epoch = flow.steps_per_epoch
         self._whole_epochs = epoch is not None and (
             epoch <= steps or BUFFERED_SHARE * epoch <= flow.buffered_steps

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from time import perf_counter, sleep, thread_time
 
 import numpy as np
@@ -15,10 +16,11 @@ MOST_S = 0.3  # how long busy workers are waited for
 GAP_S = 0.02  # for threads of the program that spin for a while after their work
 PILOTS = 3  # their median counts
 LOOPS = 30_000  # about 2 ms of the interpreter
-# One call of numpy, about 2 ms: it holds no lock of the interpreter and runs on the thread that
+# About 2 ms of numpy on each core. It holds no lock of the interpreter and runs on the thread that
 # calls it, so the work does not depend on the program's number of threads. Many short operations of
 # torch differed by 20-30 % from time to time on an idle machine, this by 5-10 %.
-ELEMENTS = 400_000
+ELEMENTS, CALLS = 50_000, 8  # 0.8 MB for each core
+WAIT_S = 2.0  # for the threads of a pilot; more means that one of them has failed
 
 
 class Pilots:
@@ -35,48 +37,58 @@ class Pilots:
     def __init__(self, cores: int) -> None:
         self._cores = max(1, cores)
         self._pid = 0
+        self._failed_in = 0
         self._gate = threading.Barrier(1)
         self._times: list[tuple[float, float]] = []
         self._threads: list[threading.Thread] = []
-        self._is_over = False
 
     def read(self, is_quiet: Callable[[], bool] = lambda: True) -> tuple[Pilot, ...]:
         """Return ``PILOTS`` timings, or none if the program's workers stay busy.
+
+        None either after a failure, such as a system that allows no more threads; then this process
+        takes no more pilots.
 
         Args:
             is_quiet: Whether nothing else of the program computes. A worker that fills its buffers
                 would take time from the pilots, and the config would look faster for it.
         """
+        if self._failed_in == os.getpid():
+            return ()
         until = perf_counter() + MOST_S
         sleep(GAP_S)
         while not is_quiet():
             if perf_counter() > until:
                 return ()
             sleep(GAP_S)
-        if self._pid != os.getpid():
-            self._start()
-        return tuple(self._time() for _ in range(PILOTS))
+        try:
+            if self._pid != os.getpid():
+                self._start()
+            return tuple(self._time() for _ in range(PILOTS))
+        except (threading.BrokenBarrierError, RuntimeError, MemoryError):
+            self.give_up()
+            return ()
+        except BaseException:  # a signal handler of the program has raised
+            self.give_up()
+            raise
 
-    def close(self) -> None:
-        """End the threads."""
+    def give_up(self) -> None:
+        """Take no more pilots in this process, and end the threads."""
+        self._failed_in = os.getpid()
+        self._gate.abort()
         if self._pid == os.getpid():
-            self._is_over = True
-            self._gate.wait()
             for thread in self._threads:
-                thread.join()
-        self._pid = 0
+                thread.join(WAIT_S)
 
     def _start(self) -> None:
-        self._pid = os.getpid()
         self._gate = threading.Barrier(self._cores + 1)
         self._times = [(0.0, 0.0)] * self._cores
-        self._threads = [
-            threading.Thread(target=self._work, args=(number, self._gate), daemon=True)
-            for number in range(self._cores)
-        ]
-        for thread in self._threads:
+        self._threads = []
+        for number in range(self._cores):
+            thread = threading.Thread(target=self._work, args=(number, self._gate), daemon=True)
             thread.start()
+            self._threads.append(thread)
         self._all_cores()  # the first time also starts the threads
+        self._pid = os.getpid()
 
     def _time(self) -> Pilot:
         began, cpu = perf_counter(), thread_time()
@@ -88,18 +100,21 @@ class Pilots:
         return Pilot(one_core_s, all_cores_s, one_core_cpu_s, all_cores_cpu_s)
 
     def _all_cores(self) -> tuple[float, float]:
-        self._gate.wait()  # all begin
-        self._gate.wait()  # all are done
+        self._gate.wait(WAIT_S)  # all begin
+        self._gate.wait(WAIT_S)  # all are done
         return max(self._times)
 
     def _work(self, number: int, gate: threading.Barrier) -> None:
-        values = np.linspace(0.1, 1.0, ELEMENTS)
-        out = np.empty_like(values)
-        while True:
-            gate.wait()
-            if self._is_over:
-                return
-            began, cpu = perf_counter(), thread_time()
-            np.sin(values, out=out)
-            self._times[number] = (perf_counter() - began, thread_time() - cpu)
-            gate.wait()
+        with suppress(threading.BrokenBarrierError):  # the pilots were given up
+            try:
+                values = np.linspace(0.1, 1.0, ELEMENTS)
+                out = np.empty_like(values)
+                while True:
+                    gate.wait()
+                    began, cpu = perf_counter(), thread_time()
+                    for _ in range(CALLS):
+                        np.sin(values, out=out)
+                    self._times[number] = (perf_counter() - began, thread_time() - cpu)
+                    gate.wait()
+            except MemoryError:
+                gate.abort()

@@ -19,7 +19,8 @@ class Pilot:
 
     Attributes:
         one_core_s: Wall time of a loop of the interpreter.
-        all_cores_s: Wall time of tensor operations on every core at once, until the last is done.
+        all_cores_s: Wall time of the same numpy operations on every core at once: that of the
+            thread that took longest.
         one_core_cpu_s: CPU time of the thread that ran the loop. Wall time beyond it was spent
             waiting for a core.
         all_cores_cpu_s: CPU time of the slowest of the threads.
@@ -39,7 +40,7 @@ class Pace:
 
     Attributes:
         one_core: Of the interpreter on one core.
-        all_cores: Of tensor operations on every core.
+        all_cores: Of numpy operations on every core.
     """
 
     one_core: float

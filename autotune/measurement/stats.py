@@ -1,4 +1,4 @@
-"""The statistics behind every claim: robust centres, confidence intervals and comparisons.
+"""The statistics of blocks and windows: rates, their confidence intervals, steadiness.
 
 All functions are pure. Intervals are two-sided 95 % intervals.
 """
@@ -6,11 +6,12 @@ All functions are pure. Intervals are two-sided 95 % intervals.
 from __future__ import annotations
 
 import math
-import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+
+import numpy as np
 
 from autotune.measurement.block import Block
 from autotune.measurement.interval import Interval
@@ -166,16 +167,15 @@ def throughput(
     """Return the end-to-end samples/s of a window, with its interval.
 
     The centre is samples over time. A median of the blocks would be wrong for configs whose batches
-    come in bursts. A start of
-    the training loader (at the end of an epoch workers end and start again, with empty buffers) is
-    rare and expensive, and few blocks hold one. Therefore the extra time of blocks with a start
-    is measured separately and spread over the samples of an epoch. If no block saw a start, *edge*
-    gives the cost of the last one. If most blocks saw one, starts are the ordinary case and nothing
-    is spread.
+    come in bursts. A start of the training loader (at the end of an epoch workers end and start
+    again, with empty buffers) is rare and expensive, and few blocks hold one. Therefore the extra
+    time of blocks with a start is measured separately and spread over the samples of an epoch. If
+    no block saw a start, *edge* gives the cost of the last one. If most blocks saw one, starts are
+    the ordinary case and nothing is spread.
 
     Resampling cannot see two effects, which widen the interval. First, nobody knows how fast
-    disturbed blocks would have been: with m of them, the median of the undisturbed blocks lies
-    within m/2 ranks of the median of all. Second, samples that were taken from prefetch buffers
+    disturbed blocks would have been: with m of them, the interval reaches as far as the rates that
+    lie m/2 ranks from the middle one. Second, samples that were taken from prefetch buffers
     were not produced within the window, so the lower bound is reduced by their share.
 
     Args:
@@ -191,51 +191,48 @@ def throughput(
         raise ValueError("a throughput needs at least one block")
     plain = [b for b in blocks if not b.epoch_edges]
     if edge is None or len(plain) < max(3, len(blocks) // 4):
-        interval = widen_for_disturbance(
-            blocks, _bootstrap(blocks, statistics.harmonic_mean, seed), drained_share
+        return Throughput(
+            widen_for_disturbance(blocks, _bootstrap(blocks, 0.0, seed), drained_share), None
         )
-        return Throughput(interval, None)
     pace = sum(b.samples for b in plain) / sum(b.seconds for b in plain)
     extras = [
         max(0.0, b.seconds - b.samples / pace) / b.epoch_edges for b in blocks if b.epoch_edges
     ]
     edge_s = statistics.median(extras) if extras else edge.start_s
-
-    def with_edges(sample: Sequence[float]) -> float:
-        return 1 / (1 / statistics.harmonic_mean(sample) + edge_s / edge.samples)
-
-    interval = widen_for_disturbance(plain, _bootstrap(plain, with_edges, seed), drained_share)
-    return Throughput(interval, edge_s)
+    resampled = _bootstrap(plain, edge_s / edge.samples, seed)
+    return Throughput(widen_for_disturbance(plain, resampled, drained_share), edge_s)
 
 
-def _bootstrap(
-    blocks: Sequence[Block], centre: Callable[[Sequence[float]], float], seed: int
-) -> Interval:
-    """Return the percentile bootstrap interval of a centre; the range for fewer than five rates.
+def _bootstrap(blocks: Sequence[Block], extra_s: float, seed: int) -> Interval:
+    """Return samples over time with the percentile bootstrap interval; the range below five blocks.
 
     Runs of neighbouring blocks are drawn, so that resamples keep the autocorrelation (circular
     block bootstrap; run length for AR(1) by Carlstein, Annals of Statistics 14, 1986). A short
     window with strong autocorrelation holds too few runs for that. The interval is therefore at
     least as wide as the normal theory of ``relative_half_width``.
+
+    Args:
+        blocks: What is resampled.
+        extra_s: Seconds that each sample takes besides those of the blocks.
+        seed: The same seed gives the same interval for the same blocks.
     """
-    rates = [b.samples_per_s for b in blocks]
-    estimate = centre(rates)
-    if len(rates) < 5:
-        bounds = [estimate, *(centre([r]) for r in rates)]  # a mean of equal rates may be rounded
-        return Interval(estimate, min(bounds), max(bounds))
-    rng = random.Random(seed)  # the same blocks always give the same interval
-    count, run = len(rates), _run_length(rates)
-    around = [*rates, *rates[: run - 1]]  # a run may go on at the beginning: circular
-
-    def resample() -> list[float]:
-        starts = rng.choices(range(count), k=math.ceil(count / run))
-        return [r for start in starts for r in around[start : start + run]][:count]
-
-    centres = sorted(centre(resample()) for _ in range(RESAMPLES))
+    samples = np.array([b.samples for b in blocks], float)
+    seconds = np.array([b.seconds for b in blocks]) + extra_s * samples
+    estimate, rates = float(samples.sum() / seconds.sum()), samples / seconds
+    count = len(rates)
+    if count < 5:
+        return Interval(estimate, min(estimate, *rates.tolist()), max(estimate, *rates.tolist()))
+    run = _run_length(rates.tolist())
+    starts = np.random.default_rng(seed).integers(
+        count, size=(RESAMPLES, math.ceil(count / run), 1)
+    )
+    # A run may go on at the beginning: circular
+    drawn = ((starts + np.arange(run)) % count).reshape(RESAMPLES, -1)[:, :count]
+    centres = np.sort(samples[drawn].sum(axis=1) / seconds[drawn].sum(axis=1))
     cut = round(0.025 * RESAMPLES)
-    half = relative_half_width(rates)
-    low = min(centres[cut], estimate / (1 + half))  # a rate is above 0, however noisy
-    return Interval(estimate, low, max(centres[-cut - 1], estimate * (1 + half)))
+    half = relative_half_width(rates.tolist())
+    low = min(float(centres[cut]), estimate / (1 + half))  # a rate is above 0, however noisy
+    return Interval(estimate, low, max(float(centres[-cut - 1]), estimate * (1 + half)))
 
 
 def _run_length(rates: Sequence[float]) -> int:

@@ -5,7 +5,8 @@
 - *config*: what is wanted; a config that was visited several times is known better.
 - *process*: equal processes differ, which a config carries that ran in another than the baseline.
 - *pace*: the machine's pace around the visit, by pilots. The slopes are learned from visits of one
-  config at different paces, never from the difference of two configs.
+  config at different paces, never from the difference of two configs. Of a visit without pilots the
+  pace is not known, and visits near in time share what is unknown of it.
 - *drift*: the machine's pace that the pilots do not show. It wanders and returns (an
   Ornstein-Uhlenbeck process), so visits near in time share it.
 - *noise*: of the visit alone, with heavy tails (Student's t with four degrees of freedom).
@@ -36,14 +37,16 @@ from autotune.measurement.visit import Visit
 Array = npt.NDArray[np.float64]
 
 LEVEL_SPREAD = 1.0  # of the log rate of all configs together, so wide that it assumes nothing
-PROCESS_SPREAD = 0.05  # of equal processes, until two of one config were seen
+PROCESS_SPREAD = 0.05  # of equal processes
 SLOPE, SLOPE_SPREAD = 0.4, 0.4  # of each pilot, where pilots explain the visits at all
 TAIL_DEGREES = 4.0
 TAIL_ROUNDS = 3
+TELLING = 150  # of the latest visits, which tell the spreads; all of them tell the speeds
 FEW, FAR = 3, 3.0  # visits of a config that have a median; robust deviations that are far from it
 # Intervals are Student's t, because the spreads are learned from few visits as well: with 3 degrees
 # of freedom, and one more for each 8 visits (calibrated in tests/measurement/test_stream.py).
 MIN_DEGREES, VISITS_PER_DEGREE = 3, 8
+UNPACED_TIME_S = 40.0  # in which a pace that no pilot showed changes; the longest of TIMES_S
 UNLIKELY = 0.03  # spreads that are less likely than the likeliest by this factor are left out
 # What is tried: spreads of the noise of a visit and of the drift, and the drift's time in seconds
 CONFIGS = (0.05, 0.3)  # spreads of the configs' log rates: most gain little, or they differ
@@ -124,7 +127,20 @@ class StreamModel:
         self.configs = [config for config, _ in seen]
         visits = self.visits = [visit for _, visit in seen]
         self._rates = np.array([visit.log_rate for visit in visits])
+        self._own = np.array([visit.own_spread for visit in visits]) ** 2
+        at_s = np.array([visit.at_s for visit in visits])
+        self._apart_s = np.abs(at_s[:, None] - at_s[None, :])
+        self._same_config = _same(self.configs)
+        # What the visits share whatever the spreads are
+        same_process = _same([visit.process for visit in visits])
+        self._shared: Array = PROCESS_SPREAD**2 * same_process + LEVEL_SPREAD**2
         self._paces = _centred_paces(visits)
+        self._is_unpaced = np.array([visit.pace is None for visit in visits], float)
+        known = self._paces[self._is_unpaced == 0.0]
+        # Variance of a log rate by a pace that was not seen
+        self._unknown = (SLOPE**2 + SLOPE_SPREAD**2) * float(
+            known.var(axis=0).sum() if len(known) else 0.0
+        )
         self._centre = float(self._rates.mean()) if visits else 0.0
         self._weights: Array = _first_weights(self.configs, self._rates)
         self._fits: list[_Fit] = []
@@ -190,58 +206,70 @@ class StreamModel:
     def _fit(self) -> None:
         """Find the likely spreads, and give visits far off the rest less weight."""
         able = [s for s in ALL_SPREADS if self._paces.any() or not s.is_paced]
-        self.spreads = max(able, key=self._log_likelihood)
+        self.spreads = able[int(self._log_likelihoods(able).argmax())]
         for _ in range(TAIL_ROUNDS):
-            fit = self._fit_with(self.spreads, 1.0)
+            (fit,) = self._fits_with([self.spreads], [1.0])
             noise = self._noise_of(self.spreads)
             residuals = noise * fit.solved  # what the rest of the model leaves of each visit
             surprise = residuals**2 / (noise * self._weights)
             self._weights = np.asarray((TAIL_DEGREES + 1) / (TAIL_DEGREES + surprise), np.float64)
-        logs = np.array([self._log_likelihood(spreads) for spreads in able])
+        logs = self._log_likelihoods(able)
         weights = np.exp(logs - logs.max())
         weights[weights < UNLIKELY] = 0.0
         weights /= weights.sum()
         self.spreads = able[int(weights.argmax())]
-        self._fits = [
-            self._fit_with(spreads, float(weight))
-            for spreads, weight in zip(able, weights, strict=True)
-            if weight
-        ]
+        likely = np.flatnonzero(weights)
+        self._fits = self._fits_with([able[number] for number in likely], weights[likely].tolist())
 
-    def _fit_with(self, spreads: Spreads, weight: float) -> _Fit:
-        covariance = self._covariance_of(spreads)
-        solved = np.asarray(np.linalg.solve(covariance, self._left(spreads)), np.float64)
-        return _Fit(spreads, weight, covariance, solved)
+    def _fits_with(self, spreads: Sequence[Spreads], weights: Sequence[float]) -> list[_Fit]:
+        covariances, left = self._covariances_of(spreads), self._left(spreads)
+        solved = np.linalg.solve(covariances, left[:, :, None])[:, :, 0]
+        return [_Fit(*one) for one in zip(spreads, weights, covariances, solved, strict=True)]
 
-    def _left(self, spreads: Spreads) -> Array:
-        expected = SLOPE * spreads.is_paced * self._paces.sum(axis=1)
-        left: Array = self._rates - self._centre - expected
+    def _left(self, spreads: Sequence[Spreads]) -> Array:
+        """Return what each of the spreads leaves of the visits' log rates; a row for each."""
+        is_paced = np.array([one.is_paced for one in spreads], float)
+        left: Array = self._rates - self._centre - SLOPE * is_paced[:, None] * self._paces.sum(1)
         return left
 
     def _noise_of(self, spreads: Spreads) -> Array:
-        own = np.array([visit.own_spread for visit in self.visits])
-        noise: Array = (spreads.noise**2 + own**2) / self._weights
+        noise: Array = (spreads.noise**2 + self._own) / self._weights
         return noise
 
-    def _covariance_of(self, spreads: Spreads) -> Array:
-        at_s = np.array([visit.at_s for visit in self.visits])
-        configs = _same(self.configs)
-        processes = _same([visit.process for visit in self.visits])
-        apart_s = np.abs(at_s[:, None] - at_s[None, :])
-        covariance: Array = (
-            spreads.configs**2 * configs
-            + PROCESS_SPREAD**2 * processes
-            + LEVEL_SPREAD**2
-            + spreads.is_paced * SLOPE_SPREAD**2 * self._paces @ self._paces.T
-            + spreads.drift**2 * np.exp(-apart_s / spreads.drift_time_s)
-            + np.diag(self._noise_of(spreads))
-        )
-        return covariance
+    def _covariances_of(self, spreads: Sequence[Spreads], latest: int | None = None) -> Array:
+        """Return the covariance of the visits' log rates under each of the spreads, stacked.
 
-    def _log_likelihood(self, spreads: Spreads) -> float:
-        factor = np.linalg.cholesky(self._covariance_of(spreads))
-        left = np.linalg.solve(factor, self._left(spreads))
-        return spreads.log_prior - 0.5 * float(left @ left) - float(np.log(np.diag(factor)).sum())
+        Args:
+            spreads: Each gives one matrix.
+            latest: How many of the latest visits are meant; None means all.
+        """
+        late = slice(-(latest or 0), None)
+        shared, same_config = self._shared[late, late], self._same_config[late, late]
+        covariances = np.empty((len(spreads), *shared.shape))
+        times_s = {one.drift_time_s for one in spreads}
+        wanders = {time_s: np.exp(-self._apart_s[late, late] / time_s) for time_s in times_s}
+        paced = SLOPE_SPREAD**2 * self._paces[late] @ self._paces[late].T
+        is_unpaced = np.outer(self._is_unpaced[late], self._is_unpaced[late])
+        paced += is_unpaced * self._unknown * np.exp(-self._apart_s[late, late] / UNPACED_TIME_S)
+        for number, one in enumerate(spreads):
+            covariance = covariances[number]
+            covariance[:] = shared
+            covariance += one.configs**2 * same_config
+            if one.drift:
+                covariance += one.drift**2 * wanders[one.drift_time_s]
+            if one.is_paced:
+                covariance += paced
+            np.einsum("ii->i", covariance)[:] += self._noise_of(one)[late]
+        return covariances
+
+    def _log_likelihoods(self, spreads: Sequence[Spreads]) -> Array:
+        """Return how likely each of the spreads is, up to a constant, by the latest visits."""
+        factors = np.linalg.cholesky(self._covariances_of(spreads, TELLING))
+        left = np.linalg.solve(factors, self._left(spreads)[:, -TELLING:, None])[:, :, 0]
+        sizes = np.log(np.diagonal(factors, axis1=1, axis2=2)).sum(axis=1)
+        priors = np.array([one.log_prior for one in spreads])
+        found: Array = priors - 0.5 * (left**2).sum(axis=1) - sizes
+        return found
 
 
 def _first_weights(configs: Sequence[Hashable], rates: Array) -> Array:

@@ -18,7 +18,8 @@ class Visit:
 
     Attributes:
         process: Number of the process that it ran in.
-        at_s: When it ended, in seconds of one clock.
+        at_s: When it ended, in seconds since any moment. A session that resumes a search goes on a
+            while after the last visit before it.
         log_rate: Logarithm of the samples per second; in terms of the baseline's samples, where a
             config makes a step of more of them without saving steps.
         own_spread: Standard deviation of ``log_rate`` as the visit's own blocks show it. Visits
@@ -42,6 +43,7 @@ class Visit:
         at_s: float,
         pace: Pace | None = None,
         mode: RunMode | None = None,
+        drained_share: float = 0.0,
     ) -> Visit:
         """Return a visit.
 
@@ -51,6 +53,15 @@ class Visit:
             at_s: When it ended.
             pace: The machine's pace around it.
             mode: How the process runs the program.
+            drained_share: Share of the samples that may come out of buffers that were full before,
+                0 to 1. Half of it is taken off: the truth lies in between.
         """
         own_spread = math.log(worth.high / worth.low) / 2 / 1.96
-        return cls(process, at_s, math.log(worth.estimate), own_spread, pace, mode or AS_WRITTEN)
+        return cls(
+            process,
+            at_s,
+            math.log(worth.estimate * (1 - drained_share / 2)),
+            own_spread,
+            pace,
+            mode or AS_WRITTEN,
+        )

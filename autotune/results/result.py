@@ -71,8 +71,8 @@ class SearchResult:
         run_dir: Directory of the search.
         has_batchnorm: Whether the model has BatchNorm layers, which make the result of a sample
             depend on the rest of its batch.
-        one_process: Speedup of ``candidate`` in the only fresh process there was time for, which
-            confirms nothing; else None.
+        unclaimed: Speedup of ``candidate`` in fresh processes that were too few for a claim; None
+            if there were enough, or none.
         rehearsals: What was found out about configs outside of their training loops.
         raw_speedup: The confirmed speedup of ``candidate`` before it was corrected by the pace of
             the machine; None if nothing was corrected.
@@ -97,7 +97,7 @@ class SearchResult:
     processes: int
     run_dir: Path
     has_batchnorm: bool = False
-    one_process: Interval | None = None
+    unclaimed: Interval | None = None
     rehearsals: tuple[RehearsalRecord, ...] = ()
     raw_speedup: Interval | None = None
 
@@ -263,7 +263,7 @@ class SearchResult:
                 estimate=round(self.speedup.estimate, 4),
                 low=round(self.speedup.low, 4),
                 high=round(self.speedup.high, 4),
-                raw=_rounded(self.raw_speedup),
+                raw=_rounded(self.raw_speedup) if self.finding is Finding.FASTER else None,
             ),
             throughput=bestfile.ThroughputSection(
                 baseline=round(self.throughput[0].estimate, 2),

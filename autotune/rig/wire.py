@@ -29,11 +29,14 @@ from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.rehearsal import RehearsalPlan, Seen
 
-PROTOCOL = 10  # raised when messages change, so that two versions of autotune refuse to mix
+PROTOCOL = 11  # raised when messages change, so that two versions of autotune refuse to mix
 # From this step time on, a window of many blocks would take too long, so one block is discarded and
 # two are measured. With 0.5 s per step the ordinary minimum (six blocks of warm-up and five that
 # count) would take 6 s.
 SLOW_STEP_S = 0.5
+# Shorter blocks are dominated by timer and scheduler noise (seen on a 2-core machine). For a visit,
+# which is cut into blocks only to see when it is steady, half of that is enough.
+BLOCK_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class WindowPlan:
         half_width: The window ends once the relative half-width of its interval is at most this.
         give_up_below: Samples per second. A config that is clearly slower than this is not measured
             to the end. None measures every config to the end.
+        block_s: Minimum seconds of a block; a warm-up takes at least six.
         most_s: Maximum seconds from the question to the answer, which then holds what was measured
             so far. If that is less than one block, there is no answer in time. None sets no limit.
     """
@@ -59,6 +63,7 @@ class WindowPlan:
     window_max_s: float
     half_width: float = 0.02
     give_up_below: float | None = None
+    block_s: float = BLOCK_S
     most_s: float | None = None
 
 

@@ -73,9 +73,9 @@ def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult
         processes=session.rigs.started,
         run_dir=session.run.path,
         has_batchnorm=baseline.profile.batch_norm_layers > 0,
-        one_process=confirmation.speedup if confirmation and not says_enough else None,
+        unclaimed=confirmation.speedup if confirmation and not says_enough else None,
         rehearsals=tuple(session.study.rehearsals),
-        raw_speedup=confirmation.raw if confirmation else None,
+        raw_speedup=confirmation.raw if confirmation and says_enough else None,
     )
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Protocol, Self
 
 from autotune.knobs.space.space import ResolvedSpace
@@ -27,7 +27,7 @@ from autotune.measurement import claim
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
-from autotune.measurement.stats import MAX_DRAINED
+from autotune.measurement.stats import MAX_DRAINED, t_quantile
 from autotune.measurement.stream import StreamModel
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
@@ -56,7 +56,9 @@ TURNS = {
 }
 MIN_WINDOWS = 4  # two pairs: a single pair has no spread
 MIN_ROUNDS = 2  # a claim from one process would not know how much other processes differ
+CLAIM_LOOKS = range(MIN_ROUNDS, claim.MAX_LOOKS + 1)  # rounds after which it is looked
 ONE_PROCESS = "a claim needs two fresh processes, and only one was measured"
+FEW_PAIRS = "a claim needs {} fresh processes of each config, and only {} were measured"
 # For two configs that cannot share a process: a round is one process of each side. Their rates
 # contain the whole difference between processes, so more rounds and longer windows are needed.
 PAIRS = {
@@ -133,9 +135,18 @@ class Confirmation:
     def says_enough(self) -> bool:
         """Whether there were enough rounds for a claim.
 
-        Two are enough: one starts as the program is written, the other as the winner.
+        That is so from the first planned look on. Where both configs share a process, two rounds
+        are enough: one starts as the program is written, the other as the winner.
         """
-        return self.rounds >= MIN_ROUNDS
+        return self.rounds >= _first_look(is_apart=self.is_apart)
+
+    @property
+    def lack(self) -> str:
+        """Why there is no claim yet, for the user; empty if there were enough rounds for one."""
+        if self.says_enough:
+            return ""
+        few = FEW_PAIRS.format(_first_look(is_apart=True), self.rounds)
+        return few if self.is_apart else ONE_PROCESS
 
     @property
     def is_faster(self) -> bool:
@@ -169,8 +180,7 @@ class Confirmation:
 
         Before the first look half a round is enough; the rest comes out of the budget's overdraft.
         """
-        first = min(claim.APART) if self.is_apart else MIN_ROUNDS
-        return round_s / 2 if self.rounds < first else round_s
+        return round_s / 2 if not self.says_enough else round_s
 
 
 @dataclass(frozen=True)
@@ -183,8 +193,8 @@ class ConfirmationPlan:
         base: The program as written.
         winner: The candidate's config.
         should_stop: Called many times a second; an Ending from it ends the current window.
-        slopes: By how much the pilots explain the speed of visits, as the search has learned. It
-            stays the same for all rounds.
+        slopes: By how much the pilots explain the speed of visits, as the search learned before
+            its first confirmation. They stay the same for all rounds.
     """
 
     rigs: RigFactory
@@ -271,13 +281,11 @@ def confirm_best(session: Session, baseline: Baseline) -> ConfirmationResult:
             base,
             candidate.config,
             session.until_overdrawn,
-            StreamModel(seen_in(session.study.records)).slopes,
+            _frozen_slopes(session.study),
         )
         outcome = _confirm_in_time(session, plan, candidate)
         if isinstance(outcome, Confirmation):
-            return ConfirmationResult(
-                candidate, outcome, "" if outcome.says_enough else ONE_PROCESS
-            )
+            return ConfirmationResult(candidate, outcome, outcome.lack)
         reason = outcome.ending.reason
         if not outcome.is_of_winner:
             if outcome.ending.outcome not in ENDED_BY_US:
@@ -286,6 +294,13 @@ def confirm_best(session: Session, baseline: Baseline) -> ConfirmationResult:
         result = ConfirmationResult(candidate, reason=reason)
         session.events.warn(f"The best config failed in a fresh process: {reason}")
     return result
+
+
+def _frozen_slopes(study: Study) -> Slopes:
+    """Return the slopes that were learned before the first confirmation; resume keeps them."""
+    if (slopes := study.slopes) is None:
+        slopes = study.slopes = StreamModel(seen_in(study.records)).slopes
+    return slopes
 
 
 def _confirm_in_time(
@@ -342,11 +357,11 @@ def confirm(
         that fails in a fresh process is not recommended, however fast it was in others. Or if
         something else ended the first round before two pairs of windows.
     """
-    before = [r for r in earlier if _winner_of(r) == plan.winner]
-    rounds = [*before]
+    size = len(plan.turns(Side.BASELINE))  # recorded as a round of another kind does not compare
+    rounds = [r for r in earlier if _winner_of(r) == plan.winner and _is_kind(r, size)]
+    share = claim.share_left(_looks_taken([r for r in earlier if _winner_of(r) != plan.winner]))
     while True:
-        others = len(earlier) - len(before)
-        confirmation = read(rounds, plan.extra_work(rounds), others, plan.slopes)
+        confirmation = read(rounds, plan.extra_work(rounds), share, plan.slopes)
         if confirmation is not None and (
             confirmation.is_decided
             or confirmation.is_complete
@@ -367,7 +382,7 @@ def confirm(
 def read(
     rounds: Sequence[Round],
     extra_work: float = 1.0,
-    looks_before: int = 0,
+    share: float = 1.0,
     slopes: Slopes = UNPACED,
 ) -> Confirmation | None:
     """Return the confirmation that recorded rounds amount to; None below two pairs of windows.
@@ -375,7 +390,7 @@ def read(
     Args:
         rounds: In the order in which they ran.
         extra_work: Ratio of samples that a whole run processes, winner to baseline.
-        looks_before: Rounds of other candidates of the search, whose error is spent.
+        share: Of the error that other candidates of the search have left, 0 to 1.
         slopes: By how much the pilots explain the speed of visits.
     """
     if sum(map(len, rounds)) < MIN_WINDOWS:
@@ -384,19 +399,55 @@ def read(
     baseline = tuple(w.measurement for w in windows if w.side is Side.BASELINE)
     winner = tuple(w.measurement for w in windows if w.side is Side.WINNER)
     # Recorded rounds do not say their kind, but only a pair of processes has exactly two windows.
-    is_apart = len(rounds[0]) == len(PAIRS[Side.BASELINE])
-    raw = _speedup(rounds, looks_before, UNPACED, is_apart=is_apart).times(1 / extra_work)
-    if not any(slopes) or any(w.measurement.pace is None for w in windows):
-        return Confirmation(raw, baseline, winner, len(rounds), is_apart)
-    paced = _speedup(rounds, looks_before, slopes, is_apart=is_apart).times(1 / extra_work)
-    # A correction that says something else than the data is not trusted
-    agrees = raw.low <= paced.estimate <= raw.high
-    return Confirmation(paced if agrees else raw, baseline, winner, len(rounds), is_apart, raw)
+    is_apart = _is_kind(rounds[0], len(PAIRS[Side.BASELINE]))
+    raw = _speedup(rounds, share, UNPACED, is_apart=is_apart).times(1 / extra_work)
+    uncorrected = Confirmation(raw, baseline, winner, len(rounds), is_apart)
+    if not any(slopes) or not _corrects_both_alike(windows, slopes):
+        return uncorrected
+    paced = _speedup(rounds, share, slopes, is_apart=is_apart).times(1 / extra_work)
+    return replace(uncorrected, speedup=paced, raw=raw)
 
 
-def _speedup(
-    rounds: Sequence[Round], looks_before: int, slopes: Slopes, *, is_apart: bool
-) -> Interval:
+def _corrects_both_alike(windows: Sequence[WindowRecord], slopes: Slopes) -> bool:
+    """Return whether the pilots took turns between fast and slow for both sides alike.
+
+    The machine's pace does not know which config runs, so its correction is the same for both on
+    average. If it is not, beyond what its scatter explains (Student's t at 5 %), then the config
+    itself has slowed its pilots, or the slopes have another sign here. Then raw figures count.
+    """
+    corrections = []
+    for pair in zip(windows[::2], windows[1::2], strict=True):
+        paces = {w.side: w.measurement.pace for w in pair}
+        winner, baseline = paces[Side.WINNER], paces[Side.BASELINE]
+        if winner is None or baseline is None:
+            return False
+        apart = winner - baseline
+        corrections.append(slopes[0] * apart.one_core + slopes[1] * apart.all_cores)
+    reach = t_quantile(len(corrections) - 1) * stdev(corrections) / math.sqrt(len(corrections))
+    return abs(fmean(corrections)) <= reach
+
+
+def _is_kind(one: Round, size: int) -> bool:
+    """Return whether a round is a pair of processes, if *size* is that of a pair, or is not."""
+    pair = len(PAIRS[Side.BASELINE])
+    return (len(one) == pair) is (size == pair)
+
+
+def _first_look(*, is_apart: bool) -> int:
+    return min(claim.APART) if is_apart else MIN_ROUNDS
+
+
+def _looks_taken(rounds: Sequence[Round]) -> list[float]:
+    """Return, for each candidate of these rounds, the share of its planned looks that it had."""
+    kinds = [(_winner_of(r), _is_kind(r, len(PAIRS[Side.BASELINE]))) for r in rounds]
+    taken = []
+    for kind in dict.fromkeys(kinds):
+        count, planned = kinds.count(kind), list(claim.APART) if kind[1] else [*CLAIM_LOOKS]
+        taken.append(sum(look <= count for look in planned) / len(planned))
+    return taken
+
+
+def _speedup(rounds: Sequence[Round], share: float, slopes: Slopes, *, is_apart: bool) -> Interval:
     """Return the speedup without the part that full buffers may have contributed.
 
     Batches that were prefetched before a window make its config look faster than it is. For the
@@ -417,10 +468,10 @@ def _speedup(
             winner, baseline = (
                 [pair[side] for (pair,) in rates] for side in (Side.WINNER, Side.BASELINE)
             )
-            return claim.apart(winner, baseline, looks_before)
+            return claim.apart(winner, baseline, share)
         return claim.together(
             [[pair[Side.WINNER] / pair[Side.BASELINE] for pair in pairs] for pairs in rates],
-            looks_before,
+            share,
         )
 
     least, most = ratio(Side.WINNER), ratio(Side.BASELINE)
@@ -486,10 +537,9 @@ def _round_in_mode(plan: ConfirmationPlan, first: Side) -> Round | Failure:
             result = process.measure(side)
             if isinstance(result, Ending) and result.outcome is Outcome.RAN_OUT:
                 result = process.measure(side)  # a short program ended; this starts it again
-            as_written = side is Side.BASELINE
-            if isinstance(result, Ending) and plan.rigs.learn(result, as_written=as_written):
-                return Failure(side, result)
             if isinstance(result, Ending):
+                # which changes the mode if the program needs another one
+                plan.rigs.learn(result, as_written=side is Side.BASELINE)
                 return Failure(side, result)
             config = plan.applied(side).config
             windows.append(WindowRecord(side, config, result, plan.rigs.clock() - began))

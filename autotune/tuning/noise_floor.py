@@ -64,15 +64,16 @@ def measure_noise_floor(
     fence: FenceOptions = STRONGEST,
     surroundings: Surroundings = THIS_MACHINE,
 ) -> NoiseFloor:
-    """Confirm a program against itself until the budget is used up.
+    """Confirm a program against itself, as a search confirms its winner.
 
-    Unlike in a search, rounds do not stop once the ratio is decided, because the aim is the spread.
-    Ctrl-C ends the current window; the windows until then count.
+    Rounds stop as they do in a search: at a planned look that decides, after the last one, or when
+    the budget is used up. Only the correction by pilots is left out, because a search learns it
+    from its trials. Ctrl-C ends the current window; the windows until then count.
 
     Args:
         program: The program.
         hardware: This machine.
-        budget_s: Wall time in seconds.
+        budget_s: Most wall time in seconds.
         events: Told what happens.
         fence: What the user requested of the fence.
         surroundings: Clock and rigs; tests pass scripted ones.

@@ -33,7 +33,7 @@ from autotune.tuning.trial_runner import TrialRunner
 # however long they are.
 MAX_FOR_CONFIRMATION = 0.5  # share of the budget
 APART_S = 9.0  # one process of a confirmation in pairs of processes (confirm.py), without its start
-PAIRS_WORTH = (5, 3, 2)  # numbers of such pairs to reserve time for, the best first
+PAIRS_WORTH = (5, 3)  # numbers of such pairs to reserve time for, the best first
 ROUNDS_WORTH = (4, 3, 2)  # the same of rounds in which both configs take turns
 TRIALS_WORTH_S = 6.0  # a search that could not measure for this long would not be a search
 MIN_TRIAL_S = 1.0  # switching the config, and the shortest window

@@ -38,7 +38,9 @@ FRESH_WINDOW = WindowPlan(
 )
 # Short: a second visit at another time says more than a longer one, because the machine's pace
 # changes between visits and not within them.
-VISIT = WindowPlan(warmup_min_s=0.3, warmup_max_s=5.0, window_min_s=0.5, window_max_s=0.9)
+VISIT = WindowPlan(
+    warmup_min_s=0.3, warmup_max_s=5.0, window_min_s=0.5, window_max_s=0.8, block_s=0.05
+)
 CEILING_WINDOW = WindowPlan(
     warmup_min_s=0.3, warmup_max_s=3.0, window_min_s=0.6, window_max_s=1.2, half_width=0.03
 )
@@ -52,7 +54,7 @@ UNASKED = (
 MAX_ASKED = 2  # attempts to see the effect of another batch; the program may end during the first
 # Starts of the program for one config: it may end before it was measured, and need three modes.
 MAX_STARTS = 5
-MAX_VISITS = 3  # of a config that may be the best, within one trial
+MAX_VISITS = 2  # of a config that may be the best, within one trial
 BASELINE_EVERY = 8  # visits, of which one is the baseline's
 NARROW_PCT = 3.0  # half-width of a speedup, in percent, at which another visit is not worth it
 # Share of the incumbent's throughput; a window that is surely below it is ended early. Of 1,000
@@ -60,6 +62,7 @@ NARROW_PCT = 3.0  # half-width of a speedup, in percent, at which another visit 
 # a config as fast as the incumbent, 0.1 % at 0.90 of its speed, 25 % at the limit itself and 99 %
 # at 0.80 (tests/inside/test_meter.py). The drift between windows lowers the limit further.
 CLEARLY_WORSE = 0.85
+BETWEEN_SESSIONS_S = 3600.0  # long enough for the machine's pace of the earlier one to be forgotten
 
 
 class TrialRunner:
@@ -78,6 +81,7 @@ class TrialRunner:
         self._live = LiveRig(rigs)
         self._seen: list[tuple[tuple[Config, RunMode], Visit]] = []
         self._known: tuple[int, StreamModel] | None = None
+        self._later_s = 0.0  # to add to the clock's time in a session that resumes a search
         self._since_baseline = 0  # visits since the baseline's last
         self._baseline_rig = -1  # number of the rig on which that was
         self._baseline_mode: RunMode | None = None
@@ -119,6 +123,11 @@ class TrialRunner:
         """
         self._live.set_up(space, base, step_s)
         self._seen = seen_in(earlier)
+        if self._seen:  # a clock that starts with the machine may stand before theirs
+            last_s = max(visit.at_s for _, visit in self._seen)
+            self._later_s = max(0.0, last_s + BETWEEN_SESSIONS_S - self._rigs.clock())
+        if earlier and (measured := earlier[0].measurement) is not None:
+            self._baseline_samples = measured.samples_per_step
 
     def baseline(self, should_stop: ShouldStop) -> TrialRecord:
         """Measure the baseline on the rig that observed it, and return the record of trial 0.
@@ -252,8 +261,9 @@ class TrialRunner:
             return ending
         floor = None
         if incumbent and (best := self._rate_of_baseline()) is not None:
-            # The baseline is known up to its interval, so the limit is lowered by it
-            floor = CLEARLY_WORSE * incumbent * best.low
+            # The baseline is known up to its interval, and that at the machine's median pace; the
+            # limit is lowered by both
+            floor = CLEARLY_WORSE * incumbent * best.low * math.exp(-self._model.spreads.drift)
             floor *= self._live.applied(config).extra_work(config)
         plan = VISIT if self._shares_its_process else FRESH_WINDOW
         return self._measure(config, replace(plan, give_up_below=floor), should_stop)
@@ -312,7 +322,8 @@ class TrialRunner:
         return self._known[1]
 
     def _speedup(self, config: Config) -> Interval | None:
-        mode = self._live.mode
+        modes = [mode for (seen, mode), _ in self._seen if seen == config]
+        mode = modes[-1] if modes else self._live.mode  # the baseline may have changed it since
         return self._model.speedup((config, mode), (self._base_config, mode))
 
     def _rate_of_baseline(self) -> Interval | None:
@@ -329,9 +340,10 @@ class TrialRunner:
         visit = Visit.of(
             self._worth(config, result),
             self._rigs.started,
-            self._rigs.clock(),
+            self._rigs.clock() + self._later_s,
             result.pace,
             mode,
+            result.drained_share,
         )
         self._seen.append(((config, mode), visit))
 
@@ -381,7 +393,9 @@ class TrialRunner:
         why = ""
         for _ in range(MAX_ASKED):
             failed = self._live.ready_for(self._base_config, should_stop)
-            result = failed or self._measure(asked, CEILING_WINDOW, should_stop)
+            result = failed or self._live.measure(asked, CEILING_WINDOW, should_stop)
+            if isinstance(result, Measurement):
+                result = self._learn(asked, result)
             if isinstance(result, Measurement):
                 self._has_asked = True
                 return None

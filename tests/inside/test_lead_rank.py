@@ -119,7 +119,7 @@ def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Parent]:
         if driver._overtime.ident is not None:
             driver._overtime.join()
         driver.seams.remove()
-        driver._pilots.close()
+        driver._pilots.give_up()
         other.close()
         ours.close()
 

@@ -3,15 +3,41 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import NoReturn
 
-from autotune.inside.pilots import MOST_S, PILOTS, Pilots
+import numpy as np
+import pytest
+
+from autotune.inside.pilots import PILOTS, Pilots
 from autotune.measurement.pilot import Pace, Pilot, pace_around, pace_of
 
 
-def test_each_reading_times_both_pieces_of_work_by_wall_and_by_cpu_time() -> None:
+@pytest.fixture
+def make() -> Iterator[Callable[[int], Pilots]]:
+    """Make pilots whose threads end with the test."""
+    made: list[Pilots] = []
     before = threading.active_count()
-    pilots = Pilots(2)
+
+    def make(cores: int) -> Pilots:
+        made.append(Pilots(cores))
+        return made[-1]
+
+    yield make
+    for pilots in made:
+        pilots.give_up()
+    while threading.active_count() > before:  # ended by the test's time limit if they stay
+        time.sleep(0.01)
+
+
+def test_each_reading_times_both_pieces_of_work_by_wall_and_by_cpu_time(
+    make: Callable[[int], Pilots],
+) -> None:
+    before = threading.active_count()
+    pilots = make(2)
     for _ in range(2):
         found = pilots.read()
         assert len(found) == PILOTS
@@ -19,27 +45,71 @@ def test_each_reading_times_both_pieces_of_work_by_wall_and_by_cpu_time() -> Non
             assert 0 < pilot.one_core_cpu_s <= pilot.one_core_s + 0.001
             assert 0 < pilot.all_cores_cpu_s <= pilot.all_cores_s + 0.001
     assert threading.active_count() == before + 2, "one thread for each core, once"
-    pilots.close()
-    assert threading.active_count() == before
 
 
-def test_workers_that_stay_busy_leave_no_pilots_and_those_that_end_are_waited_for() -> None:
+def test_workers_that_stay_busy_leave_no_pilots_and_those_that_end_are_waited_for(
+    make: Callable[[int], Pilots],
+) -> None:
     asked = iter([False, False, True])
-    pilots = Pilots(1)
+    pilots = make(1)
     assert len(pilots.read(lambda: next(asked))) == PILOTS
     assert pilots.read(lambda: False) == ()
-    assert MOST_S < 1.0, "a program stands still meanwhile"
-    pilots.close()
 
 
-def test_a_forked_process_times_by_threads_that_it_has() -> None:
-    pilots = Pilots(1)
+def test_a_forked_process_times_by_threads_that_it_has(make: Callable[[int], Pilots]) -> None:
+    pilots = make(1)
     pilots.read()
     child = os.fork()
     if not child:
         os._exit(0 if len(pilots.read()) == PILOTS else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    pilots.close()
+
+
+@pytest.mark.parametrize("cause", ["a thread that fails", "no more threads", "no more memory"])
+def test_pilots_that_fail_are_given_up_and_the_program_goes_on(
+    make: Callable[[int], Pilots], monkeypatch: pytest.MonkeyPatch, cause: str
+) -> None:
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise RuntimeError("can't start new thread") if "threads" in cause else MemoryError
+
+    before = threading.active_count()
+    pilots = make(1)
+    if cause == "a thread that fails":
+        pilots.read()
+        monkeypatch.setattr(np, "sin", fail)
+    elif cause == "no more threads":
+        monkeypatch.setattr(threading.Thread, "start", fail)
+    else:
+        monkeypatch.setattr(np, "linspace", fail)
+    assert pilots.read() == ()
+    monkeypatch.undo()
+    assert pilots.read() == (), "a process in which they failed once takes none again"
+    while threading.active_count() > before:
+        time.sleep(0.01)
+
+
+def test_a_signal_handler_that_raises_gets_through_and_ends_the_pilots(
+    make: Callable[[int], Pilots],
+) -> None:
+    def expire(*_: object) -> NoReturn:
+        raise TimeoutError
+
+    pilots = make(1)
+    assert len(pilots.read()) == PILOTS
+    handled = signal.signal(signal.SIGALRM, expire)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.03, 0.03)
+        with pytest.raises(TimeoutError):
+            _read_for_ever(pilots)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handled)
+    assert pilots.read() == () or len(pilots.read()) == PILOTS
+
+
+def _read_for_ever(pilots: Pilots) -> NoReturn:
+    while True:
+        pilots.read()
 
 
 def test_the_pace_is_that_of_the_median_pilot_around_a_visit() -> None:

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from autotune.measurement.claim import APART, MAX_LOOKS, apart, together
+from autotune.measurement.claim import (
+    APART,
+    LEAST_SHARE,
+    MAX_LOOKS,
+    apart,
+    share_left,
+    together,
+)
 from autotune.measurement.interval import Interval
 
 SEARCHES = 600
@@ -101,6 +108,14 @@ def test_equal_configs_are_seldom_called_faster_however_often_one_looks() -> Non
             assert claims.coverage >= 0.93
 
 
+def test_processes_further_apart_than_assumed_make_few_false_claims() -> None:
+    """The assumption is 3 %; what lies beyond it is seen only once there are several processes."""
+    for pair_noise in (0.02, 0.05):
+        claims = in_turns(1.0, pair_noise=pair_noise, process_noise=0.05)
+        assert claims.faster <= 0.05
+        assert claims.coverage >= 0.93
+
+
 def test_heavy_tails_make_no_more_false_claims() -> None:
     claims = in_turns(1.0, pair_noise=0.05, process_noise=0.02, heavy=True)
     assert claims.faster <= 0.035
@@ -136,12 +151,22 @@ def test_processes_of_their_own_claim_as_seldom_at_each_spread() -> None:
 
 
 def test_the_error_that_other_candidates_spent_is_not_spent_again() -> None:
-    """A second candidate gets what is left of the 5 %, and none is left after six looks."""
+    """A second candidate gets what is left of the 5 %, but never less than a tenth of it."""
+    shares = [share_left(taken) for taken in ([], [1 / 6], [0.5], [0.5, 0.5], [1.0], [1.0, 1.0])]
+    assert shares[0] == 1.0
+    assert shares[1] > shares[2] > shares[3] > shares[4] == shares[5] == LEAST_SHARE
     processes = [[1.1, 1.12], [1.08, 1.11], [1.09, 1.1], [1.1, 1.1]]
-    widths = [together(processes, looks_before).half_width_pct for looks_before in (0, 2, 6)]
-    assert widths[0] < widths[1] < widths[2]
+    widths = [together(processes, share).half_width_pct for share in shares[:5]]
+    assert widths == sorted(set(widths))
     sides = [1.1, 1.2, 1.15], [1.0, 1.01, 0.99]
-    assert apart(*sides, looks_before=6).half_width_pct > apart(*sides).half_width_pct
+    assert apart(*sides, share=0.5).half_width_pct > apart(*sides).half_width_pct
+
+
+def test_data_that_say_nothing_give_an_interval_that_says_so() -> None:
+    """Two processes far apart, at what little error several candidates have left."""
+    found = together([[1.0, 1.001], [3.0, 3.001]], LEAST_SHARE)
+    assert 0.0 < found.low < 1e-6
+    assert 1e6 < found.high < math.inf
 
 
 def test_the_estimate_is_the_geometric_mean_of_the_processes() -> None:

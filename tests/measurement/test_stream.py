@@ -29,6 +29,7 @@ class Machine:
         tails: Whether one visit of 14 is four times as noisy.
         shown: What part of the pace a pilot shows; None without pilots.
         process: Of processes.
+        is_partly: Whether every second config has no pilots, because its workers stay busy.
     """
 
     noise: float = 0.02
@@ -38,6 +39,7 @@ class Machine:
     tails: bool = False
     shown: float | None = None
     process: float = 0.0
+    is_partly: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,8 @@ def searched(seed: int, machine: Machine, configs: int = 30) -> Searched:
         log_rate = 7 + truth.get(config, 0.0) if isinstance(config, int) else 7.0
         log_rate += pace + step + apart[process] + rng.gauss(0, machine.noise * wide)
         shown = None
-        if machine.shown is not None:
+        is_silent = machine.is_partly and isinstance(config, int) and config % 2
+        if machine.shown is not None and not is_silent:
             part = machine.shown * (pace + step)
             shown = Pace(part + rng.gauss(0, 0.02), part / 2 + rng.gauss(0, 0.06))
         at_s = number * VISIT_S
@@ -103,6 +106,7 @@ MACHINES = {
     "pilots that show nothing": Machine(shown=0.0),
     "busy": BUSY,
     "busy, with pilots": replace(BUSY, shown=1.0),
+    "busy, with pilots for half of the configs": replace(BUSY, shown=1.0, is_partly=True),
 }
 
 

@@ -90,14 +90,14 @@ def test_what_one_process_gave_is_said_beside_what_was_measured_live(
         {"batch_size": 128},
         finding=Finding.UNCONFIRMED,
         candidate_speedup=make_interval(1.31),
-        one_process=Interval(1.22, 1.1, 1.35),
+        unclaimed=Interval(1.22, 1.1, 1.35),
         reason="a claim needs two fresh processes, and only one was measured",
     )
     show(result, result.run_dir / "best.yaml")
     said = capsys.readouterr().out
     assert "Not confirmed" in said
     assert "and only one was measured" in said
-    assert "gave 1.31x [1.30, 1.32]; one fresh process gave 1.22x [1.10, 1.35]." in said
+    assert "gave 1.31x [1.30, 1.32]; fresh processes gave 1.22x [1.10, 1.35]." in said
 
 
 def paced(side: Side, samples_per_s: float, log_pace: float) -> WindowRecord:

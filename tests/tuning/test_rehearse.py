@@ -220,7 +220,7 @@ def test_without_time_to_find_the_knob_all_that_differ_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given, stage = rehearsed(
-        tmp_path, {COMPILED: BF16}, total_s=150.0, spent_s=65.0, speedups={COMPILED: 1.5}
+        tmp_path, {COMPILED: BF16}, total_s=170.0, spent_s=65.0, speedups={COMPILED: 1.5}
     )
     assert stage.asked == [COMPILED, BASE]
     assert set(given.study.rehearsals[0].guilty) == {"num_workers", "compile"}

@@ -249,8 +249,8 @@ def test_one_process_that_time_allowed_leaves_the_result_unconfirmed_with_both_f
     assert result.reason == ONE_PROCESS
     assert result.candidate_speedup is not None
     assert result.candidate_speedup.estimate == pytest.approx(1.3)
-    assert result.one_process is not None
-    assert result.one_process.estimate == pytest.approx(1.5)
+    assert result.unclaimed is not None
+    assert result.unclaimed.estimate == pytest.approx(1.5)
 
 
 def plan(clock: Clock, until_s: float) -> ConfirmationPlan:

@@ -17,7 +17,7 @@ from autotune.results.record import TrialRecord
 from autotune.results.result import Finding, SearchResult
 from autotune.tuning.budget import CLOSING_S, OVERDRAFT
 from autotune.tuning.events import Events
-from tests.scripted import CRASH, Question, Script, Searched, begin
+from tests.scripted import CRASH, PilotScript, Question, Script, Searched, begin
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
     "num_workers": (0, 1, 2),
@@ -109,15 +109,34 @@ def test_where_nothing_is_faster_the_programs_own_config_is_kept(tmp_path: Path)
     assert len(result.records) > 4
 
 
-def test_equal_configs_are_rarely_claimed_to_differ_on_a_machine_that_drifts(
+MACHINES = {
+    "drifts": Script(drift=0.1),
+    "has pilots": Script(drift=0.1, pilots=PilotScript()),
+    "runs no two processes alike": Script(process_noise=0.05, ratio_noise=0.02),
+    "has pilots that a config slows": Script(
+        drift=0.1, pilots=PilotScript(slowed=lambda config: 0.2 * (config["precision"] != "off"))
+    ),
+    "has pilots for some configs": Script(
+        drift=0.1, pilots=PilotScript(are_missing=lambda config: config["num_workers"] == 2)
+    ),
+}
+
+
+def test_equal_configs_are_rarely_claimed_to_differ_whatever_the_machine_is_like(
     tmp_path: Path,
 ) -> None:
-    """At most 3 of 20: at a true rate of 5 % that fails once in sixty times; seeds are fixed."""
-    claims = [
-        found(begin(tmp_path / str(seed), Script(drift=0.1), KNOBS, seed), 180.0).finding
-        for seed in range(20)
-    ]
-    assert claims.count(Finding.FASTER) <= 3, claims
+    """At most 3 of 25: at a true rate of 2.5 % that fails once in 300 times; seeds are fixed.
+
+    Rates are measured by ``benchmarks/calibration.py``.
+    """
+    claims = {
+        f"{machine} {seed}": found(
+            begin(tmp_path / machine / str(seed), script, KNOBS, seed), 120.0
+        ).finding
+        for machine, script in MACHINES.items()
+        for seed in range(5)
+    }
+    assert list(claims.values()).count(Finding.FASTER) <= 3, claims
 
 
 @pytest.mark.parametrize("budget_s", [5.0, 8.0, 12.0, 20.0, 30.0, 45.0, 60.0, 90.0, 200.0, 600.0])
@@ -305,5 +324,5 @@ def test_a_program_that_fails_as_written_in_a_confirmation_is_not_blamed_on_the_
     result = found(begin(tmp_path, script, {"num_workers": (0, 1)}), 400.0, heard)
 
     assert result.finding is Finding.UNCONFIRMED
-    assert result.one_process is not None, "the round that was measured is told"
+    assert result.unclaimed is not None, "the round that was measured is told"
     assert not any("The best config failed" in warning for warning in heard.warnings)

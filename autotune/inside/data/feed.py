@@ -216,11 +216,20 @@ class Feed:
 
         A waiting worker shows that the workers keep up with the program.
         """
+        loading = self._loading_batches
+        return None if loading is None else loading < self._active.num_workers
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether no worker loads a batch now; False if that is unknown."""
+        return not self._active.num_workers or self._loading_batches == 0
+
+    @property
+    def _loading_batches(self) -> int | None:
+        """Batches that workers were asked for and have not finished; None if that is unknown."""
         unfinished = getattr(self._inner, "_tasks_outstanding", None)
         queued = self._queued_batches
-        if unfinished is None or queued is None:
-            return None
-        return bool(unfinished - queued < self._active.num_workers)
+        return None if unfinished is None or queued is None else int(unfinished - queued)
 
     @property
     def _queued_batches(self) -> int | None:

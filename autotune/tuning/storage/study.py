@@ -169,6 +169,19 @@ class Study:
         self._study.set_user_attr("confirmation", _dump(list[list[WindowRecord]], rounds))
 
     @property
+    def slopes(self) -> tuple[float, float] | None:
+        """By how much pilots explain the speed of visits; None before the first confirmation.
+
+        They were learned from the trials before it, and hold for all confirmations of the search.
+        """
+        raw = self._study.user_attrs.get("slopes")
+        return None if raw is None else _read(tuple[float, float], raw)
+
+    @slopes.setter
+    def slopes(self, slopes: tuple[float, float]) -> None:
+        self._study.set_user_attr("slopes", [*slopes])
+
+    @property
     def rehearsals(self) -> list[RehearsalRecord]:
         """The findings of all rehearsals, in order; a config can occur more than once."""
         raw = self._study.user_attrs.get("rehearsals", [])

@@ -35,9 +35,19 @@ KINDS = {
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
 
 
+# What one kind has shown the others need not; who starts ranks decides what is seen of their ends
+SOME_WAYS = {
+    "a module": ("exits",),
+    "torchrun": ("raises", "exits", "is killed"),
+    "fork": ("raises", "exits", "is killed"),
+    "spawn": ("raises", "is killed"),  # of ranks that start for real, two that fork does not show
+    "script": ("raises", "is killed"),
+}
+
+
 def ways_of(kind: str) -> tuple[str, ...]:
-    """Return the ways that are tried: of ranks that start for real, two that fork does not show."""
-    return ("raises", "is killed") if kind == "spawn" else WAYS
+    """Return the ways of ending that are tried with a kind of program."""
+    return SOME_WAYS.get(kind, WAYS)
 
 
 def lines() -> Iterator[tuple[str, str, list[str], list[str]]]:
@@ -57,11 +67,7 @@ def left_out(kind: str, way: str) -> set[str]:
     if kind == "ours":
         return {"natively", "run"} if way == "host memory" else {"natively"}  # it has no ranks then
     has_ranks = KINDS[kind][1] != "nobody"
-    if kind == "spawn" and way == "raises":
-        return {"natively"}
-    if has_ranks and way == "host memory":
-        return {"natively", "run"}
-    return {"natively"} if has_ranks and way == "device memory" else set()
+    return {"natively"} if has_ranks and way == "raises" else set()
 
 
 def main(folder: Path) -> None:
