@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -14,7 +16,16 @@ from autotune.measurement.pilot import Pilot
 from autotune.program.config import Config
 from autotune.results.record import Side, WindowRecord
 from autotune.results.result import Finding
-from autotune.tuning.confirm import MIN_ROUNDS, PAIRS, TURNS, Round, read
+from autotune.tuning.confirm import (
+    MIN_ROUNDS,
+    PAIRS,
+    TURNS,
+    Confirmation,
+    ConfirmationPlan,
+    Round,
+    confirm,
+    read,
+)
 from tests.made import make_interval, make_measurement
 from tests.results.test_result import make_result
 
@@ -81,6 +92,49 @@ def test_one_process_claims_nothing_however_fast_its_winner_was() -> None:
     assert one.speedup.low > 1.5
     assert (one.says_enough, one.is_faster, one.is_decided) == (False, False, False)
     assert (both.says_enough, both.is_faster) == (True, True)
+
+
+def test_pairs_of_processes_claim_nothing_before_the_first_planned_look() -> None:
+    rounds = rounds_of(PAIRS, 2.0, {}, 4)
+    two, three = read(rounds[:2]), read(rounds[:3])
+    assert two is not None
+    assert three is not None
+    assert (two.says_enough, two.is_faster) == (False, False)
+    assert two.lack == "a claim needs 3 fresh processes of each config, and only 2 were measured"
+    assert (three.says_enough, three.is_faster, three.lack) == (True, True, "")
+
+
+def test_rounds_of_another_kind_do_not_count_and_other_candidates_have_spent_their_share() -> None:
+    """A program that turned out to end within seconds has pairs of processes from then on."""
+    asked: list[Round] = []
+    plan = cast(
+        "ConfirmationPlan",
+        SimpleNamespace(
+            winner=Config({"side": Side.WINNER}),
+            turns=TURNS.get,
+            extra_work=lambda _: 1.0,
+            slopes=(0.0, 0.0),
+        ),
+    )
+
+    def has_time_for(seconds: float, *, is_needed: bool) -> bool:
+        assert seconds > 0.0
+        assert not is_needed
+        return False
+
+    noisy = [
+        [window(w.side, w.measurement.throughput.estimate * (1 + 0.01 * n), 0.0) for w in one]
+        for n, one in enumerate(rounds_of(TURNS, 1.01, {}, 4))
+    ]
+    others = [[replace(w, config=Config({"other": w.side})) for w in one] for one in noisy]
+    alone = confirm(plan, [*rounds_of(PAIRS, 3.0, {}, 2), *noisy], asked.append, has_time_for)
+    after = confirm(plan, [*others, *noisy], asked.append, has_time_for)
+    assert isinstance(alone, Confirmation)
+    assert isinstance(after, Confirmation)
+    assert alone.rounds == after.rounds == 4
+    assert alone.speedup.estimate == pytest.approx(1.01)
+    assert after.speedup.half_width_pct > alone.speedup.half_width_pct
+    assert not asked
 
 
 def test_what_one_process_gave_is_said_beside_what_was_measured_live(

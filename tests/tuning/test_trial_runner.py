@@ -17,6 +17,7 @@ from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.run_mode import Epochs, RunMode
+from autotune.measurement.visit import Visit
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.results.blame import MAX_MORE_STEPS, judged
@@ -536,6 +537,22 @@ def test_a_batch_that_is_tried_in_fresh_processes_alone_is_first_asked_about_on_
         tried = [s.sums for s in rigs.settings[1:] if s.config == config]
         assert tried
         assert all(tried)
+
+
+def test_a_resumed_search_may_ask_of_the_batch_before_it_visits_the_baseline() -> None:
+    """The question is no visit, and the baseline's steps are known from its record."""
+    answer = replace(make_measurement(1000.0), effect=BatchEffect(4.0, 4.0, 4.0))
+    config = SPACE.canonical(LARGER.replace(compile="default"))
+    rigs = ScriptedRigs({BASE: repeat(1000.0), LARGER: iter([answer]), config: repeat(1500.0)})
+    trial_runner = TrialRunner(cast("RigFactory", rigs))
+    earlier = replace(make_record(BASE), visits=(Visit(1, 1e6, math.log(1000.0), 0.01),))
+    base = make_applied(BASE, baseline=BASE, bounded_by_steps="train.py:57: for step in range(9)")
+    trial_runner.set_up(SPACE, base, 0.1, [earlier])
+    record = trial_runner(config, "a test", never, None)
+    assert rigs.configs[0] == LARGER
+    assert record.outcome is Outcome.OK
+    assert len(record.visits) == 1
+    assert record.visits[0].at_s > 1e6, "it comes after those of the earlier session"
 
 
 def test_a_program_that_ends_before_its_loss_is_known_keeps_its_batch() -> None:

@@ -212,6 +212,12 @@ def test_the_rounds_of_a_confirmation_are_kept_in_order(study: Study, tmp_path: 
     assert loaded(tmp_path).confirmation == rounds
 
 
+def test_slopes_are_kept_from_the_first_confirmation_on(study: Study, tmp_path: Path) -> None:
+    assert study.slopes is None
+    study.slopes = (0.7, 0.0)
+    assert loaded(tmp_path).slopes == (0.7, 0.0)
+
+
 def test_a_taken_name_is_not_overwritten(study: Study, tmp_path: Path) -> None:
     with pytest.raises(optuna.exceptions.DuplicatedStudyError):
         make_study(tmp_path, SEARCH_SPACE)
