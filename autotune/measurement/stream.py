@@ -4,6 +4,7 @@
 
 - *config*: what is wanted; a config that was visited several times is known better.
 - *process*: equal processes differ, which a config carries that ran in another than the baseline.
+  They also differ a little in the ratio of two configs.
 - *pace*: the machine's pace around the visit, by pilots. The slopes are learned from visits of one
   config at different paces, never from the difference of two configs. Of a visit without pilots the
   pace is not known, and visits near in time share what is unknown of it.
@@ -38,6 +39,7 @@ Array = npt.NDArray[np.float64]
 
 LEVEL_SPREAD = 1.0  # of the log rate of all configs together, so wide that it assumes nothing
 PROCESS_SPREAD = 0.05  # of equal processes
+OWN_SPREAD = 0.02  # of what a process makes of a config, which further visits there do not show
 SLOPE, SLOPE_SPREAD = 0.4, 0.4  # of each pilot, where pilots explain the visits at all
 TAIL_DEGREES = 4.0
 TAIL_ROUNDS = 3
@@ -134,6 +136,7 @@ class StreamModel:
         # What the visits share whatever the spreads are
         same_process = _same([visit.process for visit in visits])
         self._shared: Array = PROCESS_SPREAD**2 * same_process + LEVEL_SPREAD**2
+        self._shared += OWN_SPREAD**2 * same_process * self._same_config
         self._paces = _centred_paces(visits)
         self._is_unpaced = np.array([visit.pace is None for visit in visits], float)
         known = self._paces[self._is_unpaced == 0.0]
