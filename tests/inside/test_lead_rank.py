@@ -6,7 +6,7 @@ import queue
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from autotune.inside.absence import MAX_STEPS
 from autotune.inside.lead_rank import LeadRank
 from autotune.inside.meter import Meter
 from autotune.inside.step_tracker import Step
+from autotune.measurement.pilot import Pilot
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
@@ -238,6 +239,29 @@ def test_a_dissection_has_the_number_of_its_question(parent: Parent) -> None:
     parent.driver._obey()
     parent.let_run(10_000_000)
     assert parent.heard() == [("measured", 3), ("step_profiled", 4)]
+
+
+def test_pilots_take_their_time_from_the_window_and_none_follow_where_it_was_up(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[float] = []
+
+    def read(_: object) -> tuple[Pilot, ...]:
+        reads.append(perf_counter())
+        sleep(0.05)
+        return ()
+
+    monkeypatch.setattr(parent.driver._pilots, "read", read)
+    short = WindowPlan(0.0, 600.0, 600.0, 600.0, most_s=0.5)
+    parent.ask(Measure(APPLIED, LONG, 1), Measure(APPLIED, short, 2), Close())
+    parent.driver._obey()
+    most_s = parent.meter.plan.most_s
+    assert most_s is not None
+    assert most_s <= 599.95
+    parent.meter._asked -= 600.0
+    parent.let_run(100_000_000)
+    assert parent.heard() == [("measured", 1), ("measured", 2)]
+    assert len(reads) == 2, "one before each window"
 
 
 def test_a_look_at_another_batch_gives_signs_of_life_and_takes_its_time_from_the_windows(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -11,7 +12,9 @@ from typing import NoReturn
 
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader, Dataset
 
+from autotune.inside.data.feed import Feed
 from autotune.inside.pilots import PILOTS, Pilots
 from autotune.measurement.pilot import Pace, Pilot, pace_around, pace_of
 
@@ -54,6 +57,37 @@ def test_workers_that_stay_busy_leave_no_pilots_and_those_that_end_are_waited_fo
     pilots = make(1)
     assert len(pilots.read(lambda: next(asked))) == PILOTS
     assert pilots.read(lambda: False) == ()
+
+
+class WhenAllowed(Dataset[int]):
+    """Items that take as long as the test wants."""
+
+    def __init__(self) -> None:
+        self.allowed = multiprocessing.Event()
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> int:
+        self.allowed.wait()
+        return index
+
+
+def test_workers_are_at_rest_once_none_of_them_loads() -> None:
+    """By torch's own iterator, whose private counts are read."""
+    dataset = WhenAllowed()
+    loader = DataLoader(dataset, batch_size=4, num_workers=2)
+    feed = Feed.__new__(Feed)
+    vars(feed).update(_inner=iter(loader), _active=loader)
+    assert not feed.is_at_rest
+    dataset.allowed.set()
+    while not feed.is_at_rest:  # ended by the test's time limit if they never are
+        time.sleep(0.01)
+    assert feed.has_idle_workers
+    vars(feed).update(_inner=None, _active=DataLoader(dataset))
+    assert feed.is_at_rest, "without workers"
+    vars(feed).update(_inner=object(), _active=loader)
+    assert not feed.is_at_rest, "an iterator that cannot be read may be at work"
 
 
 def test_a_forked_process_times_by_threads_that_it_has(make: Callable[[int], Pilots]) -> None:
