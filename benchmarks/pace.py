@@ -1,25 +1,28 @@
-"""How much of the noise of visits and processes the pilots explain.
+"""How much of the noise of visits and processes the pilots explain, and whether they bias a config.
 
-    python -m benchmarks.pace [PROGRAM] [--visits 40] [--processes 0] [--burn 0.0]
+    python -m benchmarks.pace [PROGRAM ...] [--visits 40] [--processes 0] [--burn 0.0 0.5]
 
-One program on one rig; visits of 1.5 s of the config as written and of one with another number of
-threads or workers, in turn, with pilots before and after. The log of each visit's rate, within its
-config, is predicted from the log pace by a line through the *other* visits; the spread of what is
-left is compared with the raw spread. The same with shuffled pilots must gain nothing. ``--burn``
-keeps a share of all cores busy meanwhile. Fresh processes give one visit each.
+Each program on one rig: visits as short as those of a search, of the program as written and of
+configs that differ in one live knob, in an order drawn anew for each round. The log of each visit's
+rate, within its config, is predicted from the log pace by a line through the *other* visits; the
+spread of what is left is compared with the raw spread. The same with shuffled pilots must gain
+nothing. The model of a search gives the speedup of each config, with pilots and without: they must
+agree. ``--burn`` keeps a share of all cores busy meanwhile; each share is a run of its own. Fresh
+processes give one visit each. What was measured is kept after each run, so that a campaign that is
+cut short keeps its part.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
+import itertools
 import random
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
 from time import monotonic
@@ -30,116 +33,140 @@ from autotune.knobs.space.spacefile import load
 from autotune.machine import hardware
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending
+from autotune.measurement.pilot import Pace
+from autotune.measurement.stream import StreamModel
+from autotune.measurement.visit import Visit
 from autotune.program.applied_config import AppliedConfig
-from autotune.program.config import Config
+from autotune.program.config import Config, KnobValue
 from autotune.program.program import parse_program
 from autotune.rig.rig import Rig
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import WindowPlan
 from autotune.tuning.start.first_start import START_SILENCE_S
+from autotune.tuning.trial_runner import FRESH_WINDOW, VISIT
 from benchmarks.record import save
 
 PROGRAM = Path(__file__).parents[1] / "examples" / "digits_cnn" / "train.py"
 BURN = Path(__file__).parent / "programs" / "burn.py"
-VISIT = WindowPlan(0.4, 4.0, 1.5, 1.5, half_width=0.0)
-FIRST = WindowPlan(3.0, 10.0, 1.5, 1.5, half_width=0.0)
+FIRST = FRESH_WINDOW
+BASELINE = "as written"
+Seen = tuple[str, Visit]  # which config, and what was seen of it
 RIDGE = 0.05  # added to the sums of squares of the paces, in units of their own
 
 
-@dataclass(frozen=True)
-class Visit:
-    """One visit: which config, how fast, and the machine's pace around it."""
-
-    config: int
-    log_rate: float
-    one_core: float
-    all_cores: float
+CHANGES: tuple[tuple[str, KnobValue], ...] = (
+    ("num_threads", 1),
+    ("num_workers", 1),
+    ("precision", "bf16"),
+    ("optimizer_implementation", "fused"),
+)
 
 
 def main() -> None:
     """Run the benchmark and keep its figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("program", nargs="?", default=str(PROGRAM))
+    parser.add_argument("programs", nargs="*", default=[str(PROGRAM)])
     parser.add_argument("--visits", type=int, default=40)
     parser.add_argument("--processes", type=int, default=0)
-    parser.add_argument("--burn", type=float, default=0.0, help="share of each core")
+    parser.add_argument("--burn", type=float, nargs="+", default=[0.0], help="share of each core")
     options = parser.parse_args()
-    program, machine = parse_program(options.program, []), hardware.detect()
+    runs: list[dict[str, object]] = []
+    for name, share in itertools.product(options.programs, options.burn):
+        runs.append(measured(name, share, options.visits, options.processes))
+        print(runs[-1], flush=True)
+        path = save("pace", {"runs": runs})
+    print(f"kept in {path}")
+
+
+def measured(name: str, share: float, visits: int, processes: int) -> dict[str, object]:
+    """Visit the configs of a program while a share of each core is busy; return the figures."""
+    program, machine = parse_program(name, []), hardware.detect()
     with (
         tempfile.TemporaryDirectory() as folder,
         RigFactory(program, Path(folder), machine) as rigs,
-        burning(options.burn, machine.cpu_quota),
+        burning(share, machine.cpu_quota),
     ):
         began = monotonic()
-        visits = list(visited(rigs, options.visits))
-        seconds = (monotonic() - began) / max(1, len(visits))
-        figures = {
-            "program": Path(options.program).parent.name,
-            "burn": options.burn,
-            "seconds_per_visit": round(seconds, 2),
-            "visits": summary(visits),
+        seen = list(visited(rigs, visits))
+        figures: dict[str, object] = {
+            "program": Path(name).parent.name,
+            "burn": share,
+            "seconds_per_visit": round((monotonic() - began) / max(1, len(seen)), 2),
+            "visits": summary(seen),
+            "speedups": speedups(seen),
         }
-        if options.processes:
-            figures["processes"] = summary([fresh(rigs) for _ in range(options.processes)])
-    print(figures)
-    print(f"kept in {save('pace', figures)}")
+        if processes:
+            figures["processes"] = summary([fresh(rigs) for _ in range(processes)])
+    return figures
 
 
-def visited(rigs: RigFactory, count: int) -> Iterator[Visit]:
-    """Visit two configs in turn on one rig."""
+def visited(rigs: RigFactory, count: int) -> Iterator[Seen]:
+    """Visit the configs on one rig, each once in a round."""
+    rng = random.Random(0)
     with rigs.new() as rig:
         base, configs = opened(rig, rigs)
-        for number in range(count + 1):
-            which = number % 2
-            plan = VISIT if number else FIRST
-            visit = one(rig, replace(base, config=configs[which]), plan, which)
-            if number and visit is not None:  # the first may still be warming up
-                yield visit
+        one(rig, base, FIRST)  # which may still be warming up
+        left: list[str] = []
+        for _ in range(count):
+            left = left or rng.sample(list(configs), len(configs))
+            which = left.pop()
+            yield which, one(rig, replace(base, config=configs[which]), VISIT)
 
 
-def fresh(rigs: RigFactory) -> Visit:
+def fresh(rigs: RigFactory) -> Seen:
     """Start a process and visit the program as written in it."""
     with rigs.new() as rig:
-        base, configs = opened(rig, rigs)
-        visit = one(rig, replace(base, config=configs[0]), FIRST, 0)
-        assert visit is not None, "no pilots could be taken"
-        return visit
+        base, _ = opened(rig, rigs)
+        return BASELINE, one(rig, base, FIRST)
 
 
-def opened(rig: Rig, rigs: RigFactory) -> tuple[AppliedConfig, tuple[Config, Config]]:
-    """Open a rig; return the program as written and two configs."""
+def opened(rig: Rig, rigs: RigFactory) -> tuple[AppliedConfig, dict[str, Config]]:
+    """Open a rig; return the program as written and the configs to visit."""
     ready = rig.open(None, _never, START_SILENCE_S)
     if isinstance(ready, Ending):
         raise SystemExit(f"the program failed: {ready.reason}")
     space = load("default").resolve(rigs.hardware, ready.profile)
     base = AppliedConfig.as_written(space.baseline, ready.profile, flags=space.flags)
-    return base, (base.config, space.canonical(base.config.replace(num_threads=1)))
+    configs = {BASELINE: base.config}
+    for knob, value in CHANGES:
+        if knob in space.domains and value in space.domains[knob].values:
+            configs[f"{knob}={value}"] = space.canonical(base.config.replace(**{knob: value}))
+    return base, configs
 
 
-def one(rig: Rig, applied: AppliedConfig, plan: WindowPlan, which: int) -> Visit | None:
-    """Visit a config; None if the pilots could not be taken."""
+def one(rig: Rig, applied: AppliedConfig, plan: WindowPlan) -> Visit:
+    """Visit a config."""
     found = rig.measure(applied, plan, _never, START_SILENCE_S)
     if not isinstance(found, Measurement):
         raise SystemExit(f"the program failed: {found.reason}")
-    if found.pace is None:
-        return None
-    samples, seconds = (
-        sum(b.samples for b in found.blocks),
-        sum(b.seconds for b in found.blocks),
-    )
-    return Visit(which, math.log(samples / seconds), found.pace.one_core, found.pace.all_cores)
+    return Visit.of(found.throughput, 1, monotonic(), found.pace, drained_share=found.drained_share)
 
 
-def summary(visits: Sequence[Visit]) -> dict[str, object]:
+def speedups(seen: Sequence[Seen]) -> dict[str, dict[str, list[float]]]:
+    """Return the speedup of each config by the model of a search, with pilots and without."""
+    bare = [(which, replace(visit, pace=None)) for which, visit in seen]
+    models = {"paced": StreamModel(seen), "raw": StreamModel(bare)}
+    found: dict[str, dict[str, list[float]]] = {}
+    for which in dict.fromkeys(which for which, _ in seen if which != BASELINE):
+        found[which] = {}
+        for name, model in models.items():
+            if (speedup := model.speedup(which, BASELINE)) is not None:
+                found[which][name] = [round(x, 3) for x in vars(speedup).values()]
+    return found
+
+
+def summary(seen: Sequence[Seen]) -> dict[str, object]:
     """Return spreads in percent: raw, and of left-out visits by each pilot, both, shuffled."""
-    rates, paces = centred(visits)
+    visits = [(which, visit, visit.pace) for which, visit in seen if visit.pace is not None]
     if len(visits) < 6:
-        return {"count": len(visits), "note": "too few"}
+        return {"count": len(seen), "with_pilots": len(visits), "note": "too few"}
+    rates, paces = centred(visits)
     rng = random.Random(0)
     shuffled = [left_out(rates, rng.sample(paces, len(paces))) for _ in range(20)]
     raw = stdev(rates)
     return {
-        "count": len(visits),
+        "count": len(seen),
+        "with_pilots": len(visits),
         "raw_pct": round(100 * raw, 2),
         "one_core_pct": round(100 * left_out(rates, [(a,) for a, _ in paces]), 2),
         "all_cores_pct": round(100 * left_out(rates, [(b,) for _, b in paces]), 2),
@@ -150,16 +177,18 @@ def summary(visits: Sequence[Visit]) -> dict[str, object]:
     }
 
 
-def centred(visits: Sequence[Visit]) -> tuple[list[float], list[tuple[float, float]]]:
+def centred(
+    visits: Sequence[tuple[str, Visit, Pace]],
+) -> tuple[list[float], list[tuple[float, float]]]:
     """Return log rates and log paces, each less its mean within the config."""
     rates, paces = [], []
-    for visit in visits:
-        mates = [v for v in visits if v.config == visit.config]
-        rates.append(visit.log_rate - fmean(v.log_rate for v in mates))
+    for which, visit, pace in visits:
+        mates = [(v.log_rate, p) for other, v, p in visits if other == which]
+        rates.append(visit.log_rate - fmean(rate for rate, _ in mates))
         paces.append(
             (
-                visit.one_core - fmean(v.one_core for v in mates),
-                visit.all_cores - fmean(v.all_cores for v in mates),
+                pace.one_core - fmean(p.one_core for _, p in mates),
+                pace.all_cores - fmean(p.all_cores for _, p in mates),
             )
         )
     return rates, paces
