@@ -25,8 +25,9 @@ from autotune.measurement.measurement import Measurement
 from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.pilot import Pilot
-from autotune.measurement.stats import relative_half_width, throughput
+from autotune.measurement.stats import relative_half_width
 from autotune.measurement.step_breakdown import StepBreakdown, StepParts
+from autotune.measurement.throughput import throughput
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.profile import Profile

@@ -29,14 +29,8 @@ from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Outcome
-from autotune.measurement.stats import (
-    STEADY_BLOCKS,
-    EpochEdge,
-    is_steady,
-    relative_half_width,
-    t_quantile,
-    throughput,
-)
+from autotune.measurement.stats import STEADY_BLOCKS, is_steady, relative_half_width, t_quantile
+from autotune.measurement.throughput import EpochEdge, throughput
 from autotune.rig.wire import SLOW_STEP_S, WindowPlan
 
 STEADY = 0.05  # relative tolerance within which recent rates show no trend

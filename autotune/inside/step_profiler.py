@@ -20,8 +20,8 @@ from autotune.inside.seams import SeamSet
 from autotune.inside.seams.parts import PartsClock, PartsSeam
 from autotune.measurement.block import Block
 from autotune.measurement.interval import Interval
-from autotune.measurement.stats import throughput
 from autotune.measurement.step_breakdown import StepBreakdown
+from autotune.measurement.throughput import throughput
 from autotune.rig.wire import WindowPlan
 
 MIN_STEPS = 10

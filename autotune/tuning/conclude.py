@@ -23,7 +23,8 @@ from autotune.results.blame import judged
 from autotune.results.record import TrialRecord, gradients_sum
 from autotune.results.result import Finding, SearchResult
 from autotune.tuning.baseline import Baseline
-from autotune.tuning.confirm import Confirmation, ConfirmationResult
+from autotune.tuning.confirm import ConfirmationResult
+from autotune.tuning.confirmation import Confirmation
 from autotune.tuning.proposals import DEVICES, restarts
 from autotune.tuning.session import Session
 

@@ -16,18 +16,15 @@ such processes then widens the interval.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Protocol, Self
 
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement import claim
-from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
-from autotune.measurement.stats import MAX_DRAINED, t_quantile
 from autotune.measurement.stream import StreamModel
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
@@ -38,6 +35,19 @@ from autotune.rig.rig import Rig
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import WindowPlan
 from autotune.tuning.baseline import Baseline
+from autotune.tuning.confirmation import (
+    PAIRS,
+    TURNS,
+    UNPACED,
+    WORTH_CONFIRMING,
+    Confirmation,
+    Round,
+    Slopes,
+    is_kind,
+    looks_taken,
+    read,
+    winner_of,
+)
 from autotune.tuning.proposals import ranked
 from autotune.tuning.session import Session
 from autotune.tuning.start.first_start import START_SILENCE_S
@@ -50,30 +60,11 @@ WARM_UP = WindowPlan(
 WINDOW = WindowPlan(
     warmup_min_s=0.4, warmup_max_s=3.0, window_min_s=0.8, window_max_s=1.5, half_width=0.01
 )
-TURNS = {
-    Side.BASELINE: (Side.BASELINE, Side.WINNER, Side.WINNER, Side.BASELINE),
-    Side.WINNER: (Side.WINNER, Side.BASELINE, Side.BASELINE, Side.WINNER),
-}
-MIN_WINDOWS = 4  # two pairs: a single pair has no spread
-MIN_ROUNDS = 2  # a claim from one process would not know how much other processes differ
-CLAIM_LOOKS = range(MIN_ROUNDS, claim.MAX_LOOKS + 1)  # rounds after which it is looked
-ONE_PROCESS = "a claim needs two fresh processes, and only one was measured"
-FEW_PAIRS = "a claim needs {} fresh processes of each config, and only {} were measured"
-# For two configs that cannot share a process: a round is one process of each side. Their rates
-# contain the whole difference between processes, so more rounds and longer windows are needed.
-PAIRS = {
-    Side.BASELINE: (Side.BASELINE, Side.WINNER),
-    Side.WINNER: (Side.WINNER, Side.BASELINE),
-}
+# Where each process has one window, it contains the whole difference between processes anyway
 WINDOW_APART = replace(WINDOW, window_min_s=1.5, window_max_s=3.0)
 # For programs that end within seconds: warm-up and window in one, since there is no second window.
 BRIEF = replace(WARM_UP, window_min_s=1.5, window_max_s=3.0, half_width=0.01)
 MAX_MODES = 3  # run modes that a program may turn out to need, one after the other
-Round = list[WindowRecord]
-Slopes = tuple[float, float]  # of one core and of all cores, as in the stream model
-UNPACED: Slopes = (0.0, 0.0)
-# A live speedup worth confirming however wide its interval is: only the confirmation decides.
-WORTH_CONFIRMING = 1.02
 CANDIDATES = 2  # configs that may fail in a fresh process before the baseline is kept
 
 
@@ -109,78 +100,6 @@ class HasTime(Protocol):
             is_needed: Whether no claim is possible without it; then one Ctrl-C does not prevent it.
         """
         ...
-
-
-@dataclass(frozen=True)
-class Confirmation:
-    """The comparison of one candidate with the baseline, from fresh processes.
-
-    Attributes:
-        speedup: Of the winner over the baseline, with its 95 % interval.
-        baseline: All windows of the baseline, in the order in which they ran.
-        winner: All windows of the candidate.
-        rounds: How many rounds were run.
-        is_apart: Whether a round is one process of each side, because they cannot share one.
-        raw: The speedup without the correction by the pilots; None if nothing was corrected.
-    """
-
-    speedup: Interval
-    baseline: tuple[Measurement, ...]
-    winner: tuple[Measurement, ...]
-    rounds: int
-    is_apart: bool = False
-    raw: Interval | None = None
-
-    @property
-    def says_enough(self) -> bool:
-        """Whether there were enough rounds for a claim.
-
-        That is so from the first planned look on. Where both configs share a process, two rounds
-        are enough: one starts as the program is written, the other as the winner.
-        """
-        return self.rounds >= _first_look(is_apart=self.is_apart)
-
-    @property
-    def lack(self) -> str:
-        """Why there is no claim yet, for the user; empty if there were enough rounds for one."""
-        if self.says_enough:
-            return ""
-        few = FEW_PAIRS.format(_first_look(is_apart=True), self.rounds)
-        return few if self.is_apart else ONE_PROCESS
-
-    @property
-    def is_faster(self) -> bool:
-        """Whether the winner may be claimed to be faster: the whole interval lies above 1.
-
-        A single round never suffices, however fast the winner was in it.
-        """
-        return self.says_enough and self.speedup.low > 1.0
-
-    @property
-    def is_decided(self) -> bool:
-        """Whether further rounds would not change the claim.
-
-        This is so when a planned look finds that the interval excludes 1, or that the gain is not
-        worth a claim even at its upper end.
-        """
-        excludes_one = self.speedup.low > 1.0 or self.speedup.high < WORTH_CONFIRMING
-        return self._is_look and excludes_one
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all planned looks were taken."""
-        return self.rounds >= (max(claim.APART) if self.is_apart else claim.MAX_LOOKS)
-
-    @property
-    def _is_look(self) -> bool:
-        return self.rounds in claim.APART if self.is_apart else self.says_enough
-
-    def worth(self, round_s: float) -> float:
-        """Return the seconds that must be left in the budget to start another round.
-
-        Before the first look half a round is enough; the rest comes out of the budget's overdraft.
-        """
-        return round_s / 2 if not self.says_enough else round_s
 
 
 @dataclass(frozen=True)
@@ -313,7 +232,7 @@ def _confirm_in_time(
     """
     study = session.study
     needed_s = session.least_confirmation_s(candidate.cost_s if plan.needs_own_process else None)
-    is_begun = any(_winner_of(r) == plan.winner for r in study.confirmation)
+    is_begun = any(winner_of(r) == plan.winner for r in study.confirmation)
     left_s = session.budget.overdraft_s
     if not is_begun and left_s < needed_s:
         reason = (
@@ -358,8 +277,8 @@ def confirm(
         something else ended the first round before two pairs of windows.
     """
     size = len(plan.turns(Side.BASELINE))  # recorded as a round of another kind does not compare
-    rounds = [r for r in earlier if _winner_of(r) == plan.winner and _is_kind(r, size)]
-    share = claim.share_left(_looks_taken([r for r in earlier if _winner_of(r) != plan.winner]))
+    rounds = [r for r in earlier if winner_of(r) == plan.winner and is_kind(r, size)]
+    share = claim.share_left(looks_taken([r for r in earlier if winner_of(r) != plan.winner]))
     while True:
         confirmation = read(rounds, plan.extra_work(rounds), share, plan.slopes)
         if confirmation is not None and (
@@ -377,119 +296,6 @@ def confirm(
             return outcome if confirmation is None or outcome.is_of_winner else confirmation
         keep(outcome)
         rounds.append(outcome)
-
-
-def read(
-    rounds: Sequence[Round],
-    extra_work: float = 1.0,
-    share: float = 1.0,
-    slopes: Slopes = UNPACED,
-) -> Confirmation | None:
-    """Return the confirmation that recorded rounds amount to; None below two pairs of windows.
-
-    Args:
-        rounds: In the order in which they ran.
-        extra_work: Ratio of samples that a whole run processes, winner to baseline.
-        share: Of the error that other candidates of the search have left, 0 to 1.
-        slopes: By how much the pilots explain the speed of visits.
-    """
-    if sum(map(len, rounds)) < MIN_WINDOWS:
-        return None
-    windows = [w for r in rounds for w in r]
-    baseline = tuple(w.measurement for w in windows if w.side is Side.BASELINE)
-    winner = tuple(w.measurement for w in windows if w.side is Side.WINNER)
-    # Recorded rounds do not say their kind, but only a pair of processes has exactly two windows.
-    is_apart = _is_kind(rounds[0], len(PAIRS[Side.BASELINE]))
-    raw = _speedup(rounds, share, UNPACED, is_apart=is_apart).times(1 / extra_work)
-    uncorrected = Confirmation(raw, baseline, winner, len(rounds), is_apart)
-    if not any(slopes) or not _corrects_both_alike(windows, slopes):
-        return uncorrected
-    paced = _speedup(rounds, share, slopes, is_apart=is_apart).times(1 / extra_work)
-    return replace(uncorrected, speedup=paced, raw=raw)
-
-
-def _corrects_both_alike(windows: Sequence[WindowRecord], slopes: Slopes) -> bool:
-    """Return whether the pilots took turns between fast and slow for both sides alike.
-
-    The machine's pace does not know which config runs, so its correction is the same for both on
-    average. If it is not, beyond what its scatter explains (Student's t at 5 %), then the config
-    itself has slowed its pilots, or the slopes have another sign here. Then raw figures count.
-    """
-    corrections = []
-    for pair in zip(windows[::2], windows[1::2], strict=True):
-        paces = {w.side: w.measurement.pace for w in pair}
-        winner, baseline = paces[Side.WINNER], paces[Side.BASELINE]
-        if winner is None or baseline is None:
-            return False
-        apart = winner - baseline
-        corrections.append(slopes[0] * apart.one_core + slopes[1] * apart.all_cores)
-    reach = t_quantile(len(corrections) - 1) * stdev(corrections) / math.sqrt(len(corrections))
-    return abs(fmean(corrections)) <= reach
-
-
-def _is_kind(one: Round, size: int) -> bool:
-    """Return whether a round is a pair of processes, if *size* is that of a pair, or is not."""
-    pair = len(PAIRS[Side.BASELINE])
-    return (len(one) == pair) is (size == pair)
-
-
-def _first_look(*, is_apart: bool) -> int:
-    return min(claim.APART) if is_apart else MIN_ROUNDS
-
-
-def _looks_taken(rounds: Sequence[Round]) -> list[float]:
-    """Return, for each candidate of these rounds, the share of its planned looks that it had."""
-    kinds = [(_winner_of(r), _is_kind(r, len(PAIRS[Side.BASELINE]))) for r in rounds]
-    taken = []
-    for kind in dict.fromkeys(kinds):
-        count, planned = kinds.count(kind), list(claim.APART) if kind[1] else [*CLAIM_LOOKS]
-        taken.append(sum(look <= count for look in planned) / len(planned))
-    return taken
-
-
-def _speedup(rounds: Sequence[Round], share: float, slopes: Slopes, *, is_apart: bool) -> Interval:
-    """Return the speedup without the part that full buffers may have contributed.
-
-    Batches that were prefetched before a window make its config look faster than it is. For the
-    estimate and the lower bound, the drained share is taken off the winner's rates, so that it
-    cannot lead to a claim. For the upper bound it is taken off the baseline's rates instead,
-    because the baseline may have profited as well.
-    """
-
-    def ratio(lowered: Side) -> Interval:
-        rates = [  # windows next to each other are compared: they share the machine's pace
-            [
-                {w.side: _rate(w, lowered, slopes) for w in pair}
-                for pair in zip(r[::2], r[1::2], strict=True)
-            ]
-            for r in rounds
-        ]
-        if is_apart:
-            winner, baseline = (
-                [pair[side] for (pair,) in rates] for side in (Side.WINNER, Side.BASELINE)
-            )
-            return claim.apart(winner, baseline, share)
-        return claim.together(
-            [[pair[Side.WINNER] / pair[Side.BASELINE] for pair in pairs] for pairs in rates],
-            share,
-        )
-
-    least, most = ratio(Side.WINNER), ratio(Side.BASELINE)
-    return replace(least, high=max(least.high, most.high))
-
-
-def _rate(window: WindowRecord, lowered: Side, slopes: Slopes) -> float:
-    """Return the samples per second of a window, at a pace of the machine that is the same for all.
-
-    Without slopes it is the rate as measured.
-    """
-    measured = window.measurement
-    drained_share = measured.drained_share if window.side is lowered else 0.0
-    rate = measured.throughput.estimate * (1 - min(drained_share, MAX_DRAINED))
-    if measured.pace is None or not any(slopes):
-        return rate
-    one_core, all_cores = slopes
-    return rate / math.exp(one_core * measured.pace.one_core + all_cores * measured.pace.all_cores)
 
 
 def looks_faster(record: TrialRecord) -> bool:
@@ -600,7 +406,3 @@ class _Process:
         if self._rig is not None:
             self._rig.close()
         self._rig = None
-
-
-def _winner_of(windows: Sequence[WindowRecord]) -> Config:
-    return next(w.config for w in windows if w.side is Side.WINNER)

@@ -20,7 +20,8 @@ from autotune.program.program import Program
 from autotune.rig.failures import program_error
 from autotune.rig.open_rig import Reports
 from autotune.tuning.budget import Budget
-from autotune.tuning.confirm import ConfirmationPlan, Failure, Round, confirm
+from autotune.tuning.confirm import ConfirmationPlan, Failure, confirm
+from autotune.tuning.confirmation import Round
 from autotune.tuning.events import Events
 from autotune.tuning.interrupts import ENDING, InterruptCounter
 from autotune.tuning.start import first_start

@@ -16,7 +16,8 @@ from autotune.measurement.memory import Memory
 from autotune.program.config import Config
 from autotune.results.record import Side, WindowRecord
 from autotune.rig.wire import WindowPlan
-from autotune.tuning.confirm import TURNS, WINDOW, Round, read
+from autotune.tuning.confirm import WINDOW
+from autotune.tuning.confirmation import TURNS, Round, read
 
 PLAN = WindowPlan(warmup_min_s=1.0, warmup_max_s=30.0, window_min_s=1.0, window_max_s=5.0)
 

@@ -14,16 +14,15 @@ from autotune.measurement.block import Block
 from autotune.measurement.interference import Interference
 from autotune.measurement.interval import Interval
 from autotune.measurement.stats import (
-    EpochEdge,
     autocorrelation,
     is_steady,
     relative_half_width,
     spread,
     student_t,
     t_quantile,
-    throughput,
     widen_for_disturbance,
 )
+from autotune.measurement.throughput import EpochEdge, throughput
 
 RATE = 2000.0  # samples/s between two starts of the loader
 BLOCK_SAMPLES = 200

@@ -18,7 +18,8 @@ from autotune.program.lr import LrRule, batch_growth, lr_factor
 from autotune.program.profile import Profile
 from autotune.results.rank_notes import parallel_notes
 from autotune.results.record import Side, TrialRecord, WindowRecord
-from autotune.tuning.confirm import ConfirmationPlan, read
+from autotune.tuning.confirm import ConfirmationPlan
+from autotune.tuning.confirmation import read
 from autotune.tuning.diagnosis import Family, diagnose
 from autotune.tuning.proposals import Proposals
 from tests.made import (

@@ -16,16 +16,8 @@ from autotune.measurement.pilot import Pilot
 from autotune.program.config import Config
 from autotune.results.record import Side, WindowRecord
 from autotune.results.result import Finding
-from autotune.tuning.confirm import (
-    MIN_ROUNDS,
-    PAIRS,
-    TURNS,
-    Confirmation,
-    ConfirmationPlan,
-    Round,
-    confirm,
-    read,
-)
+from autotune.tuning.confirm import ConfirmationPlan, confirm
+from autotune.tuning.confirmation import MIN_ROUNDS, PAIRS, TURNS, Confirmation, Round, read
 from tests.made import make_interval, make_measurement
 from tests.results.test_result import make_result
 
