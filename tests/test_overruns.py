@@ -41,7 +41,7 @@ def test_slow_steps_end_in_time_with_what_was_measured(workplace: Path) -> None:
     """A busy machine may take too long to start for that: then it is said what took how long."""
     with within(16.0) as budget_s, suppress_beyond(r"a step takes 1\.\d s|no step"):
         result = autotune.search(PROGRAMS / "slow_steps.py", args=["1.2"], budget=budget_s)
-        assert result.finding is Finding.UNCONFIRMED
+        assert result.finding in {Finding.UNCONFIRMED, Finding.NO_GAIN}, "time may allow a trial"
         assert result.best == result.baseline
         assert 0 < result.throughput[0].estimate <= 1.05 * 8 / 1.2, "its steps sleep 1.2 s"
 
@@ -62,5 +62,5 @@ def test_training_in_forked_processes_is_refused_within_seconds(workplace: Path)
 def test_a_silent_worker_does_not_take_what_was_measured_with_it(workplace: Path) -> None:
     with within(14.0) as budget_s, suppress_beyond("DataLoader|no step"):
         result = autotune.search(PROGRAMS / "silent_worker.py", args=["100"], budget=budget_s)
-        assert result.finding is Finding.UNCONFIRMED
+        assert result.finding in {Finding.UNCONFIRMED, Finding.NO_GAIN}, "time may allow a trial"
         assert result.throughput[0].estimate > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
@@ -21,7 +22,6 @@ from autotune.results.result import Finding, SearchResult
 from autotune.tuning.budget import format_duration
 
 MUCH_NARROWER = 0.5  # factor on the interval from which a correction is worth a line
-MORE_S = 120  # what a confirmation needs on most programs
 
 
 def show(result: SearchResult, output: Path) -> None:
@@ -99,8 +99,11 @@ def _unclaimed(result: SearchResult) -> str:
 
 
 def _go_on(result: SearchResult) -> str:
-    budget_s = round(result.seconds + MORE_S)
-    return f"  Go on with: autotune resume {quote(result.run_dir.name)} --budget {budget_s}s"
+    return (
+        f"  Go on with: autotune resume {quote(result.run_dir.name)} --budget "
+        f"{math.ceil(result.worth_s)}s (in all, the {format_duration(result.seconds)} so far "
+        "included)"
+    )
 
 
 def _winners_curse(result: SearchResult) -> Iterator[str]:

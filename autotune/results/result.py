@@ -61,7 +61,10 @@ class SearchResult:
         memory: Peak memory of ``baseline`` and ``best``.
         losses: Mean last loss of the windows of ``baseline`` and ``best``; None if not shown.
         reason: Why there is no confirmation; empty if there is one.
-        untried: Values that need a fresh process and were never measured, as ``knob=value``.
+        untried: What was never measured: knobs, and ``knob=value`` of those that need a fresh
+            process.
+        worth_s: A total budget in seconds, the time used so far included, that would hold more
+            trials and a full confirmation.
         warnings: Reasons to trust the confirmation less than others, as sentences for the user.
         records: All trials in order; the first is the baseline.
         head: What was searched, with which options, on which hardware.
@@ -89,6 +92,7 @@ class SearchResult:
     losses: tuple[float | None, float | None]
     reason: str
     untried: tuple[str, ...]
+    worth_s: float
     warnings: tuple[str, ...]
     records: tuple[TrialRecord, ...]
     head: SearchInfo

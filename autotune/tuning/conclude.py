@@ -66,6 +66,7 @@ def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult
         losses=(_last_loss(base_side), _last_loss(best_side)),
         reason=(_why_nothing(records) if candidate is None else "") or confirmed.reason,
         untried=tuple(_untried(baseline.space, records, best)),
+        worth_s=session.worth_s,
         warnings=_warnings(session, confirmation, best if is_faster else None),
         records=tuple(records),
         head=session.study.head,
@@ -114,12 +115,20 @@ def _finding(confirmed: ConfirmationResult, records: Sequence[TrialRecord]) -> F
 
 
 def _untried(space: ResolvedSpace, records: Sequence[TrialRecord], best: Config) -> Iterator[str]:
-    """Yield ``knob=value`` for each value that needs a fresh process and was never measured.
+    """Yield what was offered and never measured: users see it as what a longer search would try.
 
-    Users see these as what a longer search would still try. Values of knobs that would have no
-    effect in the best config are left out.
+    That is each knob of which only the program's own value was measured, and ``knob=value`` for
+    each other value that needs a fresh process. Knobs without effect in the best config are left
+    out.
     """
     tried = [r.config for r in records if r.measurement is not None]
+    for knob in space.domains.keys() - space.restart - space.fixed.keys():
+        is_idle = not any(
+            registry()[knob].is_active(best.replace(**{knob: value}))
+            for value in space.domains[knob].values
+        )
+        if not is_idle and all(config[knob] == space.baseline[knob] for config in tried):
+            yield knob
     wanted = [*restarts(space, space.restart), *_device_values(space)]
     for knob, value in wanted:
         is_idle = not registry()[knob].is_active(best.replace(**{knob: value}))

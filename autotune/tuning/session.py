@@ -178,7 +178,9 @@ class Session:
             self.events.warn(
                 f"A confirmation in fresh processes takes {needed_s:.0f} s, and this budget is too "
                 "short for it: the search can find a faster config but not confirm it. "
-                f"To confirm: autotune resume {quote(self.run.name)} --budget {self.worth_s:.0f}s"
+                f"--budget {math.ceil(self.worth_s)}s holds both. To confirm after this search: "
+                f"autotune resume {quote(self.run.name)} "
+                f"--budget {math.ceil(self.budget.total_s + self.worth_s - self.budget.spent_s)}s"
             )
 
     @property

@@ -42,6 +42,7 @@ def make_result(best: dict[str, KnobValue], **changes: Any) -> SearchResult:
         losses=(None, None),
         reason="",
         untried=(),
+        worth_s=240.0,
         warnings=(),
         records=(record,),
         head=make_head(make_space(list(BASELINE))),
