@@ -154,7 +154,8 @@ class Console(Events):
     def on_interrupt(self, requests: int) -> None:
         """Tell the user what Ctrl-C does."""
         self.warn(
-            "Ending the search; the best so far is being confirmed. Ctrl-C again skips that."
+            "Ending the search. A config that looks faster is still confirmed; Ctrl-C again skips "
+            "that."
             if requests == 1
             else "Skipping the confirmation."
         )

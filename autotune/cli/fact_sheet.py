@@ -86,10 +86,14 @@ def show_machine(
         out.print("The machine is quiet: other processes hardly use its CPU or GPUs.")
 
 
+QUIET_ENOUGH = 1.2  # a machine that cannot tell this speedup from noise hardly helps a search
+
+
 def show_noise_floor(floor: NoiseFloor) -> None:
     """Print how small a gain can be told from noise on this machine."""
     out = Console(highlight=False, soft_wrap=True)
-    half = floor.ratio.half_width_pct
+    ratio = floor.ratio
+    least = max(ratio.high / ratio.estimate, ratio.estimate / ratio.low)
     out.print(
         f"[bold]The program against itself: {floor.ratio.estimate:.3f}x[/] "
         rf"\[{floor.ratio.low:.3f}, {floor.ratio.high:.3f}], {floor.processes} fresh processes"
@@ -98,7 +102,11 @@ def show_noise_floor(floor: NoiseFloor) -> None:
         out.print(f"  windows within a process differ by {floor.windows_spread_pct:.1f} % (1 sd)")
     if floor.processes_spread_pct is not None:
         out.print(f"  equal processes differ by {floor.processes_spread_pct:.1f} % (1 sd)")
-    out.print(f"  gains below about {half:.1f} % cannot be told from noise in this time")
+    out.print(f"  speedups below about {least:.2f}x cannot be told from noise in this time")
+    if least > QUIET_ENOUGH:
+        out.print(
+            "  [yellow]Most knobs gain less. Close other programs, or give searches more time.[/]"
+        )
     if floor.claims_a_difference:
         out.print(
             "  [yellow]The interval excludes 1 although the configs are equal. That happens once "

@@ -63,7 +63,7 @@ def _headline(result: SearchResult) -> Iterator[str]:
             elif any(record.is_blamed for record in result.rehearsals):
                 yield "  The configs that were faster fail outside of the training loop."
             elif any(record.measurement is not None for record in result.records[1:]):
-                yield "  No config that was measured looked faster than the program as written."
+                yield "  No config that was measured looked fast enough to be worth a confirmation."
             else:
                 yield "  There was no other config that could be tried here."
         case Finding.NOTHING:

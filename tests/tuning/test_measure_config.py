@@ -19,7 +19,7 @@ from autotune.results.measure_report import MeasureReport
 from autotune.results.record import Side, WindowRecord
 from autotune.tuning.events import Events
 from autotune.tuning.measure_config import measure_config
-from autotune.tuning.noise_floor import measure_noise_floor, of_rounds
+from autotune.tuning.noise_floor import NoiseFloor, measure_noise_floor, of_rounds
 from tests.made import A100, HARDWARE, PROGRAM, make_hardware, make_measurement, make_profile
 from tests.rigging import PROGRAMS, open_rig, write_best
 from tests.scripted import Script, ScriptedMachine
@@ -91,6 +91,19 @@ def test_doctor_measures_the_noise_floor(capsys: pytest.CaptureFixture[str]) -> 
     said = capsys.readouterr().out
     assert "The program against itself: " in said
     assert "cannot be told from noise" in said
+
+
+def test_the_smallest_speedup_that_can_be_shown_is_the_wider_side_of_the_interval(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for ratio, said in (
+        (Interval(1.0, 0.98, 1.02), "below about 1.02x"),
+        (Interval(2.0, 0.4, 10.0), "below about 5.00x"),
+    ):
+        fact_sheet.show_noise_floor(NoiseFloor(ratio, 1.0, 1.0, 3))
+        printed = capsys.readouterr().out
+        assert said in printed
+        assert ("Close other programs" in printed) is ("5.00x" in said)
 
 
 def test_ctrl_c_in_a_later_process_keeps_what_the_earlier_ones_gave() -> None:

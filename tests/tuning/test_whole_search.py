@@ -139,6 +139,21 @@ def test_equal_configs_are_rarely_claimed_to_differ_whatever_the_machine_is_like
     assert list(claims.values()).count(Finding.FASTER) <= 3, claims
 
 
+def test_what_was_offered_and_not_measured_is_named(tmp_path: Path) -> None:
+    result = found(begin(tmp_path, Script(FASTER), KNOBS), 30.0)
+    tried = {
+        knob
+        for record in result.records
+        if record.measurement is not None
+        for knob in record.config.changes_from(result.baseline)
+    }
+    named = {text.partition("=")[0] for text in result.untried}
+    assert named
+    assert named | tried == set(KNOBS)
+    assert not named & tried
+    assert "compile=default" in result.untried
+
+
 @pytest.mark.parametrize("budget_s", [5.0, 8.0, 12.0, 20.0, 30.0, 45.0, 60.0, 90.0, 200.0, 600.0])
 def test_a_budget_is_kept(tmp_path: Path, budget_s: float) -> None:
     searched = begin(tmp_path, Script(FASTER), KNOBS)

@@ -123,10 +123,10 @@ class OverlayFence(Fence):
     @property
     def sentence(self) -> str:
         """What the fence does, as a sentence that the user reads before the first trial."""
-        places = " and ".join(str(s.path.parent) for s in self._scratches)
+        places = ", ".join(str(s.path.parent) for s in self._scratches)
         return (
-            "Trials see your files through overlays: what they write, rename or delete is kept in "
-            f"{places} until the trial ends, and then thrown away."
+            "Trials see your files through overlays and leave them as they are. What they change "
+            f"lies in scratch folders ({places}) and is thrown away when the trial ends."
         )
 
     def view(self) -> View:
