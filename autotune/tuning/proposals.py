@@ -32,6 +32,7 @@ FRESH = "tried in a fresh process, on top of the best config so far"
 AGAIN_EVERY = 2  # new configs, after which one is measured again
 MAX_LOOKS = 4  # trials of one config
 SPACING = 2  # trials between two of the same config
+LAST_LOOKS = 4  # once nothing new is left to try
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ class Proposals:
             yield proposal
             if count % AGAIN_EVERY == 0:
                 yield from self._again()
-        while (again := next(self._again(), None)) is not None:
-            yield again
+        for _ in range(LAST_LOOKS):
+            yield from self._again()
 
     def _again(self) -> Iterator[Proposal]:
         """Yield the config that is most likely to be the best, if it should be measured again.
