@@ -102,7 +102,8 @@ def test_a_killed_search_leaves_nothing_running_resumes_with_every_trial_and_end
     assert bestfile.read(workplace / "best.yaml").baseline["num_workers"] == 0
     configs = [r.config for r in run.load_study().records]
     assert configs[: len(before)] == before
-    assert len(set(configs)) == len(configs), "no config is measured twice"
+    new = [r.config for r in run.load_study().records if not r.is_again]
+    assert len(set(new)) == len(new), "only what may be the best is measured twice"
 
 
 @contextmanager

@@ -109,7 +109,7 @@ class Console(Events):
 
         Trial 0 is the baseline, which is shown in samples/s. Later ones show their speedup over it.
         """
-        changes = plain(_changes(record.config, space))
+        changes = plain(_changes(record.config, space)) + (" again" if record.is_again else "")
         if record.measurement is None or record.speedup is None:
             reason = record.ending.reason if record.ending else ""
             self._say(f"  {number:3d}  {record.outcome}: {plain(reason)}  [dim]{changes}[/]")

@@ -115,7 +115,8 @@ def _winners_curse(result: SearchResult) -> Iterator[str]:
     if searched and searched[0].estimate > result.speedup.estimate:
         yield (
             f"  [dim]The search measured {searched[0].estimate:.2f}x: the best of "
-            f"{len(result.records)} is partly luck, so only the confirmation counts.[/]"
+            f"{len({r.config for r in result.records})} is partly luck, so only the confirmation "
+            "counts.[/]"
         )
 
 

@@ -66,21 +66,26 @@ class SearchInfo:
     format: int = FORMAT
 
 
+AGAIN = "measured again, because it may be the best"  # why a trial repeats a config
+
+
 @dataclass(frozen=True)
 class TrialRecord:
     """One config that was measured, or the reason why it was not.
 
+    A config that may be the best has several records.
+
     Attributes:
         config: The config, canonical.
         why: Why it was tried, as users read it.
-        measurement: Its last visit in full; None if the trial failed.
+        measurement: Its visit in full; None if the trial failed.
         ending: How the trial failed; None if it was measured.
         speedup: Over the baseline, from all visits of the search until then; None without a
             measurement. ``speedups.reread()`` brings it up to date.
         rig: Number of the rig that was started last; None for a conflict that the sampler proposed,
             for which no rig is needed.
         cost_s: Wall time in seconds that the trial took, starting a rig included.
-        visits: Each visit of its config.
+        visits: The visit of its config; several in records of earlier versions.
         baseline_visits: Visits of the baseline that were made during the trial.
     """
 
@@ -93,6 +98,11 @@ class TrialRecord:
     cost_s: float
     visits: tuple[Visit, ...] = ()
     baseline_visits: tuple[Visit, ...] = ()
+
+    @property
+    def is_again(self) -> bool:
+        """Whether its config had been measured before."""
+        return self.why == AGAIN
 
     @property
     def outcome(self) -> Outcome:

@@ -1,7 +1,9 @@
 """Proposals: which config is tried next.
 
 The order is: the fixed values alone, the moves of the diagnosis, combinations of the best moves,
-restart knobs that the user named, the sampler, and last the values that need a fresh process.
+restart knobs that the user named, the sampler, and last the values that need a fresh process. In
+between, configs that may be the best are measured again: at another time, because visits next to
+each other share the machine's pace.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.program.config import Config, KnobValue
-from autotune.results.record import TrialRecord
+from autotune.results.record import AGAIN, TrialRecord
 from autotune.tuning.diagnosis import Diagnosis, Family, Move
 from autotune.tuning.storage.study import Study, Trial
 
@@ -27,6 +29,10 @@ SAME_SPEED = 0.98  # of the fastest: within the noise of live measurements, as f
 # These two change together: the number of ranks says nothing without the strategy that starts them.
 DEVICES = frozenset({"strategy", "world_size"})
 FRESH = "tried in a fresh process, on top of the best config so far"
+AGAIN_EVERY = 2  # new configs, after which one is measured again
+MAX_LOOKS = 4  # trials of one config
+SPACING = 2  # trials between two of the same config
+LAST_LOOKS = 4  # once nothing new is left to try
 
 
 @dataclass(frozen=True)
@@ -76,9 +82,41 @@ class Proposals:
     def __iter__(self) -> Iterator[Proposal]:
         """Yield until every way to a better config has been tried; the caller may stop earlier.
 
-        Configs that already have a result are skipped. Trials that the user or the budget ended do
-        not count as results.
+        Trials that the user or the budget ended do not count as results.
         """
+        for count, proposal in enumerate(self._unseen(), start=1):
+            yield proposal
+            if count % AGAIN_EVERY == 0:
+                yield from self._again()
+        for _ in range(LAST_LOOKS):
+            yield from self._again()
+
+    def _again(self) -> Iterator[Proposal]:
+        """Yield the config that is most likely to be the best, if it should be measured again.
+
+        Only configs count that the open rig can run, and whose interval reaches that of the best.
+        """
+        records = self._study.records
+        looks = [record.config for record in records]
+        ranking = ranked(records, self._space)
+        if not ranking:
+            return
+        best = max(r.speedup.low for r in ranking if r.speedup)
+        contenders = [
+            record
+            for record in ranking
+            if record.speedup is not None
+            and record.speedup.high > max(best, 1.0)
+            and looks.count(record.config) < MAX_LOOKS
+            and record.config not in looks[-SPACING:]
+            and not self._space.needs_restart(looks[-1], record.config)
+        ]
+        if contenders:
+            config = max(contenders, key=_most).config
+            yield Proposal(self._study.ask_for(config, self._space), config, AGAIN)
+
+    def _unseen(self) -> Iterator[Proposal]:
+        """Yield configs without a result, in the order in which they are worth trying."""
         space = self._space
         yield from self._new(space.start, "the fixed values alone")
         for move in self._diagnosis.moves:
@@ -99,7 +137,7 @@ class Proposals:
                 yield from self._sampled()
 
     def _known(self) -> dict[Config, TrialRecord]:
-        records = self._study.records
+        records = latest(self._study.records)
         return {r.config: r for r in records if r.outcome not in ENDED_BY_US}
 
     def _incumbent(self) -> Config:
@@ -191,7 +229,7 @@ def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRe
     """
     able = [
         r
-        for r in records
+        for r in latest(records)
         if r.speedup is not None
         and r.config != space.baseline
         and r.config == space.canonical(r.config.replace(**space.fixed))
@@ -207,6 +245,24 @@ def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRe
         return (not is_level, changes if is_level else 0, -record.speedup.low)
 
     return sorted(able, key=order)
+
+
+def latest(records: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Return the last record of each config that says something of it.
+
+    A config that fails when it is measured again has failed. One whose program merely ended, or
+    that the user or the budget ended, keeps what it had.
+    """
+    found: dict[Config, TrialRecord] = {}
+    for record in records:
+        if record.config not in found or record.outcome not in {*ENDED_BY_US, Outcome.RAN_OUT}:
+            found[record.config] = record
+    return [*found.values()]
+
+
+def _most(record: TrialRecord) -> float:
+    """Return what a config may gain at most."""
+    return record.speedup.high if record.speedup is not None else 0.0
 
 
 def combinations(

@@ -1,8 +1,8 @@
 """TrialRunner: measure how much faster a config is than the baseline.
 
-A config is visited for about a second, and again if it may be the best. The baseline is one more
-config, visited now and then. All visits of a search together say how fast each config is
-(``measurement.stream``), so no visit needs a partner.
+A trial visits a config for about a second; one that may be the best has further trials later
+(``proposals``). The baseline is one more config, visited now and then. All visits of a search
+together say how fast each config is (``measurement.stream``), so no visit needs a partner.
 """
 
 from __future__ import annotations
@@ -54,9 +54,7 @@ UNASKED = (
 MAX_ASKED = 2  # attempts to see the effect of another batch; the program may end during the first
 # Starts of the program for one config: it may end before it was measured, and need three modes.
 MAX_STARTS = 5
-MAX_VISITS = 2  # of a config that may be the best, within one trial
 BASELINE_EVERY = 8  # visits, of which one is the baseline's
-NARROW_PCT = 3.0  # half-width of a speedup, in percent, at which another visit is not worth it
 # Share of the incumbent's throughput; a window that is surely below it is ended early. Of 1,000
 # simulated windows for each speed, whose blocks vary by 3 % and correlate by 0.5, it ended none of
 # a config as fast as the incumbent, 0.1 % at 0.90 of its speed, 25 % at the limit itself and 99 %
@@ -158,8 +156,7 @@ class TrialRunner:
     ) -> TrialRecord:
         """Measure a config and return its record; if the config fails, ``ending`` says why.
 
-        A program that ends meanwhile is started again. A config that may be faster than the best so
-        far is visited again until that is decided.
+        A program that ends meanwhile is started again.
 
         Args:
             config: A canonical config without conflicts.
@@ -173,7 +170,7 @@ class TrialRunner:
             return self._record(config, why, refusal, began, count)
         for _ in range(MAX_STARTS):
             was_brief = self._live.mode.brief
-            result = self._visit_until_decided(config, should_stop, incumbent)
+            result = self._visit(config, should_stop, incumbent)
             if not isinstance(result, Ending):
                 break
             has_run_out = result.outcome is Outcome.RAN_OUT and not was_brief
@@ -227,24 +224,6 @@ class TrialRunner:
             return result.throughput
         growth = result.samples_per_step / self._baseline_samples
         return result.throughput.times(1 / self._live.base.extra_work(config, growth))
-
-    def _visit_until_decided(
-        self, config: Config, should_stop: ShouldStop, incumbent: float | None
-    ) -> Measurement | Ending:
-        measured: Measurement | None = None
-        for count in range(1, MAX_VISITS + 1):
-            result = self._visit(config, should_stop, incumbent)
-            if isinstance(result, Ending):
-                is_harmless = result.outcome in {*ENDED_BY_US, Outcome.RAN_OUT}
-                return measured if measured and is_harmless else result
-            measured = result
-            is_alone = not self._shares_its_process  # a second visit would see the same process
-            if is_alone or _is_out_of_time(result):
-                break
-            if _is_decided(self._speedup(config), count, incumbent or 1.0):
-                break
-        assert measured is not None, "MAX_VISITS is above 0"
-        return measured
 
     def _visit(
         self, config: Config, should_stop: ShouldStop, incumbent: float | None
@@ -454,22 +433,3 @@ class TrialRunner:
                 visit for seen, visit in visits if seen == self._base_config != config
             ),
         )
-
-
-def _is_decided(found: Interval | None, visits: int, incumbent: float) -> bool:
-    """Return whether a config needs no further visit.
-
-    That is so if it is surely slower or faster than the best so far, or its speedup is known within
-    ``NARROW_PCT``. One visit is enough to reject a config, but two are needed to accept one: a
-    lucky visit is exactly what would look best.
-    """
-    if found is None:
-        return False
-    if found.high < incumbent:
-        return True
-    return visits > 1 and (found.low > incumbent or found.half_width_pct <= NARROW_PCT)
-
-
-def _is_out_of_time(measurement: Measurement) -> bool:
-    """Return whether a window ended early because its caller's time was up."""
-    return measurement.stop_reason.startswith(Outcome.OUT_OF_TIME)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,18 @@ import pytest
 from autotune.knobs.space.space import ResolvedSpace, SearchSpace
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config, KnobValue
-from autotune.results.record import TrialRecord
+from autotune.results.record import AGAIN, TrialRecord
 from autotune.tuning.diagnosis import Diagnosis, Family, Move, diagnose
-from autotune.tuning.proposals import PATIENCE, Proposals, combinations, ranked, restarts
+from autotune.tuning.proposals import (
+    MAX_LOOKS,
+    PATIENCE,
+    SPACING,
+    Proposals,
+    combinations,
+    latest,
+    ranked,
+    restarts,
+)
 from autotune.tuning.storage.study import Study
 from tests.made import (
     make_hardware,
@@ -41,6 +52,7 @@ class Search:
         self.study: Study = make_study(directory, space)
         self.speed = speed
         self.proposed: list[Config] = []
+        self.again: list[Config] = []
         self._seed = seed
         self._directory = directory
         trial = self.study.ask_for(self.space.baseline, self.space)
@@ -51,7 +63,7 @@ class Search:
         diagnosis = diagnose(PROFILE, measurement, self.space, HARDWARE)
         proposals = Proposals(self.study, self.space, diagnosis, self._seed, lambda _: restart)
         for proposal in proposals:
-            self.proposed.append(proposal.config)
+            (self.again if proposal.why == AGAIN else self.proposed).append(proposal.config)
             outcome = self.speed(proposal.config)
             self.study.tell(proposal.trial, make_record(proposal.config, outcome, proposal.why))
             if len(self.proposed) >= most:
@@ -104,6 +116,35 @@ def test_no_config_is_proposed_twice_and_a_tiny_space_is_tried_to_its_end(
     )
 
 
+def test_what_may_be_the_best_is_measured_again_a_few_times_and_at_other_times(
+    tmp_path: Path,
+) -> None:
+    search = Search(tmp_path, WIDE, formula(num_workers={2: 1.2}, precision={"bf16": 1.3}))
+    search.run()
+    looks = [record.config for record in search.study.records]
+    assert search.again
+    for config in set(search.again):
+        places = [place for place, other in enumerate(looks) if other == config]
+        assert len(places) <= MAX_LOOKS
+        assert all(later - place > SPACING for place, later in pairwise(places))
+    assert search.best.config in search.again
+    slow = [c for c in search.again if search.speed(c) == 1.0]
+    assert len(slow) <= 1, "only until something faster was known"
+
+
+def test_a_config_that_fails_when_it_is_measured_again_has_failed() -> None:
+    """Unless somebody ended it, or the program came to its end by itself."""
+    first = make_record(Config({"num_workers": 1}), 1.2)
+    for outcome in Outcome:
+        if outcome is Outcome.OK:
+            continue
+        ending = Ending(outcome, "it ended")
+        later = replace(first, measurement=None, speedup=None, ending=ending)
+        (found,) = latest([first, later])
+        keeps = outcome in {Outcome.INTERRUPTED, Outcome.OUT_OF_TIME, Outcome.RAN_OUT}
+        assert found is (first if keeps else later), outcome
+
+
 @pytest.fixture(scope="module")
 def vain(tmp_path_factory: pytest.TempPathFactory) -> Search:
     """A search, run to its end, in a space in which nothing helps."""
@@ -121,8 +162,9 @@ def test_every_proposal_is_a_canonical_config_of_the_space(vain: Search) -> None
 
 
 def test_each_proposal_is_recorded_once_and_says_why(vain: Search) -> None:
-    assert [r.config for r in vain.study.records[1:]] == vain.proposed
-    whys = [r.why for r in vain.study.records[1:]]
+    records = [r for r in vain.study.records[1:] if not r.is_again]
+    assert [r.config for r in records] == vain.proposed
+    whys = [r.why for r in records]
     assert all(whys)
     assert whys[0] == "2 workers load while 1 of 2 cores compute"
     assert "the best moves together" in whys
