@@ -37,7 +37,18 @@ SHARED_MEMORY = re.compile(
     r"[Bb]us error|insufficient shared memory|unable to (allocate|write|mmap).*shared memory"
     r"|file </torch_\d+.*No space left on device|No space left on device: '/dev/shm|shm_open"
 )
+# What a rank says when another one has gone: gloo, NCCL, torch's TCPStore, pipes and queues, and
+# torch.multiprocessing.spawn() about its children.
+LOST_PEER = re.compile(
+    r"[Cc]onnection (was )?(likely )?(closed|reset|refused|aborted)|[Bb]roken ?[Pp]ipe|EOFError"
+    r"|remote process (has )?(exited|failed)|remote process exited or there was a network error"
+    r"|ncclRemoteError|communicator was aborted|failed to recv|[Tt]imed? ?out"
+    r"|ProcessExitedException|process \d+ terminated"
+)
 LOADER_WORKER_KILLED = re.compile(r"DataLoader worker .* killed by signal: Killed")
+
+# Exit codes of processes that the kernel ended for lack of memory
+KILLS = {-signal.SIGKILL, -signal.SIGBUS}
 
 # The names that appear in the error if a script needs torchrun and is started without it: torch's
 # env:// rendezvous and a script's own os.environ["RANK"] both name the missing variable.
@@ -148,30 +159,40 @@ def from_ranks(
 ) -> Ending:
     """Return the ending of a program from the reports and exit codes of all its ranks.
 
-    If one rank dies, the others fail too, because their collectives do. The cause is therefore a
-    rank that a signal or exit code ended before it could report; without one, the rank that
-    reported first.
+    If one rank fails, the others do too, because their collectives fail. Which one was the cause:
+
+    - a rank that the kernel killed: no peer's failure does that;
+    - else the rank that reported first, unless it reports that it lost a peer;
+    - else a rank that ended without a report. It comes after the one that reported, because a
+      program may catch the lost connection and end by ``os._exit(1)``.
 
     Args:
         words: Final messages of the ranks; at most one for a program of a single process.
-        codes: Exit codes of the ranks that failed, by rank, the first to fail first; negative
-            codes are signals.
+        codes: Exit codes of the ranks that failed, by rank, those first that were seen first where
+            somebody watched; negative codes are signals.
         exit_code: Exit code of the process that autotune started; None if it still runs.
         log_tail: The end of what the program printed, shown where there is no traceback.
     """
     silent = {r: c for r, c in codes.items() if r not in {w.rank for w in words}}
     # Launchers, torch.multiprocessing.spawn() among them, end the other ranks by SIGTERM: that is a
     # consequence of the failure, not its cause.
-    killed = {r: c for r, c in silent.items() if c not in {0, -signal.SIGTERM}}
-    if killed:
-        rank, code = next(iter(killed.items()))
+    ended = {r: c for r, c in silent.items() if c not in {0, -signal.SIGTERM}}
+    killed = {r: c for r, c in ended.items() if c in KILLS}
+    first = min(words, key=lambda word: word.at_s, default=None)
+    if killed or (ended and (first is None or _blames_another(first))):
+        rank, code = next(iter((killed or ended).items()))
         ending = from_exit_code(code, log_tail)
         return replace(ending, reason=ending.reason.replace("the process", f"rank {rank}"))
-    if words:
-        return from_exception(min(words, key=lambda word: word.at_s))
+    if first is not None:
+        return from_exception(first)
     if exit_code is None:
         return Ending(Outcome.CRASHED, "it closed its connection to autotune", log_tail)
     return from_exit_code(exit_code, log_tail)
+
+
+def _blames_another(word: Ended) -> bool:
+    """Return whether a rank came to its end, or failed because another one had gone."""
+    return not word.exception or LOST_PEER.search(word.exception) is not None
 
 
 def left_words(folder: Path) -> list[Ended]:

@@ -202,6 +202,26 @@ LEFT = {
         {1: 1, 0: -15},
         (Outcome.CRASHED, "ValueError: no such column"),
     ),
+    "an exception, after which a peer gives up at once": (
+        {1: "ValueError: no such column"},
+        {0: 1, 1: 1},
+        (Outcome.CRASHED, "ValueError: no such column"),
+    ),
+    "an exception, after which a peer aborts": (
+        {1: "torch.OutOfMemoryError: CUDA out of memory."},
+        {0: -6, 1: 1},
+        (Outcome.OUT_OF_MEMORY, "the device ran out of memory"),
+    ),
+    "os._exit(3), after which a peer raises": (
+        {0: "RuntimeError: [..pair.cc:544] Connection closed by peer [127.0.0.1]:5"},
+        {0: 1, 1: 3},
+        (Outcome.CRASHED, "rank 1 exited with code 3"),
+    ),
+    "a kill that a peer hides behind an error of its own": (
+        {0: "TrainingError: step 3 failed"},
+        {0: 1, 1: -9},
+        (Outcome.HOST_OUT_OF_MEMORY, "rank 1 was killed (SIGKILL)"),
+    ),
     "sys.exit(3)": ({1: "SystemExit: 3"}, {1: 3, 0: -15}, (Outcome.CRASHED, "SystemExit: 3")),
     "os._exit(3)": ({}, {1: 3, 0: -15}, (Outcome.CRASHED, "rank 1 exited with code 3")),
     "a kill, and what follows from it": (

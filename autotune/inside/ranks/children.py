@@ -172,7 +172,8 @@ class Children:
     def _note_codes(self) -> None:
         """Write failed children's exit codes, by rank, to the file ``codes`` in the rig's folder.
 
-        The parent reads it after the rig has ended.
+        They are in the order of the ranks: nobody saw which failed first. The parent reads the
+        file after the rig has ended.
         """
         codes = [(rank, process.exitcode) for rank, process in self._processes]
         codes += [(rank, process.poll()) for rank, process in self._scripts]
