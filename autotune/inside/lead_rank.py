@@ -112,10 +112,10 @@ class LeadRank(StepTracker):
         self._asked_at = started
         self._measured: Measurement | None = None
         self._memory = TorchMemory("cpu")
-        self._pilots = Pilots(start.cores)
-        self._pilots_before: tuple[Pilot, ...] = ()
         self._compiled = CompileCounter()
         self._host_load = HostLoad(os.getppid())
+        self._pilots = Pilots(start.cores, self._host_load.ours_s)
+        self._pilots_before: tuple[Pilot, ...] = ()
         self._sent = started
         self._turn = threading.RLock()  # guards the meter and the link against the timer thread
         self._is_answered = False  # set first by the thread that will send the answer
@@ -414,7 +414,7 @@ class LeadRank(StepTracker):
             self._obey()
 
     def _read_pilots(self) -> tuple[Pilot, ...]:
-        """Time the pilots, unless workers of the program stay busy or there are several ranks."""
+        """Time the pilots, unless the program goes on computing or there are several ranks."""
         if self._group.world_size > 1:
             return ()
         self._sync()

@@ -6,14 +6,16 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from time import perf_counter, sleep, thread_time
+from time import perf_counter, process_time, sleep, thread_time
 
 import numpy as np
 
 from autotune.measurement.pilot import Pilot
 
-MOST_S = 0.3  # how long busy workers are waited for
+MOST_S = 0.3  # how long a program that goes on computing is waited for
 GAP_S = 0.02  # for threads of the program that spin for a while after their work
+BUSY = 0.25  # of one core over a gap; counters of other processes have ticks of 10 ms, half a gap
+VAIN = 3  # readings without a quiet moment, after which no more than a gap is spent on the next
 PILOTS = 3  # their median counts
 LOOPS = 30_000  # about 2 ms of the interpreter
 # About 2 ms of numpy on each core. It holds no lock of the interpreter and runs on the thread that
@@ -32,10 +34,13 @@ class Pilots:
 
     Args:
         cores: How many cores the program may use, one thread for each.
+        cpu_s: Reads the CPU seconds that the program has used so far; of this process by default.
     """
 
-    def __init__(self, cores: int) -> None:
+    def __init__(self, cores: int, cpu_s: Callable[[], float] = process_time) -> None:
         self._cores = max(1, cores)
+        self._cpu_s = cpu_s
+        self._vain = 0
         self._pid = 0
         self._failed_in = 0
         self._gate = threading.Barrier(1)
@@ -43,23 +48,19 @@ class Pilots:
         self._threads: list[threading.Thread] = []
 
     def read(self, is_quiet: Callable[[], bool] = lambda: True) -> tuple[Pilot, ...]:
-        """Return ``PILOTS`` timings, or none if the program's workers stay busy.
+        """Return ``PILOTS`` timings, taken while nothing else of the program computes.
 
-        None either after a failure, such as a system that allows no more threads; then this process
-        takes no more pilots.
+        A worker that fills its buffers, or a thread of the program, would take time from the
+        pilots, and the config would look faster for it. So a program that goes on computing gets no
+        timings. If a pilot fails, for example because the system allows no more threads, this
+        process takes none from then on.
 
         Args:
-            is_quiet: Whether nothing else of the program computes. A worker that fills its buffers
-                would take time from the pilots, and the config would look faster for it.
+            is_quiet: Whether the program's workers are idle, as far as that can be seen without
+                their use of the CPU.
         """
-        if self._failed_in == os.getpid():
+        if self._failed_in == os.getpid() or not self._is_quiet_soon(is_quiet):
             return ()
-        until = perf_counter() + MOST_S
-        sleep(GAP_S)
-        while not is_quiet():
-            if perf_counter() > until:
-                return ()
-            sleep(GAP_S)
         try:
             if self._pid != os.getpid():
                 self._start()
@@ -70,6 +71,19 @@ class Pilots:
         except BaseException:  # a signal handler of the program has raised
             self.give_up()
             raise
+
+    def _is_quiet_soon(self, is_quiet: Callable[[], bool]) -> bool:
+        until = perf_counter() + (MOST_S if self._vain < VAIN else 0.0)
+        while True:
+            began, used_s = perf_counter(), self._cpu_s()
+            sleep(GAP_S)
+            used_s = self._cpu_s() - used_s
+            if used_s < BUSY * (perf_counter() - began) and is_quiet():
+                self._vain = 0
+                return True
+            if perf_counter() > until:
+                self._vain += 1
+                return False
 
     def give_up(self) -> None:
         """Take no more pilots in this process, and end the threads."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -15,18 +16,18 @@ import pytest
 from torch.utils.data import DataLoader, Dataset
 
 from autotune.inside.data.feed import Feed
-from autotune.inside.pilots import PILOTS, Pilots
+from autotune.inside.pilots import PILOTS, VAIN, Pilots
 from autotune.measurement.pilot import Pace, Pilot, pace_around, pace_of
 
 
 @pytest.fixture
-def make() -> Iterator[Callable[[int], Pilots]]:
+def make() -> Iterator[Callable[..., Pilots]]:
     """Make pilots whose threads end with the test."""
     made: list[Pilots] = []
     before = threading.active_count()
 
-    def make(cores: int) -> Pilots:
-        made.append(Pilots(cores))
+    def make(cores: int, cpu_s: Callable[[], float] = time.process_time) -> Pilots:
+        made.append(Pilots(cores, cpu_s))
         return made[-1]
 
     yield make
@@ -37,7 +38,7 @@ def make() -> Iterator[Callable[[int], Pilots]]:
 
 
 def test_each_reading_times_both_pieces_of_work_by_wall_and_by_cpu_time(
-    make: Callable[[int], Pilots],
+    make: Callable[..., Pilots],
 ) -> None:
     before = threading.active_count()
     pilots = make(2)
@@ -51,12 +52,61 @@ def test_each_reading_times_both_pieces_of_work_by_wall_and_by_cpu_time(
 
 
 def test_workers_that_stay_busy_leave_no_pilots_and_those_that_end_are_waited_for(
-    make: Callable[[int], Pilots],
+    make: Callable[..., Pilots],
 ) -> None:
     asked = iter([False, False, True])
     pilots = make(1)
     assert len(pilots.read(lambda: next(asked))) == PILOTS
     assert pilots.read(lambda: False) == ()
+
+
+def test_pilots_wait_for_a_moment_without_cpu_use_and_soon_for_a_gap_only(
+    make: Callable[..., Pilots],
+) -> None:
+    """Whoever computes: a thread of the program, a pool of processes, another loader's workers."""
+    used = itertools.count(step=0.02)  # one core, all the time
+    left = 0
+
+    def cpu_s() -> float:
+        nonlocal left
+        left -= 1
+        return 0.0 if left < 0 else next(used)
+
+    pilots = make(1, cpu_s)
+    left = 4
+    assert len(pilots.read()) == PILOTS, "it ends its work in time"
+    asked = []
+    for _ in range(VAIN + 2):
+        left = 1000
+        assert pilots.read() == ()
+        asked.append(1000 - left)
+    assert min(asked[:VAIN]) > 2
+    assert asked[VAIN:] == [2, 2], "one gap"
+    left = 0
+    assert len(pilots.read()) == PILOTS
+
+
+def test_a_thread_of_the_program_that_computes_leaves_no_pilots(
+    make: Callable[..., Pilots],
+) -> None:
+    is_over = threading.Event()
+
+    def compute() -> None:
+        values = np.ones(100_000)
+        while not is_over.is_set():
+            np.sin(values, out=values)
+
+    pilots = make(1)
+    threads = [threading.Thread(target=compute) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert pilots.read() == ()
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+    assert len(pilots.read()) == PILOTS
 
 
 class WhenAllowed(Dataset[int]):
@@ -90,7 +140,7 @@ def test_workers_are_at_rest_once_none_of_them_loads() -> None:
     assert not feed.is_at_rest, "an iterator that cannot be read may be at work"
 
 
-def test_a_forked_process_times_by_threads_that_it_has(make: Callable[[int], Pilots]) -> None:
+def test_a_forked_process_times_by_threads_that_it_has(make: Callable[..., Pilots]) -> None:
     pilots = make(1)
     pilots.read()
     child = os.fork()
@@ -101,7 +151,7 @@ def test_a_forked_process_times_by_threads_that_it_has(make: Callable[[int], Pil
 
 @pytest.mark.parametrize("cause", ["a thread that fails", "no more threads", "no more memory"])
 def test_pilots_that_fail_are_given_up_and_the_program_goes_on(
-    make: Callable[[int], Pilots], monkeypatch: pytest.MonkeyPatch, cause: str
+    make: Callable[..., Pilots], monkeypatch: pytest.MonkeyPatch, cause: str
 ) -> None:
     def fail(*_: object, **__: object) -> NoReturn:
         raise RuntimeError("can't start new thread") if "threads" in cause else MemoryError
@@ -123,7 +173,7 @@ def test_pilots_that_fail_are_given_up_and_the_program_goes_on(
 
 
 def test_a_signal_handler_that_raises_gets_through_and_ends_the_pilots(
-    make: Callable[[int], Pilots],
+    make: Callable[..., Pilots],
 ) -> None:
     def expire(*_: object) -> NoReturn:
         raise TimeoutError

@@ -117,15 +117,15 @@ class HostLoad:
             at_s=monotonic(),
             cores=self._cores,
             busy_s=sum(machine) - idle - outside - (steal or 0.0),
-            ours_s=self._ours_s(),
+            ours_s=self.ours_s(),
             steal_s=steal,
             pressure_s=_pressure_s(self._pressure),
             throttled_s=_throttled_s(self._throttling),
             switches=resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
         )
 
-    def _ours_s(self) -> float:
-        """Return our CPU time in seconds.
+    def ours_s(self) -> float:
+        """Return the CPU seconds of the program, its workers, the other ranks and autotune.
 
         Living workers are read one by one. Those that have ended are part of their parent's
         ``children`` times.
