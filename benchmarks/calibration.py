@@ -22,6 +22,7 @@ from statistics import fmean
 from typing import Any
 
 from autotune.knobs import registry
+from autotune.results.record import latest
 from autotune.results.result import Finding
 from benchmarks.record import save
 from tests.scripted import PilotScript, Script, begin
@@ -66,9 +67,9 @@ class Outcome:
     Attributes:
         finding: What it said.
         holds: Whether the interval of its speedup held the truth.
-        live: For each trial, whether its interval held the truth.
+        live: For each config but the baseline, whether its live interval held the truth.
         reached: True speed of what it recommended, as a share of the best config it measured.
-        trials: How many configs it measured.
+        configs: How many configs it measured.
         seconds: Virtual time that it took.
     """
 
@@ -76,7 +77,7 @@ class Outcome:
     holds: bool
     live: tuple[bool, ...]
     reached: float
-    trials: int
+    configs: int
     seconds: float
 
 
@@ -105,14 +106,14 @@ def search(name: str, seed: int, budget_s: float) -> Outcome:
         result = begin(Path(folder), script, KNOBS, seed).go_on(budget_s)
     base = script.rate(result.baseline)
     truth = script.rate(result.best) / base
-    measured = [r for r in result.records if r.speedup is not None]
+    measured = [r for r in latest(result.records) if r.speedup is not None]
     return Outcome(
         result.finding,
         result.speedup.low <= truth <= result.speedup.high,
         tuple(
             r.speedup.low <= script.rate(r.config) / base <= r.speedup.high
-            for r in measured[1:]
-            if r.speedup is not None
+            for r in measured
+            if r.speedup is not None and r.config != result.baseline
         ),
         truth / max(script.rate(r.config) / base for r in measured),
         len(measured),
@@ -130,7 +131,7 @@ def summary(outcomes: list[Outcome]) -> dict[str, object]:
         "claims_that_hold": round(fmean(o.holds for o in claims), 4) if claims else None,
         "live_intervals_that_hold": round(fmean(held for o in outcomes for held in o.live), 4),
         "reached_of_the_best_measured": round(fmean(o.reached for o in outcomes), 4),
-        "trials": round(fmean(o.trials for o in outcomes), 1),
+        "configs": round(fmean(o.configs for o in outcomes), 1),
         "seconds": round(fmean(o.seconds for o in outcomes), 1),
     }
 

@@ -14,7 +14,7 @@ from autotune.knobs.space.space import SearchSpace
 from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
-from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.measurement.visit import Visit
 from autotune.program.config import Config
@@ -108,6 +108,19 @@ class TrialRecord:
     def outcome(self) -> Outcome:
         """How the trial ended; OK if it was measured."""
         return self.ending.outcome if self.ending is not None else Outcome.OK
+
+
+def latest(records: Iterable[TrialRecord]) -> list[TrialRecord]:
+    """Return the last record of each config that says something of it.
+
+    A config that fails when it is measured again has failed. One whose program merely ended, or
+    that the user or the budget ended, keeps what it had.
+    """
+    found: dict[Config, TrialRecord] = {}
+    for record in records:
+        if record.config not in found or record.outcome not in {*ENDED_BY_US, Outcome.RAN_OUT}:
+            found[record.config] = record
+    return [*found.values()]
 
 
 def gradients_sum(records: Iterable[TrialRecord]) -> bool | None:

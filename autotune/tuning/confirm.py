@@ -43,7 +43,7 @@ from autotune.tuning.confirmation import (
     Confirmation,
     Round,
     Slopes,
-    is_kind,
+    is_pair,
     looks_taken,
     read,
     winner_of,
@@ -276,8 +276,9 @@ def confirm(
         that fails in a fresh process is not recommended, however fast it was in others. Or if
         something else ended the first round before two pairs of windows.
     """
-    size = len(plan.turns(Side.BASELINE))  # recorded as a round of another kind does not compare
-    rounds = [r for r in earlier if winner_of(r) == plan.winner and is_kind(r, size)]
+    rounds = [  # pairs of processes do not compare with configs that took turns in one
+        r for r in earlier if winner_of(r) == plan.winner and is_pair(r) is plan.needs_own_process
+    ]
     share = claim.share_left(looks_taken([r for r in earlier if winner_of(r) != plan.winner]))
     while True:
         confirmation = read(rounds, plan.extra_work(rounds), share, plan.slopes)

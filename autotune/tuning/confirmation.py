@@ -8,6 +8,7 @@ of earlier sessions alike.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
@@ -25,7 +26,6 @@ TURNS = {
 }
 MIN_WINDOWS = 4  # two pairs: a single pair has no spread
 MIN_ROUNDS = 2  # a claim from one process would not know how much other processes differ
-CLAIM_LOOKS = range(MIN_ROUNDS, claim.MAX_LOOKS + 1)  # rounds after which it is looked
 ONE_PROCESS = "a claim needs two fresh processes, and only one was measured"
 FEW_PAIRS = "a claim needs {} fresh processes of each config, and only {} were measured"
 # For two configs that cannot share a process: a round is one process of each side. Their rates
@@ -68,15 +68,14 @@ class Confirmation:
         That is so from the first planned look on. Where both configs share a process, two rounds
         are enough: one starts as the program is written, the other as the winner.
         """
-        return self.rounds >= first_look(is_apart=self.is_apart)
+        return self.rounds >= self._planned[0]
 
     @property
     def lack(self) -> str:
         """Why there is no claim yet, for the user; empty if there were enough rounds for one."""
         if self.says_enough:
             return ""
-        few = FEW_PAIRS.format(first_look(is_apart=True), self.rounds)
-        return few if self.is_apart else ONE_PROCESS
+        return FEW_PAIRS.format(self._planned[0], self.rounds) if self.is_apart else ONE_PROCESS
 
     @property
     def is_faster(self) -> bool:
@@ -94,16 +93,16 @@ class Confirmation:
         worth a claim even at its upper end.
         """
         excludes_one = self.speedup.low > 1.0 or self.speedup.high < WORTH_CONFIRMING
-        return self._is_look and excludes_one
+        return self.rounds in self._planned and excludes_one
 
     @property
     def is_complete(self) -> bool:
         """Whether all planned looks were taken."""
-        return self.rounds >= (max(claim.APART) if self.is_apart else claim.MAX_LOOKS)
+        return self.rounds >= self._planned[-1]
 
     @property
-    def _is_look(self) -> bool:
-        return self.rounds in claim.APART if self.is_apart else self.says_enough
+    def _planned(self) -> tuple[int, ...]:
+        return planned_looks(is_apart=self.is_apart)
 
     def worth(self, round_s: float) -> float:
         """Return the seconds that must be left in the budget to start another round.
@@ -132,8 +131,7 @@ def read(
     windows = [w for r in rounds for w in r]
     baseline = tuple(w.measurement for w in windows if w.side is Side.BASELINE)
     winner = tuple(w.measurement for w in windows if w.side is Side.WINNER)
-    # Recorded rounds do not say their kind, but only a pair of processes has exactly two windows.
-    is_apart = is_kind(rounds[0], len(PAIRS[Side.BASELINE]))
+    is_apart = is_pair(rounds[0])
     raw = _speedup(rounds, share, UNPACED, is_apart=is_apart).times(1 / extra_work)
     uncorrected = Confirmation(raw, baseline, winner, len(rounds), is_apart)
     if not any(slopes) or not _corrects_both_alike(windows, slopes):
@@ -161,23 +159,26 @@ def _corrects_both_alike(windows: Sequence[WindowRecord], slopes: Slopes) -> boo
     return abs(fmean(corrections)) <= reach
 
 
-def is_kind(one: Round, size: int) -> bool:
-    """Return whether a round is a pair of processes, if *size* is that of a pair, or is not."""
-    pair = len(PAIRS[Side.BASELINE])
-    return (len(one) == pair) is (size == pair)
+def is_pair(one: Round) -> bool:
+    """Return whether a round is a pair of processes; only such a round has exactly two windows."""
+    return len(one) == len(PAIRS[Side.BASELINE])
 
 
-def first_look(*, is_apart: bool) -> int:
-    """Return after how many rounds a claim is possible."""
-    return min(claim.APART) if is_apart else MIN_ROUNDS
+def planned_looks(*, is_apart: bool) -> tuple[int, ...]:
+    """Return the numbers of rounds after which the interval may decide, in order.
+
+    Args:
+        is_apart: Whether a round is one process of each side.
+    """
+    return tuple(claim.APART) if is_apart else tuple(range(MIN_ROUNDS, claim.MAX_LOOKS + 1))
 
 
 def looks_taken(rounds: Sequence[Round]) -> list[float]:
     """Return, for each candidate of these rounds, the share of its planned looks that it had."""
-    kinds = [(winner_of(r), is_kind(r, len(PAIRS[Side.BASELINE]))) for r in rounds]
+    counts = Counter((winner_of(r), is_pair(r)) for r in rounds)
     taken = []
-    for kind in dict.fromkeys(kinds):
-        count, planned = kinds.count(kind), list(claim.APART) if kind[1] else [*CLAIM_LOOKS]
+    for (_, is_apart), count in counts.items():
+        planned = planned_looks(is_apart=is_apart)
         taken.append(sum(look <= count for look in planned) / len(planned))
     return taken
 

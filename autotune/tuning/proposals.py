@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.program.config import Config, KnobValue
-from autotune.results.record import AGAIN, TrialRecord
+from autotune.results.record import AGAIN, TrialRecord, latest
 from autotune.tuning.diagnosis import Diagnosis, Family, Move
 from autotune.tuning.storage.study import Study, Trial
 
@@ -245,19 +245,6 @@ def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRe
         return (not is_level, changes if is_level else 0, -record.speedup.low)
 
     return sorted(able, key=order)
-
-
-def latest(records: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return the last record of each config that says something of it.
-
-    A config that fails when it is measured again has failed. One whose program merely ended, or
-    that the user or the budget ended, keeps what it had.
-    """
-    found: dict[Config, TrialRecord] = {}
-    for record in records:
-        if record.config not in found or record.outcome not in {*ENDED_BY_US, Outcome.RAN_OUT}:
-            found[record.config] = record
-    return [*found.values()]
 
 
 def _most(record: TrialRecord) -> float:

@@ -103,7 +103,7 @@ def test_rounds_of_another_kind_do_not_count_and_other_candidates_have_spent_the
         "ConfirmationPlan",
         SimpleNamespace(
             winner=Config({"side": Side.WINNER}),
-            turns=TURNS.get,
+            needs_own_process=False,
             extra_work=lambda _: 1.0,
             slopes=(0.0, 0.0),
         ),

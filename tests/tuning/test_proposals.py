@@ -12,7 +12,7 @@ import pytest
 from autotune.knobs.space.space import ResolvedSpace, SearchSpace
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config, KnobValue
-from autotune.results.record import AGAIN, TrialRecord
+from autotune.results.record import AGAIN, TrialRecord, latest
 from autotune.tuning.diagnosis import Diagnosis, Family, Move, diagnose
 from autotune.tuning.proposals import (
     MAX_LOOKS,
@@ -20,7 +20,6 @@ from autotune.tuning.proposals import (
     SPACING,
     Proposals,
     combinations,
-    latest,
     ranked,
     restarts,
 )
