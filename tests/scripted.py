@@ -52,6 +52,7 @@ BLOCK_S = 0.05
 SWITCH_S = 0.3  # until a config runs at its speed
 TICK_S = 0.1  # a rig asks so often whether to go on
 CLOSE_S = 0.2
+FAULT_S = 1e-6
 CRASH = Ending(Outcome.CRASHED, "ValueError: the script says so", "Traceback …", steps=1)
 
 
@@ -108,6 +109,8 @@ class Script:
         noise: Standard deviation of the logarithm of a block's rate.
         process_noise: The same of processes, whatever the config.
         ratio_noise: The same of a config in a process: equal processes differ in their ratios.
+        left_behind: Share of the time that goes into page faults once a process has run two
+            configs.
         pilots: None takes no pilots.
         drift: The same of the machine's pace, which is forgotten within ``drift_s``.
         ends: Returns how a question ends instead of being answered.
@@ -121,6 +124,7 @@ class Script:
     noise: float = 0.03
     process_noise: float = 0.02
     ratio_noise: float = 0.0
+    left_behind: float = 0.0
     pilots: PilotScript | None = None
     drift: float = 0.0
     drift_s: float = 10.0
@@ -271,6 +275,7 @@ class ScriptedRig:
             memory=Memory(),
             pilots_before=before,
             pilots_after=self._pilots(applied.config),
+            fault_s=FAULT_S,
         )
 
     def _pilots(self, config: Config) -> tuple[Pilot, ...]:
@@ -289,12 +294,14 @@ class ScriptedRig:
         if config not in self._own:
             self._own[config] = self._machine.random.gauss(0.0, script.ratio_noise)
         own = self._process + self._own[config]
-        rate = script.rate(config) * math.exp(self._machine.pace + own + noise)
+        lost = script.left_behind if len(self._own) > 1 else 0.0
+        rate = script.rate(config) * math.exp(self._machine.pace + own + noise) * (1 - lost)
         batch = int(config.get("batch_size", 64))
         steps = max(1, round(max(BLOCK_S, script.step_s) * rate / batch))
         seconds = steps * batch / rate
         self.steps += steps
-        return Block(steps * batch, steps, seconds, 0.3 * seconds)
+        faults = round(lost * seconds / FAULT_S)
+        return Block(steps * batch, steps, seconds, 0.3 * seconds, faults=faults)
 
     def profile_step(
         self, _plan: WindowPlan, should_stop: ShouldStop, _silence_s: float

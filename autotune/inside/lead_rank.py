@@ -28,6 +28,7 @@ from autotune.inside.seams.parts import PartsClock
 from autotune.inside.standstill import doing, waits_for_processes
 from autotune.inside.step_profiler import StepProfiler
 from autotune.inside.step_tracker import Step, StepTracker
+from autotune.machine.probes import page_faults
 from autotune.machine.probes.host_load import HostLoad
 from autotune.machine.probes.torch_memory import TorchMemory
 from autotune.measurement.batch_effect import BatchEffect
@@ -116,6 +117,7 @@ class LeadRank(StepTracker):
         self._host_load = HostLoad(os.getppid())
         self._pilots = Pilots(start.cores, self._host_load.ours_s)
         self._pilots_before: tuple[Pilot, ...] = ()
+        self._fault_s = 0.0
         self._sent = started
         self._turn = threading.RLock()  # guards the meter and the link against the timer thread
         self._is_answered = False  # set first by the thread that will send the answer
@@ -430,6 +432,7 @@ class LeadRank(StepTracker):
             compilation=compilation,
             pilots_before=self._pilots_before,
             pilots_after=pilots_after,
+            fault_s=self._fault_s,
             effect=self._probed,
         )
 
@@ -528,6 +531,7 @@ class LeadRank(StepTracker):
         self._tally = Tally()
         began = perf_counter()
         self._pilots_before = self._read_pilots()
+        self._fault_s = self._fault_s or page_faults.seconds_each()
         if plan.most_s is not None:
             plan = replace(plan, most_s=max(0.0, plan.most_s - (perf_counter() - began)))
         meter = Meter(plan, self._instruments())

@@ -439,7 +439,7 @@ class Meter:
             run.edges,
             run.tokens,
             monotonic(),
-            self._interference(run),
+            *self._counted(run),
         )
         if self.phase == "window" and block.is_disturbed and self._may_discard(block):
             self._discarded += 1
@@ -466,12 +466,13 @@ class Meter:
         if not self.is_done and self._has_no_time_for(block):
             self.end_now()
 
-    def _interference(self, run: _Running) -> Interference | None:
+    def _counted(self, run: _Running) -> tuple[Interference | None, int]:
+        """Return what the kernel counted over a block: interference, and minor page faults."""
         # Reading takes 0.2 ms, so the end of one block is also the beginning of the next.
-        self._counters = self.read.counters()
-        if self._counters is None or run.counters is None:
-            return None
-        return self._counters.since(run.counters)
+        self._counters = now = self.read.counters()
+        if now is None or run.counters is None:
+            return None, 0
+        return now.since(run.counters), now.faults - run.counters.faults
 
     def _has_no_time_for(self, block: Block) -> bool:
         """Return whether another block like this one would end after the plan's time.

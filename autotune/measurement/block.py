@@ -24,6 +24,7 @@ class Block:
         ended_at_s: When the block ended, by ``time.monotonic()``, which all processes of a machine
             share.
         interference: The counters of the system over the block; None if they were not read.
+        faults: Minor page faults of the program's process; 0 if they were not counted.
     """
 
     samples: int
@@ -34,6 +35,7 @@ class Block:
     tokens: int = 0
     ended_at_s: float = 0.0
     interference: Interference | None = None
+    faults: int = 0
 
     @property
     def is_disturbed(self) -> bool:

@@ -44,6 +44,7 @@ class Measurement:
         ranks: How the ranks spent their time; empty for a single process.
         pilots_before: Timings of the pilots before the window; empty where none could be taken.
         pilots_after: The same after it.
+        fault_s: CPU seconds that one minor page fault takes here; 0.0 if unknown.
         effect: The effect of the config's batch size on the steps; None if it was not examined.
     """
 
@@ -63,6 +64,7 @@ class Measurement:
     ranks: tuple[RankLoad, ...] = ()
     pilots_before: tuple[Pilot, ...] = ()
     pilots_after: tuple[Pilot, ...] = ()
+    fault_s: float = 0.0
     effect: BatchEffect | None = None
 
     @property
@@ -124,6 +126,12 @@ class Measurement:
     def warnings(self) -> tuple[str, ...]:
         """Reasons to trust this measurement less than others, as sentences for the user."""
         return warnings_of([self])
+
+    @property
+    def fault_share(self) -> float:
+        """Share of the measured time that minor page faults take at most: one after the other."""
+        faults = sum(b.faults for b in self.blocks)
+        return self.fault_s * faults / sum(b.seconds for b in self.blocks)
 
     @property
     def wait_share(self) -> float:

@@ -28,6 +28,12 @@ from autotune.tuning.confirmation import Confirmation
 from autotune.tuning.proposals import DEVICES, restarts
 from autotune.tuning.session import Session
 
+CARRIED_IS_DOUBTFUL = 0.02
+CARRIED = (
+    "The two configs share a process, and memory that one leaves behind changed the other's speed "
+    "by up to {:.0%}; the interval allows for that."
+)
+
 
 def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult) -> SearchResult:
     """Return the result of a search.
@@ -85,8 +91,10 @@ def _warnings(
     session: Session, confirmation: Confirmation | None, recommended: Config | None
 ) -> tuple[str, ...]:
     found = warnings_of((*confirmation.baseline, *confirmation.winner)) if confirmation else ()
+    if confirmation is not None and confirmation.carried_share >= CARRIED_IS_DOUBTFUL:
+        found = (*found, CARRIED.format(confirmation.carried_share))
     unseen = warning(session.study.rehearsals, recommended) if recommended is not None else ""
-    return (*found, unseen) if unseen else tuple(found)
+    return (*found, unseen) if unseen else found
 
 
 def _why_nothing(records: Sequence[TrialRecord]) -> str:

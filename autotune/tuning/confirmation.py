@@ -52,6 +52,8 @@ class Confirmation:
         rounds: How many rounds were run.
         is_apart: Whether a round is one process of each side, because they cannot share one.
         raw: The speedup without the correction by the pilots; None if nothing was corrected.
+        carried_share: By what share the sides may have changed each other's speed, because what
+            one leaves in a process stays there for the other. The speedup's interval allows for it.
     """
 
     speedup: Interval
@@ -60,6 +62,7 @@ class Confirmation:
     rounds: int
     is_apart: bool = False
     raw: Interval | None = None
+    carried_share: float = 0.0
 
     @property
     def says_enough(self) -> bool:
@@ -132,12 +135,37 @@ def read(
     baseline = tuple(w.measurement for w in windows if w.side is Side.BASELINE)
     winner = tuple(w.measurement for w in windows if w.side is Side.WINNER)
     is_apart = is_pair(rounds[0])
-    raw = _speedup(rounds, share, UNPACED, is_apart=is_apart).times(1 / extra_work)
-    uncorrected = Confirmation(raw, baseline, winner, len(rounds), is_apart)
+    too_high, too_low = (0.0, 0.0) if is_apart else _carried_over(rounds)
+
+    def speedup(slopes: Slopes) -> Interval:
+        found = _speedup(rounds, share, slopes, is_apart=is_apart).times(1 / extra_work)
+        return replace(found, low=found.low / (1 + too_high), high=found.high * (1 + too_low))
+
+    carried_share = max(too_high, too_low)
+    raw = speedup(UNPACED)
+    uncorrected = Confirmation(
+        raw, baseline, winner, len(rounds), is_apart, carried_share=carried_share
+    )
     if not any(slopes) or not _corrects_both_alike(windows, slopes):
         return uncorrected
-    paced = _speedup(rounds, share, slopes, is_apart=is_apart).times(1 / extra_work)
-    return replace(uncorrected, speedup=paced, raw=raw)
+    return replace(uncorrected, speedup=speedup(slopes), raw=raw)
+
+
+def _carried_over(rounds: Sequence[Round]) -> tuple[float, float]:
+    """Return by what shares the speedup may be too high and too low, because sides share processes.
+
+    What a config leaves in a process can change another one's speed: after another batch the C
+    library may map memory anew in each step, or stop doing so. The time that goes into page faults
+    shows it. In processes that were started as a side, this side's first window is compared with
+    its last one, which comes after the other side's.
+    """
+    slowed = {}
+    for side in Side:
+        own = [[w.measurement for w in r if w.side is side] for r in rounds if r[0].side is side]
+        changes = [turns[-1].fault_share - turns[0].fault_share for turns in own]
+        slowed[side] = fmean(changes) if changes else 0.0
+    gained, lost = slowed[Side.BASELINE], slowed[Side.WINNER]
+    return max(0.0, gained) + max(0.0, -lost), max(0.0, lost) + max(0.0, -gained)
 
 
 def _corrects_both_alike(windows: Sequence[WindowRecord], slopes: Slopes) -> bool:

@@ -68,6 +68,54 @@ def test_buffers_that_the_baseline_drained_do_not_make_the_winner_slow() -> None
     assert found.speedup.high > 1.0
 
 
+def faulting(rounds: list[Round], faults: Mapping[tuple[Side, Side, int], int]) -> list[Round]:
+    """Return rounds with page faults of 1 ms each, by started side, side and its turn (0 or 1)."""
+    changed = []
+    for one in rounds:
+        seen: list[Side] = []
+        windows = []
+        for w in one:
+            blocks = w.measurement.blocks
+            count = faults.get((one[0].side, w.side, seen.count(w.side)), 0)
+            seen.append(w.side)
+            more = (replace(blocks[0], faults=count), *blocks[1:])
+            windows.append(
+                replace(w, measurement=replace(w.measurement, blocks=more, fault_s=0.001))
+            )
+        changed.append(windows)
+    return changed
+
+
+def test_what_a_side_leaves_in_a_process_for_the_other_widens_the_interval_at_one_end() -> None:
+    """One end for each: a slowed baseline flatters the winner, a slowed winner does the reverse."""
+    rounds = rounds_of(TURNS, 1.05, {}, 6)
+    seconds = sum(b.seconds for b in rounds[0][0].measurement.blocks)
+    ten_percent = round(0.1 * seconds / 0.001)
+    plain = read(faulting(rounds, {}))
+    assert plain is not None
+    assert plain.is_faster
+    base, won = Side.BASELINE, Side.WINNER
+    for faults, low, high in (
+        ({(base, base, 1): ten_percent}, 1.1, 1.0),
+        ({(base, base, 0): ten_percent}, 1.0, 1.1),
+        ({(won, won, 1): ten_percent}, 1.0, 1.1),
+        ({(won, won, 0): ten_percent}, 1.1, 1.0),
+        # in the process that was started as the other side there is no time before
+        ({(won, base, 1): ten_percent, (base, won, 1): ten_percent}, 1.0, 1.0),
+        ({(base, base, n): ten_percent for n in (0, 1)}, 1.0, 1.0),
+    ):
+        found = read(faulting(rounds, faults))
+        assert found is not None
+        assert found.speedup.estimate == plain.speedup.estimate
+        assert found.speedup.low == pytest.approx(plain.speedup.low / low, rel=0.01)
+        assert found.speedup.high == pytest.approx(plain.speedup.high * high, rel=0.01)
+        assert found.is_faster is (low == 1.0)
+        assert found.carried_share == pytest.approx(max(low, high) - 1, abs=0.01)
+    apart = read(faulting(rounds_of(PAIRS, 1.05, {}, 6), {(base, base, 0): ten_percent}))
+    assert apart is not None
+    assert apart.carried_share == 0.0, "they share no process"
+
+
 def test_a_speedup_that_outweighs_what_buffers_may_have_given_is_claimed() -> None:
     found = read(rounds_of(TURNS, 2.0, {Side.WINNER: 0.25}, 2))
     assert found is not None
