@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 from autotune.knobs import launch_plan_for
 from autotune.measurement.compilation import Compilation
@@ -113,6 +113,23 @@ class SearchResult:
         has not measured are None.
         """
         return [dict(_row(number, record)) for number, record in enumerate(self.records)]
+
+    @property
+    def pace_range(self) -> tuple[float, float] | None:
+        """The machine's slowest and fastest pace in the search, relative to its median.
+
+        It is the geometric mean of the paces on one core and on all. None without pilots.
+        """
+        logs = [
+            (pace.one_core + pace.all_cores) / 2
+            for record in self.records
+            for visit in (*record.visits, *record.baseline_visits)
+            if (pace := visit.pace) is not None
+        ]
+        if not logs:
+            return None
+        middle = median(logs)
+        return math.exp(min(logs) - middle), math.exp(max(logs) - middle)
 
     @property
     def has_measured_nothing(self) -> bool:

@@ -15,7 +15,7 @@ from autotune.cli.console import Console
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import KnobValue
 from autotune.results.result import Finding, SearchResult
-from tests.scripted import Question, Script, begin
+from tests.scripted import PilotScript, Question, Script, begin
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
     "num_workers": (0, 1, 2),
@@ -27,10 +27,10 @@ TRIAL = re.compile(
 )
 
 
-def searched(folder: Path, script: Script, budget_s: float = 300.0) -> SearchResult:
+def searched(folder: Path, script: Script, budget_s: float = 300.0, seed: int = 0) -> SearchResult:
     console = Console()
     try:
-        return begin(folder, script, KNOBS).go_on(budget_s, console)
+        return begin(folder, script, KNOBS, seed).go_on(budget_s, console)
     finally:
         console.end()
 
@@ -81,6 +81,31 @@ def test_a_claim_is_printed_with_its_interval_the_change_and_how_to_use_it(
     assert f"[{result.speedup.low:.2f}, {result.speedup.high:.2f}]" in said
     assert "num_workers: 0 → 1" in said
     assert "autotune run best.yaml" in said
+
+
+def test_a_pace_that_was_taken_out_is_told_in_one_line_where_it_made_much_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = re.compile(r"The machine ran at (\d\.\d) to (\d\.\d) of its median pace")
+    for drift, is_told in ((0.3, True), (0.0, False)):
+        pilots = PilotScript(noise=0.01)
+        script = Script(
+            {"num_workers": {1: 1.5}}, drift=drift, drift_s=3.0, noise=0.01, pilots=pilots
+        )
+        result = searched(tmp_path / str(drift), script, seed=1)
+        assert result.raw_speedup is not None
+        assert result.speedup.low <= 1.5 <= result.speedup.high
+        capsys.readouterr()
+
+        search_report.show(result, Path("best.yaml"))
+
+        said = capsys.readouterr().out
+        told = line.search(said)
+        assert (told is not None) is is_told
+        assert (f"{result.raw_speedup.estimate:.2f}x" in said) is is_told
+        if told is not None:
+            assert float(told[1]) < 0.8
+            assert float(told[2]) > 1.2
 
 
 def test_where_nothing_was_found_the_report_says_so_and_names_no_command(
