@@ -1,15 +1,16 @@
 """How much of the noise of visits and processes the pilots explain, and whether they bias a config.
 
-    python -m benchmarks.pace [PROGRAM ...] [--visits 40] [--processes 0] [--burn 0.0 0.5]
+    python -m benchmarks.pace [PROGRAM ...] [--visits 40] [--processes 0]
+                              [--burn 0.0 0.5] [--spell 2.0]
 
 Each program on one rig: visits as short as those of a search, of the program as written and of
 configs that differ in one live knob, in an order drawn anew for each round. The log of each visit's
 rate, within its config, is predicted from the log pace by a line through the *other* visits; the
 spread of what is left is compared with the raw spread. The same with shuffled pilots must gain
 nothing. The model of a search gives the speedup of each config, with pilots and without: they must
-agree. ``--burn`` keeps a share of all cores busy meanwhile; each share is a run of its own. Fresh
-processes give one visit each. What was measured is kept after each run, so that a campaign that is
-cut short keeps its part.
+agree. ``--burn`` keeps a share of all cores busy meanwhile, in spells of random length that take
+``--spell`` seconds on average; each share is a run of its own. Fresh processes give one visit each.
+What was measured is kept after each run, so that a campaign that is cut short keeps its part.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ import numpy as np
 from autotune.knobs.space.spacefile import load
 from autotune.machine import hardware
 from autotune.measurement.measurement import Measurement
-from autotune.measurement.outcome import Ending
+from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.pilot import Pace
 from autotune.measurement.stream import StreamModel
 from autotune.measurement.visit import Visit
@@ -69,55 +70,65 @@ def main() -> None:
     parser.add_argument("--visits", type=int, default=40)
     parser.add_argument("--processes", type=int, default=0)
     parser.add_argument("--burn", type=float, nargs="+", default=[0.0], help="share of each core")
+    parser.add_argument("--spell", type=float, default=2.0, help="seconds that a core stays busy")
     options = parser.parse_args()
     runs: list[dict[str, object]] = []
     for name, share in itertools.product(options.programs, options.burn):
-        runs.append(measured(name, share, options.visits, options.processes))
+        runs.append(measured(name, share, options))
         print(runs[-1], flush=True)
         path = save("pace", {"runs": runs})
     print(f"kept in {path}")
 
 
-def measured(name: str, share: float, visits: int, processes: int) -> dict[str, object]:
+def measured(name: str, share: float, options: argparse.Namespace) -> dict[str, object]:
     """Visit the configs of a program while a share of each core is busy; return the figures."""
     program, machine = parse_program(name, []), hardware.detect()
     with (
         tempfile.TemporaryDirectory() as folder,
         RigFactory(program, Path(folder), machine) as rigs,
-        burning(share, machine.cpu_quota),
+        burning(share, options.spell, machine.cpu_quota),
     ):
         began = monotonic()
-        seen = list(visited(rigs, visits))
+        seen = list(visited(rigs, options.visits))
         figures: dict[str, object] = {
             "program": Path(name).parent.name,
             "burn": share,
+            "spell_s": options.spell if share else None,
             "seconds_per_visit": round((monotonic() - began) / max(1, len(seen)), 2),
             "visits": summary(seen),
             "speedups": speedups(seen),
         }
-        if processes:
-            figures["processes"] = summary([fresh(rigs) for _ in range(processes)])
+        if options.processes:
+            figures["processes"] = summary([fresh(rigs) for _ in range(options.processes)])
     return figures
 
 
 def visited(rigs: RigFactory, count: int) -> Iterator[Seen]:
-    """Visit the configs on one rig, each once in a round."""
+    """Visit the configs, each once in a round, in a new process where the program has ended."""
     rng = random.Random(0)
-    with rigs.new() as rig:
-        base, configs = opened(rig, rigs)
-        one(rig, base, FIRST)  # which may still be warming up
-        left: list[str] = []
-        for _ in range(count):
-            left = left or rng.sample(list(configs), len(configs))
-            which = left.pop()
-            yield which, one(rig, replace(base, config=configs[which]), VISIT)
+    left: list[str] = []
+    while count:
+        with rigs.new() as rig:
+            base, configs = opened(rig, rigs)
+            one(rig, base, FIRST, rigs.started)  # which may still be warming up
+            while count:
+                left = left or rng.sample(list(configs), len(configs))
+                applied = replace(base, config=configs[left[-1]])
+                visit = one(rig, applied, VISIT, rigs.started)
+                if visit is None:
+                    break
+                yield left.pop(), visit
+                count -= 1
 
 
 def fresh(rigs: RigFactory) -> Seen:
     """Start a process and visit the program as written in it."""
     with rigs.new() as rig:
         base, _ = opened(rig, rigs)
-        return BASELINE, one(rig, base, FIRST)
+        visit = one(rig, base, FIRST, 1)
+        if visit is None:
+            raise SystemExit("the program is too short: it ended within its first window")
+        return BASELINE, visit
 
 
 def opened(rig: Rig, rigs: RigFactory) -> tuple[AppliedConfig, dict[str, Config]]:
@@ -134,12 +145,15 @@ def opened(rig: Rig, rigs: RigFactory) -> tuple[AppliedConfig, dict[str, Config]
     return base, configs
 
 
-def one(rig: Rig, applied: AppliedConfig, plan: WindowPlan) -> Visit:
-    """Visit a config."""
+def one(rig: Rig, applied: AppliedConfig, plan: WindowPlan, process: int) -> Visit | None:
+    """Visit a config; None if the program came to its end."""
     found = rig.measure(applied, plan, _never, START_SILENCE_S)
-    if not isinstance(found, Measurement):
+    if isinstance(found, Measurement):
+        rate, drained = found.throughput, found.drained_share
+        return Visit.of(rate, process, monotonic(), found.pace, drained_share=drained)
+    if found.outcome is not Outcome.RAN_OUT:
         raise SystemExit(f"the program failed: {found.reason}")
-    return Visit.of(found.throughput, 1, monotonic(), found.pace, drained_share=found.drained_share)
+    return None
 
 
 def speedups(seen: Sequence[Seen]) -> dict[str, dict[str, list[float]]]:
@@ -212,11 +226,12 @@ def coefficients(rates: Sequence[float], paces: Sequence[tuple[float, ...]]) -> 
 
 
 @contextmanager
-def burning(share: float, cores: int) -> Iterator[None]:
+def burning(share: float, spell_s: float, cores: int) -> Iterator[None]:
     """Keep a share of each core busy, by processes of ours."""
     with ExitStack() as stack:
         for _ in range(cores if share else 0):
-            process = subprocess.Popen([sys.executable, str(BURN), str(share), "3600"])
+            words = [str(share), "3600", str(spell_s)]
+            process = subprocess.Popen([sys.executable, str(BURN), *words])
             stack.callback(process.wait)
             stack.callback(process.kill)
         yield

@@ -1,15 +1,20 @@
-"""Keeps one core busy for a share of the time: `python burn.py SHARE SECONDS`."""
+"""Keeps one core busy for a share of the time: `python burn.py SHARE SECONDS [SPELL]`.
+
+Busy spells are random and take SPELL seconds on average, 0.1 by default, as those of other guests
+of a machine do.
+"""
 
 from __future__ import annotations
 
+import random
 import sys
 from time import perf_counter, sleep
 
-PERIOD_S = 0.1
-
 share, until = float(sys.argv[1]), perf_counter() + float(sys.argv[2])
+spell_s = float(sys.argv[3]) if len(sys.argv) > 3 else 0.1
 while perf_counter() < until:
-    began = perf_counter()
-    while perf_counter() - began < share * PERIOD_S:
+    busy_until = perf_counter() + random.expovariate(1 / spell_s)
+    while perf_counter() < busy_until:
         pass
-    sleep((1 - share) * PERIOD_S)
+    if share < 1:
+        sleep(random.expovariate(share / (spell_s * (1 - share))))
