@@ -37,18 +37,23 @@ SHARED_MEMORY = re.compile(
     r"[Bb]us error|insufficient shared memory|unable to (allocate|write|mmap).*shared memory"
     r"|file </torch_\d+.*No space left on device|No space left on device: '/dev/shm|shm_open"
 )
-# What a rank says when another one has gone: gloo, NCCL, torch's TCPStore, pipes and queues, and
-# torch.multiprocessing.spawn() about its children.
+# What a rank says when another one has gone: gloo (its file names and timeouts), NCCL, torch's
+# TCPStore, torch.distributed's monitored barrier, and torch.multiprocessing.spawn() about its
+# children. Only these libraries' own words: a program has timeouts and connections of other kinds.
 LOST_PEER = re.compile(
-    r"[Cc]onnection (was )?(likely )?(closed|reset|refused|aborted)|[Bb]roken ?[Pp]ipe|EOFError"
-    r"|remote process (has )?(exited|failed)|remote process exited or there was a network error"
-    r"|ncclRemoteError|communicator was aborted|failed to recv|[Tt]imed? ?out"
-    r"|ProcessExitedException|process \d+ terminated"
+    r"(pair|buffer|context)\.cc|Connection (closed|reset) by (remote )?peer"
+    r"|Timed out waiting \d+ms|remote process exited or there was a network error"
+    r"|ncclRemoteError|communicator was aborted|TCPStore|DistNetworkError|DistStoreError"
+    r"|failed to pass monitoredBarrier|ProcessExitedException|process \d+ terminated"
 )
 LOADER_WORKER_KILLED = re.compile(r"DataLoader worker .* killed by signal: Killed")
 
-# Exit codes of processes that the kernel ended for lack of memory
-KILLS = {-signal.SIGKILL, -signal.SIGBUS}
+# Signals that may reach a rank because a peer failed: launchers end the others by SIGTERM, and the
+# threads that watch collectives abort. No other signal does.
+FOLLOW = {-signal.SIGTERM, -signal.SIGABRT, -signal.SIGINT}
+# torch.multiprocessing.spawn() re-raises a child's exception, and later kills ranks that stay.
+NO_RANK = -1
+RAISED_IN_CHILD = "ProcessRaisedException"
 
 # The names that appear in the error if a script needs torchrun and is started without it: torch's
 # env:// rendezvous and a script's own os.environ["RANK"] both name the missing variable.
@@ -161,10 +166,11 @@ def from_ranks(
 
     If one rank fails, the others do too, because their collectives fail. Which one was the cause:
 
-    - a rank that the kernel killed: no peer's failure does that;
-    - else the rank that reported first, unless it reports that it lost a peer;
-    - else a rank that ended without a report. It comes after the one that reported, because a
-      program may catch the lost connection and end by ``os._exit(1)``.
+    - a rank that died of a signal that no peer's failure sends;
+    - else the rank that reported first, those that report a lost peer left out;
+    - else a rank that ended without a report. It comes after the others, because a program may
+      catch the lost connection and end by ``os._exit(1)``;
+    - else the rank that reported first.
 
     Args:
         words: Final messages of the ranks; at most one for a program of a single process.
@@ -174,17 +180,18 @@ def from_ranks(
         log_tail: The end of what the program printed, shown where there is no traceback.
     """
     silent = {r: c for r, c in codes.items() if r not in {w.rank for w in words}}
-    # Launchers, torch.multiprocessing.spawn() among them, end the other ranks by SIGTERM: that is a
-    # consequence of the failure, not its cause.
     ended = {r: c for r, c in silent.items() if c not in {0, -signal.SIGTERM}}
-    killed = {r: c for r, c in ended.items() if c in KILLS}
-    first = min(words, key=lambda word: word.at_s, default=None)
-    if killed or (ended and (first is None or _blames_another(first))):
+    killed = {r: c for r, c in ended.items() if c < 0 and c not in FOLLOW}
+    in_order = sorted(words, key=lambda word: word.at_s)
+    reasons = [word for word in in_order if not _blames_another(word)]
+    if any(RAISED_IN_CHILD in word.exception for word in words):
+        killed = {}
+    if killed or (ended and not reasons):
         rank, code = next(iter((killed or ended).items()))
         ending = from_exit_code(code, log_tail)
         return replace(ending, reason=ending.reason.replace("the process", f"rank {rank}"))
-    if first is not None:
-        return from_exception(first)
+    if in_order:
+        return from_exception(next(iter(reasons or in_order)))
     if exit_code is None:
         return Ending(Outcome.CRASHED, "it closed its connection to autotune", log_tail)
     return from_exit_code(exit_code, log_tail)
@@ -218,8 +225,11 @@ def started_words(word: Ended | None, folder: Path) -> list[Ended]:
         folder: Folder in which processes that the program started leave their messages.
     """
     left = left_words(folder)
-    if word is None or (word.exception and not any(other.exception for other in left)):
-        return left if word is None else [word]
+    if word is None:
+        return left
+    word = replace(word, rank=NO_RANK)  # it is no rank, and its children are numbered from 0
+    if word.exception and not any(other.exception for other in left):
+        return [word]
     return [word, *left]
 
 

@@ -217,6 +217,26 @@ LEFT = {
         {0: 1, 1: 3},
         (Outcome.CRASHED, "rank 1 exited with code 3"),
     ),
+    "an exception that is reported after a peer's lost connection": (
+        {0: "ValueError: no such column", 1: "RuntimeError: Connection closed by peer"},
+        {0: 1, 1: 1},
+        (Outcome.CRASHED, "ValueError: no such column"),
+    ),
+    "a wrong keyword, after which a peer gives up": (
+        {0: "TypeError: f() got an unexpected keyword argument 'timeout'"},
+        {0: 1, 1: 1},
+        (Outcome.CRASHED, "TypeError: f() got an unexpected keyword argument 'timeout'"),
+    ),
+    "a segmentation fault, and a barrier that waits in vain": (
+        {0: "RuntimeError: Rank 1 did not answer"},
+        {0: 1, 1: -11},
+        (Outcome.CRASHED, "rank 1 died of SIGSEGV"),
+    ),
+    "a kill of the first rank": (
+        {},
+        {0: -9, 1: -15},
+        (Outcome.HOST_OUT_OF_MEMORY, "rank 0 was killed (SIGKILL)"),
+    ),
     "a kill that a peer hides behind an error of its own": (
         {0: "TrainingError: step 3 failed"},
         {0: 1, 1: -9},
@@ -252,6 +272,17 @@ def test_how_ranks_ended_that_a_program_started_itself_is_told_apart(
     ending = from_ranks(started_words(first, tmp_path), codes, 1, "")
     assert ending.outcome is outcome
     assert ending.reason.startswith(reason)
+
+
+def test_a_rank_that_spawn_kills_in_the_end_is_not_what_failed(tmp_path: Path) -> None:
+    """It ignored SIGTERM, waiting in a collective for the rank that raised."""
+    raised = "torch.multiprocessing.spawn.ProcessRaisedException: -- Process 1 terminated with"
+    (tmp_path / "ended-1").write_bytes(
+        encode(Ended(30, "ValueError: no such column", "", 1, 1, at_s=1.0))
+    )
+    words = started_words(Ended(0, raised, "", 1, at_s=30.0), tmp_path)
+    ending = from_ranks(words, {0: -9, 1: 1}, 1, "")
+    assert ending.reason == "ValueError: no such column"
 
 
 def test_a_program_that_came_to_its_end_in_its_ranks_made_their_steps(tmp_path: Path) -> None:
