@@ -545,7 +545,12 @@ class LeadRank(StepTracker):
 
     def _instruments(self) -> Instruments:
         return Instruments(
-            self._flow, self._sync, self._read_loss, self._activity, self._host_load.read
+            self._flow,
+            self._sync,
+            self._read_loss,
+            self._activity,
+            self._host_load.read,
+            page_faults.count,
         )
 
     def _activity(self) -> int:

@@ -101,6 +101,7 @@ class Instruments:
         activity: Returns a number that grows while something compiles or the allocator grows.
         counters: Returns the kernel's counters, which show what disturbed a block; None if nothing
             is watched.
+        faults: Returns the minor page faults of the process so far.
     """
 
     flow: Callable[[], Flow]
@@ -108,6 +109,7 @@ class Instruments:
     read_loss: Callable[[], float | None]
     activity: Callable[[], int] = lambda: 0
     counters: Callable[[], Counters | None] = lambda: None
+    faults: Callable[[], int] = lambda: 0
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,10 @@ class _Running:
         mark: When its last step ended.
         starts: Number of starts of the loader when it began.
         counters: The kernel's counters when the block began.
+        faults_resumed: Page faults of the process when the present stretch began.
+        faults_mark: The same when its last step ended.
         seconds: Length of the stretches before the present one.
+        faults: Page faults in these stretches.
         edges: Number of starts of the loader within the block.
     """
 
@@ -163,16 +168,21 @@ class _Running:
     mark: float
     starts: int
     counters: Counters | None
+    faults_resumed: int
+    faults_mark: int
     seconds: float = 0.0
+    faults: int = 0
     samples: int = 0
     steps: int = 0
     wait_s: float = 0.0
     edges: int = 0
     tokens: int = 0
 
-    def skip(self, now: float, starts: int) -> None:
+    def skip(self, now: float, starts: int, faults: int) -> None:
         """Leave out what happened since the last step, and begin a new stretch."""
         self.seconds += self.mark - self.resumed
+        self.faults += self.faults_mark - self.faults_resumed
+        self.faults_resumed = self.faults_mark = faults
         self.edges += max(0, starts - self.starts)
         self.resumed = self.mark = now
         self.starts = starts
@@ -252,7 +262,7 @@ class Meter:
         """
         if not self._disturbed and self._run.steps:
             self.read.sync()
-            self._run.mark = perf_counter()
+            self._run.mark, self._run.faults_mark = perf_counter(), self.read.faults()
 
     def resume(self, begin_s: float) -> None:
         """Leave out the time since ``pause()``, except what the new epoch took to begin.
@@ -264,7 +274,7 @@ class Meter:
             self._disturbed = False
         now = max(self._run.mark, perf_counter() - begin_s)
         self._began += now - self._run.mark
-        self._run.skip(now, self.read.flow().starts)
+        self._run.skip(now, self.read.flow().starts, self.read.faults())
 
     def step(self, samples: int, wait_s: float, tokens: int = 0) -> bool:
         """Count a finished step; return whether it closed a block.
@@ -282,13 +292,13 @@ class Meter:
             now = perf_counter()
             self._fastest_s = min(self._fastest_s, now - run.mark)
             self._activity = self.read.activity()
-            run.skip(now, self.read.flow().starts)
+            run.skip(now, self.read.flow().starts, self.read.faults())
             return False
         run.samples += samples
         run.tokens += tokens
         run.wait_s += wait_s
         run.steps += 1
-        run.mark = perf_counter()
+        run.mark, run.faults_mark = perf_counter(), self.read.faults()
         if run.steps < self._block_steps:
             return False
         self.read.sync()
@@ -425,12 +435,13 @@ class Meter:
     def _new_block(self) -> _Running:
         starts = self.read.flow().starts
         now = perf_counter()
-        return _Running(now, now, starts, self._counters)
+        faults = self.read.faults()
+        return _Running(now, now, starts, self._counters, faults, faults)
 
     def _close_block(self, now: float) -> None:
         run, flow = self._run, self.read.flow()
-        run.mark = now
-        run.skip(now, flow.starts)
+        run.mark, run.faults_mark = now, self.read.faults()
+        run.skip(now, flow.starts, run.faults_mark)
         block = Block(
             run.samples,
             run.steps,
@@ -439,7 +450,8 @@ class Meter:
             run.edges,
             run.tokens,
             monotonic(),
-            *self._counted(run),
+            self._interference(run),
+            run.faults,
         )
         if self.phase == "window" and block.is_disturbed and self._may_discard(block):
             self._discarded += 1
@@ -466,13 +478,12 @@ class Meter:
         if not self.is_done and self._has_no_time_for(block):
             self.end_now()
 
-    def _counted(self, run: _Running) -> tuple[Interference | None, int]:
-        """Return what the kernel counted over a block: interference, and minor page faults."""
+    def _interference(self, run: _Running) -> Interference | None:
         # Reading takes 0.2 ms, so the end of one block is also the beginning of the next.
-        self._counters = now = self.read.counters()
-        if now is None or run.counters is None:
-            return None, 0
-        return now.since(run.counters), now.faults - run.counters.faults
+        self._counters = self.read.counters()
+        if self._counters is None or run.counters is None:
+            return None
+        return self._counters.since(run.counters)
 
     def _has_no_time_for(self, block: Block) -> bool:
         """Return whether another block like this one would end after the plan's time.

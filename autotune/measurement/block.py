@@ -24,7 +24,7 @@ class Block:
         ended_at_s: When the block ended, by ``time.monotonic()``, which all processes of a machine
             share.
         interference: The counters of the system over the block; None if they were not read.
-        faults: Minor page faults of the program's process; 0 if they were not counted.
+        faults: Minor page faults of the program's process in that time; 0 if not counted.
     """
 
     samples: int

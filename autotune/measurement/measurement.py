@@ -5,8 +5,10 @@ All times are in seconds and all sizes in bytes, as the suffixes of the names sa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean, stdev
 
 from autotune.measurement.batch_effect import BatchEffect
 from autotune.measurement.block import Block
@@ -128,10 +130,17 @@ class Measurement:
         return warnings_of([self])
 
     @property
-    def fault_share(self) -> float:
-        """Share of the measured time that minor page faults take at most: one after the other."""
-        faults = sum(b.faults for b in self.blocks)
-        return self.fault_s * faults / sum(b.seconds for b in self.blocks)
+    def fault_share(self) -> Interval:
+        """Share of the time that minor page faults take, were they to come one after the other.
+
+        The interval is twice the standard error over the blocks. Those in which the loader started
+        are left out: after a fork, each page that is written faults.
+        """
+        blocks = [b for b in self.blocks if not b.epoch_edges] or list(self.blocks)
+        shares = [self.fault_s * b.faults / b.seconds for b in blocks]
+        mean = fmean(shares)
+        reach = 2 * stdev(shares) / math.sqrt(len(shares)) if len(shares) > 1 else mean
+        return Interval(mean, mean - reach, mean + reach)
 
     @property
     def wait_share(self) -> float:

@@ -30,8 +30,8 @@ from autotune.tuning.session import Session
 
 CARRIED_IS_DOUBTFUL = 0.02
 CARRIED = (
-    "The two configs share a process, and memory that one leaves behind changed the other's speed "
-    "by up to {:.0%}; the interval allows for that."
+    "The two configs share a process, and memory that one leaves behind may have changed the "
+    "other's speed by up to {:.0%}; the interval allows for that."
 )
 
 

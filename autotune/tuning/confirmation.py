@@ -37,6 +37,7 @@ PAIRS = {
 Round = list[WindowRecord]
 Slopes = tuple[float, float]  # of one core and of all cores, as in the stream model
 UNPACED: Slopes = (0.0, 0.0)
+MOST_FAULTS = 0.5  # share of the time that faults may take; several threads share more of them
 # A live speedup worth confirming however wide its interval is: only the confirmation decides.
 WORTH_CONFIRMING = 1.02
 
@@ -162,10 +163,21 @@ def _carried_over(rounds: Sequence[Round]) -> tuple[float, float]:
     slowed = {}
     for side in Side:
         own = [[w.measurement for w in r if w.side is side] for r in rounds if r[0].side is side]
-        changes = [turns[-1].fault_share - turns[0].fault_share for turns in own]
-        slowed[side] = fmean(changes) if changes else 0.0
+        slowed[side] = fmean([_slowed(turns[0], turns[-1]) for turns in own] or [0.0])
     gained, lost = slowed[Side.BASELINE], slowed[Side.WINNER]
     return max(0.0, gained) + max(0.0, -lost), max(0.0, lost) + max(0.0, -gained)
+
+
+def _slowed(before: Measurement, after: Measurement) -> float:
+    """Return by what share page faults made the later of two windows slower.
+
+    Negative if they made it faster; 0.0 if the shares of time differ by no more than their scatter.
+    """
+    was, now = before.fault_share, after.fault_share
+    scatter = math.hypot(was.high - was.estimate, now.high - now.estimate)
+    if abs(now.estimate - was.estimate) <= scatter:
+        return 0.0
+    return (1 - min(was.estimate, MOST_FAULTS)) / (1 - min(now.estimate, MOST_FAULTS)) - 1
 
 
 def _corrects_both_alike(windows: Sequence[WindowRecord], slopes: Slopes) -> bool:

@@ -100,6 +100,32 @@ def test_a_step_with_something_else_in_it_is_left_out_of_its_block(clock: Clock)
     assert result.throughput.estimate == pytest.approx(1000)
 
 
+def test_page_faults_are_counted_in_the_time_that_counts_alone(clock: Clock) -> None:
+    """Three in each step; many more in a step with something else in it, and between epochs."""
+    faults = 0
+    meter = Meter(PLAN, Instruments(Flow, lambda: None, lambda: 0.5, faults=lambda: faults))
+
+    def steps() -> Iterator[float]:
+        nonlocal faults
+        for number in itertools.count(1):
+            is_other = number % 7 == 0
+            if is_other:
+                meter.disturb()
+            faults += 100_000 if is_other else 3
+            yield 5.0 if is_other else 0.01
+            if number % 10 == 0:
+                meter.pause()
+                faults += 100_000
+                clock.now += 2.0
+                meter.resume(0.0)
+
+    measured = drive(meter, clock, steps())
+    assert {block.faults for block in measured.blocks} == {3 * b.steps for b in measured.blocks}
+    share = replace(measured, fault_s=1e-4).fault_share
+    assert share.estimate == pytest.approx(3 * 1e-4 / 0.01)
+    assert share.high == pytest.approx(share.estimate)
+
+
 def test_epochs_shorter_than_a_block_are_measured_whole(clock: Clock) -> None:
     result = drive(make_meter(flow=Flow(steps_per_epoch=8)), clock, itertools.repeat(0.01))
     assert {b.steps for b in result.blocks} == {16}

@@ -241,7 +241,7 @@ def test_what_configs_leave_behind_in_a_process_is_said_and_costs_a_clear_gain_n
         script = Script(FASTER, left_behind=left_behind)
         result = found(begin(tmp_path / str(left_behind), script, KNOBS), 300.0)
         assert result.finding is Finding.FASTER
-        sentences = [w for w in result.warnings if "leaves behind" in w and "by up to 10%" in w]
+        sentences = [w for w in result.warnings if "leaves behind" in w and "by up to 11%" in w]
         assert len(sentences) == (left_behind > 0)
 
 

@@ -37,7 +37,6 @@ class Counters:
         pressure_s: Time in which some task waited for a core (PSI).
         throttled_s: Time in which a CPU quota was used up, added over all cgroup levels.
         switches: Involuntary context switches of this process.
-        faults: Minor page faults of this process.
     """
 
     at_s: float
@@ -48,7 +47,6 @@ class Counters:
     pressure_s: float | None
     throttled_s: float | None
     switches: int
-    faults: int = 0
 
     def since(self, before: Counters) -> Interference | None:
         """Return the interference since an earlier moment, or None if no time has passed."""
@@ -111,7 +109,6 @@ class HostLoad:
         On a 2-core machine this takes about 0.1 ms, plus 0.05 ms for each worker.
         """
         machine = psutil.cpu_times()
-        own = resource.getrusage(resource.RUSAGE_SELF)
         idle = machine.idle + getattr(machine, "iowait", 0.0)
         # The kernel counts time of virtual machines that run here in user and nice as well.
         outside = getattr(machine, "guest", 0.0) + getattr(machine, "guest_nice", 0.0)
@@ -124,8 +121,7 @@ class HostLoad:
             steal_s=steal,
             pressure_s=_pressure_s(self._pressure),
             throttled_s=_throttled_s(self._throttling),
-            switches=own.ru_nivcsw,
-            faults=own.ru_minflt,
+            switches=resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
         )
 
     def ours_s(self) -> float:
