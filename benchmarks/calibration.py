@@ -5,7 +5,7 @@
 Runs searches in virtual time on the scripted machine of the tests, whose noise, drift and processes
 do not follow the model of the search, and of which the true speeds are known: with equal configs,
 with a gain of 5 % and with one of 30 %. A row tells how many searches claimed a gain, how often the
-interval of a claim held the truth, how often those of the trials did, and the true speed of the
+interval of a claim held the truth, how often those of the configs did, and the true speed of the
 recommended config as a share of the best one that was measured.
 """
 

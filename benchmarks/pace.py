@@ -51,6 +51,7 @@ PROGRAM = Path(__file__).parents[1] / "examples" / "digits_cnn" / "train.py"
 BURN = Path(__file__).parent / "programs" / "burn.py"
 FIRST = FRESH_WINDOW
 BASELINE = "as written"
+TOO_SHORT = "the program is too short: it ended before its second visit"
 Seen = tuple[str, Visit]  # which config, and what was seen of it
 RIDGE = 0.05  # added to the sums of squares of the paces, in units of their own
 
@@ -95,6 +96,7 @@ def measured(name: str, share: float, options: argparse.Namespace) -> dict[str, 
             "burn": share,
             "spell_s": options.spell if share else None,
             "seconds_per_visit": round((monotonic() - began) / max(1, len(seen)), 2),
+            "started": rigs.started,
             "visits": summary(seen),
             "speedups": speedups(seen),
         }
@@ -110,8 +112,9 @@ def visited(rigs: RigFactory, count: int) -> Iterator[Seen]:
     while count:
         with rigs.new() as rig:
             base, configs = opened(rig, rigs)
-            one(rig, base, FIRST, rigs.started)  # which may still be warming up
-            while count:
+            before = count
+            is_over = one(rig, base, FIRST, rigs.started) is None  # it may still be warming up
+            while count and not is_over:
                 left = left or rng.sample(list(configs), len(configs))
                 applied = replace(base, config=configs[left[-1]])
                 visit = one(rig, applied, VISIT, rigs.started)
@@ -119,6 +122,8 @@ def visited(rigs: RigFactory, count: int) -> Iterator[Seen]:
                     break
                 yield left.pop(), visit
                 count -= 1
+        if count == before:
+            raise SystemExit(TOO_SHORT)
 
 
 def fresh(rigs: RigFactory) -> Seen:
@@ -127,7 +132,7 @@ def fresh(rigs: RigFactory) -> Seen:
         base, _ = opened(rig, rigs)
         visit = one(rig, base, FIRST, 1)
         if visit is None:
-            raise SystemExit("the program is too short: it ended within its first window")
+            raise SystemExit(TOO_SHORT)
         return BASELINE, visit
 
 

@@ -175,13 +175,13 @@ def _footnotes(result: SearchResult, output: Path) -> Iterator[str]:
 
 def _correction(result: SearchResult) -> Iterator[str]:
     """Say how much narrower the interval is because the machine's pace was measured."""
-    raw, speedup, paces = result.raw_speedup, result.candidate_speedup, result.pace_range
-    if raw is None or speedup is None or paces is None:
+    raw, speedup, factors = result.raw_speedup, result.candidate_speedup, result.corrections
+    if raw is None or speedup is None or factors is None:
         return
     if speedup.half_width_pct < MUCH_NARROWER * raw.half_width_pct:
         yield (
-            f"[dim]The machine ran at {paces[0]:.1f} to {paces[1]:.1f} of its median pace, which "
-            "was measured apart from the program and taken out. Without that, the speedup is "
+            f"[dim]The machine ran at {factors[0]:.2f} to {factors[1]:.2f} of its usual pace. That "
+            "was measured apart from the program and taken out; without that, the speedup is "
             f"{raw.estimate:.2f}x {bounds(raw)}.[/]"
         )
 

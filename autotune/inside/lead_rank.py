@@ -115,7 +115,7 @@ class LeadRank(StepTracker):
         self._memory = TorchMemory("cpu")
         self._compiled = CompileCounter()
         self._host_load = HostLoad(os.getppid())
-        self._pilots = Pilots(start.cores, self._host_load.ours_s)
+        self._pilots = Pilots(start.cores, others_s=self._host_load.others_s)
         self._pilots_before: tuple[Pilot, ...] = ()
         self._fault_s = 0.0
         self._sent = started
@@ -421,7 +421,8 @@ class LeadRank(StepTracker):
             return ()
         self._sync()
         feed = self.feed
-        return self._pilots.read(lambda: feed is None or feed.is_at_rest)
+        config = None if self._applied is None else self._applied.config
+        return self._pilots.read(lambda: feed is None or feed.is_at_rest, config)
 
     def _measurement(self, meter: Meter, pilots_after: tuple[Pilot, ...] = ()) -> Measurement:
         measurement = meter.measurement(self._memory.read(Memory()))

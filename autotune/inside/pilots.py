@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from time import perf_counter, process_time, sleep, thread_time
 
@@ -14,8 +15,8 @@ from autotune.measurement.pilot import Pilot
 
 MOST_S = 0.3  # how long a program that goes on computing is waited for
 GAP_S = 0.02  # for threads of the program that spin for a while after their work
-BUSY = 0.25  # of one core over a gap; counters of other processes have ticks of 10 ms, half a gap
-VAIN = 3  # readings without a quiet moment, after which no more than a gap is spent on the next
+BUSY_S = 0.005  # CPU time in a gap, from which the program is not quiet
+VAIN = 2  # readings of a config without a quiet moment, after which no more than a gap is waited
 PILOTS = 3  # their median counts
 LOOPS = 30_000  # about 2 ms of the interpreter
 # About 2 ms of numpy on each core. It holds no lock of the interpreter and runs on the thread that
@@ -34,20 +35,30 @@ class Pilots:
 
     Args:
         cores: How many cores the program may use, one thread for each.
-        cpu_s: Reads the CPU seconds that the program has used so far; of this process by default.
+        own_s: Reads the CPU seconds that this process has used so far.
+        others_s: The same of the program's other processes. Their counters have ticks of 10 ms, so
+            they must stand still from before the gap until after the last pilot.
     """
 
-    def __init__(self, cores: int, cpu_s: Callable[[], float] = process_time) -> None:
+    def __init__(
+        self,
+        cores: int,
+        own_s: Callable[[], float] = process_time,
+        others_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self._cores = max(1, cores)
-        self._cpu_s = cpu_s
-        self._vain = 0
+        self._own_s = own_s
+        self._others_s = others_s
+        self._vain: Counter[Hashable] = Counter()  # readings without timings, by config
         self._pid = 0
         self._failed_in = 0
         self._gate = threading.Barrier(1)
         self._times: list[tuple[float, float]] = []
         self._threads: list[threading.Thread] = []
 
-    def read(self, is_quiet: Callable[[], bool] = lambda: True) -> tuple[Pilot, ...]:
+    def read(
+        self, is_quiet: Callable[[], bool] = lambda: True, config: Hashable = None
+    ) -> tuple[Pilot, ...]:
         """Return ``PILOTS`` timings, taken while nothing else of the program computes.
 
         A worker that fills its buffers, or a thread of the program, would take time from the
@@ -55,12 +66,33 @@ class Pilots:
         timings. If a pilot fails, for example because the system allows no more threads, this
         process takes none from then on.
 
+        Not covered: processes that the program starts by other means than multiprocessing.
+
         Args:
             is_quiet: Whether the program's workers are idle, as far as that can be seen without
                 their use of the CPU.
+            config: What the program runs under. Where a config never rests, less and less time is
+                spent on waiting for it.
         """
-        if self._failed_in == os.getpid() or not self._is_quiet_soon(is_quiet):
+        if self._failed_in == os.getpid():
             return ()
+        until = perf_counter() + (MOST_S if self._vain[config] < VAIN else 0.0)
+        while True:
+            others_s = self._others_s()
+            timings = self._timings() if self._is_quiet(is_quiet) else ()
+            if timings and self._others_s() == others_s:
+                self._vain[config] = 0
+                return timings
+            if perf_counter() > until or self._failed_in == os.getpid():
+                self._vain[config] += 1
+                return ()
+
+    def _is_quiet(self, is_quiet: Callable[[], bool]) -> bool:
+        own_s = self._own_s()
+        sleep(GAP_S)
+        return self._own_s() - own_s < BUSY_S and is_quiet()
+
+    def _timings(self) -> tuple[Pilot, ...]:
         try:
             if self._pid != os.getpid():
                 self._start()
@@ -71,19 +103,6 @@ class Pilots:
         except BaseException:  # a signal handler of the program has raised
             self.give_up()
             raise
-
-    def _is_quiet_soon(self, is_quiet: Callable[[], bool]) -> bool:
-        until = perf_counter() + (MOST_S if self._vain < VAIN else 0.0)
-        while True:
-            began, used_s = perf_counter(), self._cpu_s()
-            sleep(GAP_S)
-            used_s = self._cpu_s() - used_s
-            if used_s < BUSY * (perf_counter() - began) and is_quiet():
-                self._vain = 0
-                return True
-            if perf_counter() > until:
-                self._vain += 1
-                return False
 
     def give_up(self) -> None:
         """Take no more pilots in this process, and end the threads."""

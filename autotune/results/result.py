@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 
 from autotune.knobs import launch_plan_for
 from autotune.measurement.compilation import Compilation
@@ -79,6 +79,8 @@ class SearchResult:
         rehearsals: What was found out about configs outside of their training loops.
         raw_speedup: The confirmed speedup of ``candidate`` before it was corrected by the pace of
             the machine; None if nothing was corrected.
+        corrections: The least and the largest factor on the speed of its windows that the
+            machine's pace explained; None if nothing was corrected.
     """
 
     finding: Finding
@@ -104,6 +106,7 @@ class SearchResult:
     unclaimed: Interval | None = None
     rehearsals: tuple[RehearsalRecord, ...] = ()
     raw_speedup: Interval | None = None
+    corrections: tuple[float, float] | None = None
 
     @property
     def trials(self) -> list[dict[str, object]]:
@@ -113,23 +116,6 @@ class SearchResult:
         has not measured are None.
         """
         return [dict(_row(number, record)) for number, record in enumerate(self.records)]
-
-    @property
-    def pace_range(self) -> tuple[float, float] | None:
-        """The machine's slowest and fastest pace in the search, relative to its median.
-
-        It is the geometric mean of the paces on one core and on all. None without pilots.
-        """
-        logs = [
-            (pace.one_core + pace.all_cores) / 2
-            for record in self.records
-            for visit in (*record.visits, *record.baseline_visits)
-            if (pace := visit.pace) is not None
-        ]
-        if not logs:
-            return None
-        middle = median(logs)
-        return math.exp(min(logs) - middle), math.exp(max(logs) - middle)
 
     @property
     def has_measured_nothing(self) -> bool:

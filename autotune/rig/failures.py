@@ -227,7 +227,7 @@ def started_words(word: Ended | None, folder: Path) -> list[Ended]:
     left = left_words(folder)
     if word is None:
         return left
-    word = replace(word, rank=NO_RANK)  # it is no rank, and its children are numbered from 0
+    word = replace(word, rank=NO_RANK)  # its children are the ranks, from 0
     if word.exception and not any(other.exception for other in left):
         return [word]
     return [word, *left]

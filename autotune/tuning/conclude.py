@@ -84,6 +84,7 @@ def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult
         unclaimed=confirmation.speedup if confirmation and not says_enough else None,
         rehearsals=tuple(session.study.rehearsals),
         raw_speedup=confirmation.raw if confirmation and says_enough else None,
+        corrections=confirmation.corrections if confirmation and says_enough else None,
     )
 
 

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 
 from autotune.measurement import claim
 from autotune.measurement.interval import Interval
@@ -53,6 +53,8 @@ class Confirmation:
         rounds: How many rounds were run.
         is_apart: Whether a round is one process of each side, because they cannot share one.
         raw: The speedup without the correction by the pilots; None if nothing was corrected.
+        corrections: The least and the largest factor on the speed of a window that was taken out,
+            relative to their median; None if nothing was corrected.
         carried_share: By what share the sides may have changed each other's speed, because what
             one leaves in a process stays there for the other. The speedup's interval allows for it.
     """
@@ -63,6 +65,7 @@ class Confirmation:
     rounds: int
     is_apart: bool = False
     raw: Interval | None = None
+    corrections: tuple[float, float] | None = None
     carried_share: float = 0.0
 
     @property
@@ -149,7 +152,10 @@ def read(
     )
     if not any(slopes) or not _corrects_both_alike(windows, slopes):
         return uncorrected
-    return replace(uncorrected, speedup=speedup(slopes), raw=raw)
+    factors = [_pace_factor(w.measurement, slopes) for w in windows]
+    middle = median(factors)
+    corrections = min(factors) / middle, max(factors) / middle
+    return replace(uncorrected, speedup=speedup(slopes), raw=raw, corrections=corrections)
 
 
 def _carried_over(rounds: Sequence[Round]) -> tuple[float, float]:
@@ -262,10 +268,18 @@ def _rate(window: WindowRecord, lowered: Side, slopes: Slopes) -> float:
     measured = window.measurement
     drained_share = measured.drained_share if window.side is lowered else 0.0
     rate = measured.throughput.estimate * (1 - min(drained_share, MAX_DRAINED))
+    return rate / _pace_factor(measured, slopes)
+
+
+def _pace_factor(measured: Measurement, slopes: Slopes) -> float:
+    """Return the factor on the speed that the machine's pace explains; only ratios have a meaning.
+
+    1.0 without pilots or slopes.
+    """
     if measured.pace is None or not any(slopes):
-        return rate
+        return 1.0
     one_core, all_cores = slopes
-    return rate / math.exp(one_core * measured.pace.one_core + all_cores * measured.pace.all_cores)
+    return math.exp(one_core * measured.pace.one_core + all_cores * measured.pace.all_cores)
 
 
 def winner_of(windows: Round) -> Config:

@@ -26,8 +26,8 @@ def make() -> Iterator[Callable[..., Pilots]]:
     made: list[Pilots] = []
     before = threading.active_count()
 
-    def make(cores: int, cpu_s: Callable[[], float] = time.process_time) -> Pilots:
-        made.append(Pilots(cores, cpu_s))
+    def make(cores: int, **readers: Callable[[], float]) -> Pilots:
+        made.append(Pilots(cores, **readers))
         return made[-1]
 
     yield make
@@ -64,26 +64,35 @@ def test_pilots_wait_for_a_moment_without_cpu_use_and_soon_for_a_gap_only(
     make: Callable[..., Pilots],
 ) -> None:
     """Whoever computes: a thread of the program, a pool of processes, another loader's workers."""
-    used = itertools.count(step=0.02)  # one core, all the time
-    left = 0
+    for who in ("own_s", "others_s"):
+        used = itertools.count(step=0.02)  # one core, all the time
+        left = 0
 
-    def cpu_s() -> float:
-        nonlocal left
-        left -= 1
-        return 0.0 if left < 0 else next(used)
+        def cpu_s(used: Iterator[float] = used) -> float:
+            nonlocal left
+            left -= 1
+            return 0.0 if left < 0 else next(used)
 
-    pilots = make(1, cpu_s)
-    left = 4
-    assert len(pilots.read()) == PILOTS, "it ends its work in time"
-    asked = []
-    for _ in range(VAIN + 2):
-        left = 1000
-        assert pilots.read() == ()
-        asked.append(1000 - left)
-    assert min(asked[:VAIN]) > 2
-    assert asked[VAIN:] == [2, 2], "one gap"
-    left = 0
-    assert len(pilots.read()) == PILOTS
+        pilots = make(1, **{who: cpu_s})
+        left = 3
+        assert len(pilots.read(config="soon at rest")) == PILOTS, "it ends its work in time"
+        asked = []
+        for _ in range(VAIN + 2):
+            left = 1000
+            assert pilots.read(config="never at rest") == ()
+            asked.append(1000 - left)
+        assert min(asked[:VAIN]) > 2, who
+        assert asked[VAIN:] == [2, 2], "one gap"
+        left = 3
+        assert len(pilots.read(config="soon at rest")) == PILOTS, "another config is waited for"
+
+
+def test_a_process_that_computes_while_the_pilots_run_spoils_them(
+    make: Callable[..., Pilots],
+) -> None:
+    readings = iter([0.0, 0.01, 0.01, 0.02, 0.02, 0.02])
+    assert len(make(1, others_s=lambda: next(readings)).read()) == PILOTS
+    assert not list(readings), "the third time nobody else computed"
 
 
 def test_a_thread_of_the_program_that_computes_leaves_no_pilots(

@@ -117,23 +117,38 @@ class HostLoad:
             at_s=monotonic(),
             cores=self._cores,
             busy_s=sum(machine) - idle - outside - (steal or 0.0),
-            ours_s=self.ours_s(),
+            ours_s=self._ours_s(),
             steal_s=steal,
             pressure_s=_pressure_s(self._pressure),
             throttled_s=_throttled_s(self._throttling),
             switches=resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
         )
 
-    def ours_s(self) -> float:
-        """Return the CPU seconds of the program, its workers, the other ranks and autotune.
+    def others_s(self) -> float:
+        """Return the CPU seconds of our processes but this one, in ticks of 10 ms.
+
+        Those that have ended are left out.
+        """
+        return self._of_others_s(self._living())
+
+    def _ours_s(self) -> float:
+        """Return our CPU time in seconds.
 
         Living workers are read one by one. Those that have ended are part of their parent's
         ``children`` times.
         """
-        living = {child.pid for child in multiprocessing.active_children() if child.pid}
+        living = self._living()
         # active_children() has just reaped the workers that ended, so their time is in *own*.
         own = self._self.cpu_times()
         total = own.user + own.system + own.children_user + own.children_system
+        return total + self._of_others_s(living)
+
+    @staticmethod
+    def _living() -> set[int]:
+        return {child.pid for child in multiprocessing.active_children() if child.pid}
+
+    def _of_others_s(self, living: set[int]) -> float:
+        total = 0.0
         # Handles are kept between readings, because creating one reads files of the process.
         for pid in living - self._workers.keys():
             if (process := _process(pid)) is not None:
