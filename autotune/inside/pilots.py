@@ -15,7 +15,7 @@ from autotune.measurement.pilot import Pilot
 
 MOST_S = 0.3  # how long a program that goes on computing is waited for
 GAP_S = 0.02  # for threads of the program that spin for a while after their work
-BUSY_S = 0.005  # CPU time in a gap, from which the program is not quiet
+BUSY_S = 0.005  # CPU time besides that of the pilots, from which the program is not quiet
 VAIN = 2  # readings of a config without a quiet moment, after which no more than a gap is waited
 PILOTS = 3  # their median counts
 LOOPS = 30_000  # about 2 ms of the interpreter
@@ -54,6 +54,7 @@ class Pilots:
         self._failed_in = 0
         self._gate = threading.Barrier(1)
         self._times: list[tuple[float, float]] = []
+        self._used_s = 0.0  # CPU time of the last pilots, on all threads
         self._threads: list[threading.Thread] = []
 
     def read(
@@ -76,33 +77,36 @@ class Pilots:
         """
         if self._failed_in == os.getpid():
             return ()
-        until = perf_counter() + (MOST_S if self._vain[config] < VAIN else 0.0)
-        while True:
-            others_s = self._others_s()
-            timings = self._timings() if self._is_quiet(is_quiet) else ()
-            if timings and self._others_s() == others_s:
-                self._vain[config] = 0
-                return timings
-            if perf_counter() > until or self._failed_in == os.getpid():
-                self._vain[config] += 1
-                return ()
-
-    def _is_quiet(self, is_quiet: Callable[[], bool]) -> bool:
-        own_s = self._own_s()
-        sleep(GAP_S)
-        return self._own_s() - own_s < BUSY_S and is_quiet()
-
-    def _timings(self) -> tuple[Pilot, ...]:
         try:
             if self._pid != os.getpid():
                 self._start()
-            return tuple(self._time() for _ in range(PILOTS))
+            return self._patiently(is_quiet, config)
         except (threading.BrokenBarrierError, RuntimeError, MemoryError):
             self.give_up()
             return ()
         except BaseException:  # a signal handler of the program has raised
             self.give_up()
             raise
+
+    def _patiently(self, is_quiet: Callable[[], bool], config: Hashable) -> tuple[Pilot, ...]:
+        until = perf_counter() + (MOST_S if self._vain[config] < VAIN else 0.0)
+        while not (timings := self._undisturbed(is_quiet)):
+            if perf_counter() > until:
+                self._vain[config] += 1
+                return ()
+        self._vain[config] = 0
+        return timings
+
+    def _undisturbed(self, is_quiet: Callable[[], bool]) -> tuple[Pilot, ...]:
+        """Return timings, or none if the program used the CPU in the gap before or meanwhile."""
+        own_s, others_s = self._own_s(), self._others_s()
+        sleep(GAP_S)
+        if self._own_s() - own_s >= BUSY_S or not is_quiet():
+            return ()
+        self._used_s = 0.0
+        timings = tuple(self._time() for _ in range(PILOTS))
+        was_alone = self._own_s() - own_s - self._used_s < BUSY_S
+        return timings if was_alone and self._others_s() == others_s else ()
 
     def give_up(self) -> None:
         """Take no more pilots in this process, and end the threads."""
@@ -130,6 +134,7 @@ class Pilots:
             number = (number * 1103515245 + 12345) & 0x7FFFFFFF
         one_core_s, one_core_cpu_s = perf_counter() - began, thread_time() - cpu
         all_cores_s, all_cores_cpu_s = self._all_cores()
+        self._used_s += one_core_cpu_s + sum(cpu_s for _, cpu_s in self._times)
         return Pilot(one_core_s, all_cores_s, one_core_cpu_s, all_cores_cpu_s)
 
     def _all_cores(self) -> tuple[float, float]:

@@ -246,7 +246,7 @@ def test_pilots_take_their_time_from_the_window_and_none_follow_where_it_was_up(
 ) -> None:
     reads: list[float] = []
 
-    def read(_: object) -> tuple[Pilot, ...]:
+    def read(*_: object) -> tuple[Pilot, ...]:
         reads.append(perf_counter())
         sleep(0.05)
         return ()

@@ -95,9 +95,10 @@ def test_a_process_that_computes_while_the_pilots_run_spoils_them(
     assert not list(readings), "the third time nobody else computed"
 
 
-def test_a_thread_of_the_program_that_computes_leaves_no_pilots(
+def test_a_thread_of_the_program_that_computes_is_noticed(
     make: Callable[..., Pilots],
 ) -> None:
+    """Ended by the test's time limit if it never is; on a busy machine it may not run at once."""
     is_over = threading.Event()
 
     def compute() -> None:
@@ -110,12 +111,14 @@ def test_a_thread_of_the_program_that_computes_leaves_no_pilots(
     for thread in threads:
         thread.start()
     try:
-        assert pilots.read() == ()
+        while pilots.read():
+            pass
     finally:
         is_over.set()
         for thread in threads:
             thread.join()
-    assert len(pilots.read()) == PILOTS
+    while not pilots.read():
+        pass
 
 
 class WhenAllowed(Dataset[int]):
