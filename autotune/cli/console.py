@@ -43,6 +43,9 @@ class _State:
         return Text(" · ".join(parts), style="dim", no_wrap=True, overflow="ellipsis")
 
 
+UNKNOWN = 100.0  # ratio of the bounds of an interval from which its figures mean nothing
+
+
 class Console(Events):
     """Prints on stderr what happens in a search.
 
@@ -191,7 +194,12 @@ def plain(value: object) -> str:
 
 
 def bounds(interval: Interval) -> str:
-    """Return an interval's bounds as text, escaped for rich, with decimals that fit its size."""
+    """Return an interval's bounds as text, escaped for rich, with decimals that fit its size.
+
+    Bounds that are far apart say no more than that nothing is known.
+    """
+    if interval.high > UNKNOWN * interval.low:
+        return r"\[too uncertain to say]"
     digits = 2 if interval.estimate < 100 else 0
     return rf"\[{interval.low:,.{digits}f}, {interval.high:,.{digits}f}]"
 

@@ -116,7 +116,7 @@ def from_exception(ended: Ended) -> Ending:
 
 
 def _from_exception(ended: Ended) -> Ending:
-    text = ended.exception
+    text, traceback = _of_child(ended.exception, ended.traceback)
     if not text:
         after = f"the program ended after {ended.steps} steps"
         return Ending(Outcome.RAN_OUT, f"{after}: {ended.unseen}" if ended.unseen else after)
@@ -135,8 +135,21 @@ def _from_exception(ended: Ended) -> Ending:
         ),
     ):
         if pattern.search(text):
-            return Ending(outcome, line, ended.traceback)
-    return Ending(Outcome.CRASHED, first, ended.traceback)
+            return Ending(outcome, line, traceback)
+    return Ending(Outcome.CRASHED, first, traceback)
+
+
+def _of_child(text: str, traceback: str) -> tuple[str, str]:
+    """Return the exception of a child process, and its traceback, instead of what spawn() raises.
+
+    The text of torch's ``ProcessRaisedException`` ends with the child's whole traceback. Other
+    exceptions are returned as they are.
+    """
+    if RAISED_IN_CHILD not in text.partition(":")[0]:
+        return text, traceback
+    begin = text.find("Traceback (most recent call last)")
+    last = [line for line in text[begin:].splitlines() if line and not line.startswith(" ")]
+    return (last[-1], text[begin:].strip()) if begin >= 0 and last else (text, traceback)
 
 
 def having_asked(ending: Ending, ago_s: float, prompt: str) -> Ending:

@@ -274,6 +274,29 @@ def test_how_ranks_ended_that_a_program_started_itself_is_told_apart(
     assert ending.reason.startswith(reason)
 
 
+def test_what_a_spawned_process_raised_is_read_from_what_spawn_raises(tmp_path: Path) -> None:
+    """With torch's own message, so that it is the same failure with autotune's hooks or without."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import traceback, torch.multiprocessing as mp\n"
+        "def work(rank):\n"
+        "    raise ValueError('no such column')\n"
+        "if __name__ == '__main__':\n"
+        "    try:\n"
+        "        mp.spawn(work, nprocs=2)\n"
+        "    except Exception as error:\n"
+        "        print(''.join(traceback.format_exception_only(error)))\n"
+    )
+    run = subprocess.run(
+        [sys.executable, script], check=True, capture_output=True, text=True, cwd=tmp_path
+    )
+    ending = from_exception(Ended(0, run.stdout, "Traceback of mp.spawn()", 1))
+    assert ending.reason == "ValueError: no such column"
+    assert ending.line.endswith("train.py:3")
+    odd = "torch.multiprocessing.spawn.ProcessRaisedException: nothing else"
+    assert from_exception(Ended(0, odd, "Traceback: …", 1)).reason == odd
+
+
 def test_a_rank_that_spawn_kills_in_the_end_is_not_what_failed(tmp_path: Path) -> None:
     """It ignored SIGTERM, waiting in a collective for the rank that raised."""
     raised = "torch.multiprocessing.spawn.ProcessRaisedException: -- Process 1 terminated with"
