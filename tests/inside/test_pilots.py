@@ -194,16 +194,16 @@ def test_a_signal_handler_that_raises_gets_through_and_ends_the_pilots(
     assert len(pilots.read()) == PILOTS
     handled = signal.signal(signal.SIGALRM, expire)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.03, 0.03)
         with pytest.raises(TimeoutError):
-            _read_for_ever(pilots)
+            _read_until_interrupted(pilots)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handled)
     assert pilots.read() == () or len(pilots.read()) == PILOTS
 
 
-def _read_for_ever(pilots: Pilots) -> NoReturn:
+def _read_until_interrupted(pilots: Pilots) -> NoReturn:
+    signal.setitimer(signal.ITIMER_REAL, 0.03)
     while True:
         pilots.read()
 

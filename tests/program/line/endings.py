@@ -38,8 +38,8 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "
 # What one kind has shown the others need not; who starts ranks decides what is seen of their ends
 SOME_WAYS = {
     "a module": ("exits",),
-    "torchrun": ("raises", "exits", "is killed"),
-    "fork": ("raises", "exits", "is killed"),
+    "torchrun": ("raises", "is killed"),
+    "fork": ("exits", "is killed"),
     "spawn": ("raises", "is killed"),  # of ranks that start for real, two that fork does not show
     "script": ("raises", "is killed"),
 }
