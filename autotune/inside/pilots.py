@@ -67,8 +67,6 @@ class Pilots:
         timings. If a pilot fails, for example because the system allows no more threads, this
         process takes none from then on.
 
-        Not covered: processes that the program starts by other means than multiprocessing.
-
         Args:
             is_quiet: Whether the program's workers are idle, as far as that can be seen without
                 their use of the CPU.

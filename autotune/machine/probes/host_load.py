@@ -8,6 +8,7 @@ they end, they count as other users of the machine.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import resource
 from collections.abc import Iterable
 from contextlib import suppress
@@ -19,6 +20,7 @@ import psutil
 
 from autotune.machine import cgroups
 from autotune.machine.cgroups import Throttling
+from autotune.machine.process_tree import pids_below
 from autotune.measurement.interference import Interference
 
 PRESSURE = (Path("/sys/fs/cgroup/cpu.pressure"), Path("/proc/pressure/cpu"))  # container, machine
@@ -127,9 +129,17 @@ class HostLoad:
     def others_s(self) -> float:
         """Return the CPU seconds of our processes but this one, in ticks of 10 ms.
 
-        Those that have ended are left out.
+        Also of those that the program starts by other means than multiprocessing, where the kernel
+        tells a process's children. Those that have ended are left out.
         """
-        return self._of_others_s(self._living())
+        pids = self._living() | pids_below(os.getpid())
+        processes = (self._tuner, *self._companions.values(), *map(_process, pids))
+        total = 0.0
+        for process in processes:
+            if process is not None:
+                with suppress(psutil.Error):
+                    total += sum(process.cpu_times()[:2])
+        return total
 
     def _ours_s(self) -> float:
         """Return our CPU time in seconds.
