@@ -50,6 +50,7 @@ def search(
     ranks: int | None = None,
     name: str | None = None,
     output: str | os.PathLike[str] | None = None,
+    sampler: str = "autotune",
     seed: int = 0,
     fence: FenceOptions = STRONGEST,
     events: Events | None = None,
@@ -86,6 +87,8 @@ def search(
         name: Name of the run directory below ``.autotune/``.
         output: Where to write best.yaml in addition to the run directory; None writes no second
             copy.
+        sampler: What chooses the configs: ``"autotune"``, or a sampler of Optuna, ``"tpe"``,
+            ``"gp"`` or ``"random"``.
         seed: Seed of the sampler.
         fence: What keeps trials from changing files; by default the strongest that works here.
         events: Receives what happens during the search, as the console does on the command line.
@@ -113,6 +116,7 @@ def search(
         lr_rule=lr_rule,
         keep_global_batch=keep_global_batch,
         max_global_batch=max_global_batch,
+        sampler=sampler,
         seed=seed,
         fence=fence,
     )

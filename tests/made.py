@@ -170,6 +170,7 @@ def storage_in(directory: Path) -> str:
     return f"sqlite:///{directory / 'study.db'}"
 
 
-def make_study(directory: Path, space: SearchSpace) -> Study:
+def make_study(directory: Path, space: SearchSpace, options: SearchOptions | None = None) -> Study:
     """Return a new study in a SQLite file in a directory."""
-    return Study.create(storage_in(directory), "autotune", make_head(space))
+    head = make_head(space, options=options or SearchOptions(180.0))
+    return Study.create(storage_in(directory), "autotune", head)

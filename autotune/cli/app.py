@@ -145,6 +145,9 @@ def search(
     nproc_per_node: RanksOption = None,
     output: OutputOption = Path("best.yaml"),
     name: Annotated[str | None, typer.Option(help="Name of the folder in .autotune/.")] = None,
+    sampler: Annotated[
+        str, typer.Option(help="What chooses configs: autotune, or Optuna's tpe, gp or random.")
+    ] = "autotune",
     seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
     fence: FenceOption = None,
     scratch_dir: ScratchDirOption = None,
@@ -178,6 +181,7 @@ def search(
             max_global_batch=max_global_batch,
             name=name,
             output=output,
+            sampler=sampler,
             seed=seed,
             fence=options.fence(
                 fence, scratch_dir, max_scratch, cache_dir, allow_side_effects=allow_side_effects

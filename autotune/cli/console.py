@@ -20,7 +20,7 @@ from autotune.results.record import SearchInfo, TrialRecord
 from autotune.rig.fence import Fence
 from autotune.rig.wire import Progress
 from autotune.tuning.budget import Budget, format_duration
-from autotune.tuning.diagnosis import Diagnosis
+from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.events import Events
 
 

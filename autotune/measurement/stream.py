@@ -2,7 +2,9 @@
 
     log rate of a visit = config + process + slope . pace + drift(time) + noise
 
-- *config*: what is wanted; a config that was visited several times is known better.
+- *config*: what is wanted; a config that was visited several times is known better. By default
+  configs say nothing about each other. With a ``Likeness``, those that share knob values do, so
+  that the model also knows something of configs that were never visited.
 - *process*: equal processes differ, which a config carries that ran in another than the baseline.
   They also differ a little in the ratio of two configs.
 - *pace*: the machine's pace around the visit, by pilots. The slopes are learned from visits of one
@@ -26,6 +28,8 @@ import itertools
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +55,6 @@ MIN_DEGREES, VISITS_PER_DEGREE = 3, 8
 UNPACED_TIME_S = 40.0  # in which a pace that no pilot showed changes; the longest of TIMES_S
 UNLIKELY = 0.03  # spreads that are less likely than the likeliest by this factor are left out
 # What is tried: spreads of the noise of a visit and of the drift, and the drift's time in seconds
-CONFIGS = (0.05, 0.3)  # spreads of the configs' log rates: most gain little, or they differ
 NOISES = (0.01, 0.02, 0.04, 0.08, 0.16)
 DRIFTS = (0.0, 0.03, 0.12)
 TIMES_S = (5.0, 40.0)
@@ -87,13 +90,14 @@ class Spreads:
         )
 
 
-ALL_SPREADS = tuple(
-    Spreads(configs, noise, drift, time_s, is_paced)
-    for configs, noise, drift, time_s, is_paced in itertools.product(
-        CONFIGS, NOISES, DRIFTS, TIMES_S, (False, True)
+@cache
+def _all_spreads(configs: tuple[float, ...]) -> tuple[Spreads, ...]:
+    """Return every combination that is tried, for these spreads of the configs."""
+    return tuple(
+        Spreads(*of)
+        for of in itertools.product(configs, NOISES, DRIFTS, TIMES_S, (False, True))
+        if of[2] or of[3] == TIMES_S[0]
     )
-    if drift or time_s == TIMES_S[0]
-)
 
 
 @dataclass(frozen=True)
@@ -113,11 +117,67 @@ class _Fit:
     solved: Array
 
 
+class Likeness(Protocol):
+    """What is assumed about the log rates of configs before any visit."""
+
+    @property
+    def spreads(self) -> tuple[float, ...]:
+        """The standard deviations that are tried for one unit of ``covariance()``."""
+        ...
+
+    def covariance(self, some: Sequence[Hashable], others: Sequence[Hashable]) -> Array:
+        """Return the prior covariance of configs, in units of ``Spreads.configs`` squared.
+
+        Args:
+            some: One config for each row of the result.
+            others: One config for each column.
+        """
+        ...
+
+    def means(self, configs: Sequence[Hashable]) -> Array:
+        """Return the log rates that are expected of configs, relative to any common level."""
+        ...
+
+
+class Unlike(Likeness):
+    """Configs that have nothing in common."""
+
+    @property
+    def spreads(self) -> tuple[float, ...]:
+        """Most gain little, or they differ."""
+        return 0.05, 0.3
+
+    def covariance(self, some: Sequence[Hashable], others: Sequence[Hashable]) -> Array:
+        """Return 1 where two configs are equal, else 0."""
+        numbers = {config: number for number, config in enumerate(dict.fromkeys([*some, *others]))}
+        rows, columns = (np.array([numbers[c] for c in of], int) for of in (some, others))
+        same: Array = (rows[:, None] == columns[None, :]).astype(float)
+        return same
+
+    def means(self, configs: Sequence[Hashable]) -> Array:
+        """Return zeros."""
+        return np.zeros(len(configs))
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """What the model knows of the log speedups of some configs: jointly normal.
+
+    Attributes:
+        means: One for each config.
+        covariance: Of all of them.
+    """
+
+    means: Array
+    covariance: Array
+
+
 class StreamModel:
     """Knows the speed of each config from all visits so far; each call reads them anew.
 
     Args:
         seen: All visits of a search with their configs, in any order.
+        likeness: What configs say about each other.
 
     Attributes:
         configs: The config of each visit.
@@ -125,18 +185,22 @@ class StreamModel:
         spreads: What the visits show of the machine.
     """
 
-    def __init__(self, seen: Sequence[tuple[Hashable, Visit]]) -> None:
+    def __init__(
+        self, seen: Sequence[tuple[Hashable, Visit]], likeness: Likeness | None = None
+    ) -> None:
+        self._likeness = likeness or Unlike()
         self.configs = [config for config, _ in seen]
         visits = self.visits = [visit for _, visit in seen]
         self._rates = np.array([visit.log_rate for visit in visits])
         self._own = np.array([visit.own_spread for visit in visits]) ** 2
         at_s = np.array([visit.at_s for visit in visits])
         self._apart_s = np.abs(at_s[:, None] - at_s[None, :])
-        self._same_config = _same(self.configs)
+        same_config = _same(self.configs)
+        self._alike = self._likeness.covariance(self.configs, self.configs)
         # What the visits share whatever the spreads are
         same_process = _same([visit.process for visit in visits])
         self._shared: Array = PROCESS_SPREAD**2 * same_process + LEVEL_SPREAD**2
-        self._shared += OWN_SPREAD**2 * same_process * self._same_config
+        self._shared += OWN_SPREAD**2 * same_process * same_config
         self._paces = _centred_paces(visits)
         self._is_unpaced = np.array([visit.pace is None for visit in visits], float)
         known = self._paces[self._is_unpaced == 0.0]
@@ -144,50 +208,67 @@ class StreamModel:
         self._unknown = (SLOPE**2 + SLOPE_SPREAD**2) * float(
             known.var(axis=0).sum() if len(known) else 0.0
         )
-        self._centre = float(self._rates.mean()) if visits else 0.0
+        self._expected = self._likeness.means(self.configs)
+        self._centre = float((self._rates - self._expected).mean()) if visits else 0.0
         self._weights: Array = _first_weights(self.configs, self._rates)
         self._fits: list[_Fit] = []
-        self.spreads = Spreads(CONFIGS[1], USUAL_NOISE, USUAL_DRIFT, TIMES_S[0])
+        self.spreads = Spreads(self._likeness.spreads[-1], USUAL_NOISE, USUAL_DRIFT, TIMES_S[0])
         if visits:
             self._fit()
 
     def speedup(self, config: Hashable, baseline: Hashable) -> Interval | None:
         """Return the speedup of a config over another one, or None if one was never visited."""
-        columns = [self._of_config(which) for which in (config, baseline)]
-        if not all(column.any() for column in columns):
+        if not {config, baseline} <= set(self.configs):
             return None
         if config == baseline:
             return Interval(1.0, 1.0, 1.0)
-        return self._estimate(columns[0] - columns[1], is_level=False)
+        return self._interval(self.speedups([config], baseline))
+
+    def speedups(self, configs: Sequence[Hashable], baseline: Hashable) -> Posterior:
+        """Return what is known of the log speedups of configs over another one.
+
+        Configs that were never visited are as fast as the ``Likeness`` makes them.
+        """
+        every = [*configs, baseline]
+        effects = np.hstack([np.eye(len(configs)), -np.ones((len(configs), 1))])
+        return self._effects(every, effects, level=0.0)
 
     def rate(self, config: Hashable) -> Interval | None:
         """Return the samples per second of a config at the session's median pace."""
-        column = self._of_config(config)
-        return self._estimate(column, is_level=True) if column.any() else None
+        if config not in self.configs:
+            return None
+        return self._interval(self._effects([config], np.ones((1, 1)), LEVEL_SPREAD), self._centre)
 
-    def _estimate(self, column: Array, *, is_level: bool) -> Interval:
-        """Return the effect of a config or the difference of two, averaged over likely spreads.
+    def _effects(self, configs: Sequence[Hashable], effects: Array, level: float) -> Posterior:
+        """Return what is known of sums of configs' log rates, averaged over likely spreads.
 
         Args:
-            column: 1 at the config's visits, and -1 at those of the one that is taken off.
-            is_level: Whether the level of all configs belongs to it: a rate and no ratio.
+            configs: The configs that appear in the sums.
+            effects: One row for each sum, one column for each config: its factor.
+            level: Spread of the level that all configs share; 0.0 where it cancels out.
         """
-        level = LEVEL_SPREAD**2 * is_level
-        means, variances = np.zeros(len(self._fits)), np.zeros(len(self._fits))
-        for number, fit in enumerate(self._fits):
+        expected = effects @ self._likeness.means(configs)
+        seen = effects @ self._likeness.covariance(configs, self.configs)
+        before = effects @ self._likeness.covariance(configs, configs) @ effects.T
+        means, covariances = [], []
+        for fit in self._fits:
             spread = fit.spreads.configs**2
-            shared = spread * column + level
-            means[number] = shared @ fit.solved
-            before = spread * (1 if is_level else 2) + level
-            variances[number] = before - shared @ np.linalg.solve(fit.covariance, shared)
-        centre = self._centre if is_level else 0.0
+            shared = spread * seen + level**2
+            means.append(shared @ fit.solved)
+            known = shared @ np.linalg.solve(fit.covariance, shared.T)
+            covariances.append(spread * before + level**2 - known)
         weights = np.array([fit.weight for fit in self._fits])
-        mean = float(weights @ means)
-        variance = float(weights @ (variances + (means - mean) ** 2))
-        half = self._reach * math.sqrt(max(variance, 0.0))
-        return Interval(
-            math.exp(centre + mean), math.exp(centre + mean - half), math.exp(centre + mean + half)
-        )
+        mean: Array = np.tensordot(weights, np.array(means), 1)
+        apart = np.array(means) - mean
+        covariance: Array = np.tensordot(weights, np.array(covariances), 1)
+        covariance += (weights[:, None] * apart).T @ apart
+        return Posterior(expected + mean, covariance)
+
+    def _interval(self, posterior: Posterior, centre: float = 0.0) -> Interval:
+        """Return the interval of a single log speedup or log rate."""
+        mean = float(posterior.means[0]) + centre
+        half = self._reach * math.sqrt(max(float(posterior.covariance[0, 0]), 0.0))
+        return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
     @property
     def slopes(self) -> tuple[float, float]:
@@ -202,13 +283,10 @@ class StreamModel:
     def _reach(self) -> float:
         return t_quantile(MIN_DEGREES + len(self.visits) / VISITS_PER_DEGREE)
 
-    def _of_config(self, config: Hashable) -> Array:
-        column: Array = np.array([float(other == config) for other in self.configs])
-        return column
-
     def _fit(self) -> None:
         """Find the likely spreads, and give visits far off the rest less weight."""
-        able = [s for s in ALL_SPREADS if self._paces.any() or not s.is_paced]
+        every = _all_spreads(self._likeness.spreads)
+        able = [s for s in every if self._paces.any() or not s.is_paced]
         self.spreads = able[int(self._log_likelihoods(able).argmax())]
         for _ in range(TAIL_ROUNDS):
             (fit,) = self._fits_with([self.spreads], [1.0])
@@ -232,7 +310,8 @@ class StreamModel:
     def _left(self, spreads: Sequence[Spreads]) -> Array:
         """Return what each of the spreads leaves of the visits' log rates; a row for each."""
         is_paced = np.array([one.is_paced for one in spreads], float)
-        left: Array = self._rates - self._centre - SLOPE * is_paced[:, None] * self._paces.sum(1)
+        expected = self._expected + self._centre
+        left: Array = self._rates - expected - SLOPE * is_paced[:, None] * self._paces.sum(1)
         return left
 
     def _noise_of(self, spreads: Spreads) -> Array:
@@ -247,7 +326,7 @@ class StreamModel:
             latest: How many of the latest visits are meant; None means all.
         """
         late = slice(-(latest or 0), None)
-        shared, same_config = self._shared[late, late], self._same_config[late, late]
+        shared, alike = self._shared[late, late], self._alike[late, late]
         covariances = np.empty((len(spreads), *shared.shape))
         times_s = {one.drift_time_s for one in spreads}
         wanders = {time_s: np.exp(-self._apart_s[late, late] / time_s) for time_s in times_s}
@@ -257,7 +336,7 @@ class StreamModel:
         for number, one in enumerate(spreads):
             covariance = covariances[number]
             covariance[:] = shared
-            covariance += one.configs**2 * same_config
+            covariance += one.configs**2 * alike
             if one.drift:
                 covariance += one.drift**2 * wanders[one.drift_time_s]
             if one.is_paced:

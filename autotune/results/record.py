@@ -36,12 +36,14 @@ class SearchOptions:
         budget_s: Wall time in seconds for the whole search, confirmation included.
         lr_rule: The learning-rate rule that the user chose; None follows each optimizer's family.
         seed: Seeds the sampler and other random choices.
+        sampler: What chooses configs: ``autotune``, or one of Optuna's samplers (tpe, gp, random).
         fence: How trials are kept from changing the user's files.
     """
 
     budget_s: float
     lr_rule: LrRule | None = None
     seed: int = 0
+    sampler: str = "autotune"
     fence: FenceOptions = field(default_factory=FenceOptions)
 
 
@@ -87,6 +89,7 @@ class TrialRecord:
         cost_s: Wall time in seconds that the trial took, starting a rig included.
         visits: The visit of its config; several in records of earlier versions.
         baseline_visits: Visits of the baseline that were made during the trial.
+        expected: The speedup that was expected of it before; None if nothing was.
     """
 
     config: Config
@@ -98,6 +101,7 @@ class TrialRecord:
     cost_s: float
     visits: tuple[Visit, ...] = ()
     baseline_visits: tuple[Visit, ...] = ()
+    expected: Interval | None = None
 
     @property
     def is_again(self) -> bool:

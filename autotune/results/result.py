@@ -315,6 +315,10 @@ def _row(number: int, record: TrialRecord) -> Iterator[tuple[str, object]]:
     yield "speedup", speedup.estimate if speedup else None
     yield "speedup_low", speedup.low if speedup else None
     yield "speedup_high", speedup.high if speedup else None
+    expected = record.expected
+    yield "expected", expected.estimate if expected else None
+    yield "expected_low", expected.low if expected else None
+    yield "expected_high", expected.high if expected else None
     yield "wait_share", measurement.wait_share if measurement else None
     yield "host_bytes", measurement.memory.host_bytes if measurement else None
     yield "device_bytes", measurement.memory.device_reserved_bytes if measurement else None

@@ -23,9 +23,10 @@ from autotune.results.blame import judged
 from autotune.results.record import TrialRecord, gradients_sum
 from autotune.results.result import Finding, SearchResult
 from autotune.tuning.baseline import Baseline
+from autotune.tuning.choosing.diagnosis import DEVICES
+from autotune.tuning.choosing.proposals import restarts
 from autotune.tuning.confirm import ConfirmationResult
 from autotune.tuning.confirmation import Confirmation
-from autotune.tuning.proposals import DEVICES, restarts
 from autotune.tuning.session import Session
 
 CARRIED_IS_DOUBTFUL = 0.02
@@ -138,7 +139,7 @@ def _untried(space: ResolvedSpace, records: Sequence[TrialRecord], best: Config)
         )
         if not is_idle and all(config[knob] == space.baseline[knob] for config in tried):
             yield knob
-    wanted = [*restarts(space, space.restart), *_device_values(space)]
+    wanted = [*restarts(space), *_device_values(space)]
     for knob, value in wanted:
         is_idle = not registry()[knob].is_active(best.replace(**{knob: value}))
         is_tried = any(config[knob] == value for config in tried)

@@ -35,6 +35,7 @@ from autotune.rig.rig import Rig
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import WindowPlan
 from autotune.tuning.baseline import Baseline
+from autotune.tuning.choosing.proposals import ranked
 from autotune.tuning.confirmation import (
     PAIRS,
     TURNS,
@@ -48,7 +49,6 @@ from autotune.tuning.confirmation import (
     read,
     winner_of,
 )
-from autotune.tuning.proposals import ranked
 from autotune.tuning.session import Session
 from autotune.tuning.start.first_start import START_SILENCE_S
 from autotune.tuning.storage.study import Study

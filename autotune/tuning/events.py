@@ -15,7 +15,7 @@ from autotune.results.record import SearchInfo, TrialRecord
 from autotune.rig.fence import Fence
 from autotune.rig.wire import Progress
 from autotune.tuning.budget import Budget
-from autotune.tuning.diagnosis import Diagnosis
+from autotune.tuning.choosing.diagnosis import Diagnosis
 
 
 class Events:

@@ -5,11 +5,13 @@ What is measured here only selects a candidate; claims rest on the confirmation 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.results.blame import judged
+from autotune.tuning.choosing.diagnosis import Diagnosis
+from autotune.tuning.choosing.proposals import Proposals, ranked
 from autotune.tuning.confirm import promising
-from autotune.tuning.diagnosis import Diagnosis
-from autotune.tuning.proposals import Proposals, ranked
 from autotune.tuning.session import Session
 
 
@@ -22,7 +24,14 @@ def explore(session: Session, space: ResolvedSpace, diagnosis: Diagnosis) -> Non
     study, events = session.study, session.events
     events.on_phase("searching")
     proposals = iter(
-        Proposals(study, space, diagnosis, study.head.options.seed, session.may_restart)
+        Proposals(
+            study,
+            space,
+            diagnosis,
+            study.head.options.seed,
+            session.may_restart,
+            lambda: session.share_left,
+        )
     )
     _look_for_candidate(session, space)  # a resumed search may already have one
     while not session.until_last_trial():
@@ -37,6 +46,7 @@ def explore(session: Session, space: ResolvedSpace, diagnosis: Diagnosis) -> Non
             session.until_confirmation,
             _best_speedup(session, space),
         )
+        record = replace(record, expected=proposal.expected)
         # Judged before it is stored: a crash that unrelated configs share is not the config's fault
         record = judged([*study.records, record], space.baseline)[-1]
         study.tell(proposal.trial, record)

@@ -13,6 +13,7 @@ from autotune.program.flags import KEYWORD
 from autotune.program.lr import LrRule
 from autotune.results.record import SearchOptions
 from autotune.tuning.budget import parse_duration
+from autotune.tuning.choosing.sampler import make_sampler
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class SearchRequest:
     lr_rule: str | None = None
     keep_global_batch: bool = False
     max_global_batch: int | None = None
+    sampler: str = "autotune"
     seed: int = 0
     fence: FenceOptions = STRONGEST
 
@@ -57,12 +59,20 @@ class SearchRequest:
         return space.up_to_global_batch(self.max_global_batch)
 
     def options(self) -> SearchOptions:
-        """Return budget, learning-rate rule, seed and fence.
+        """Return budget, learning-rate rule, sampler, seed and fence.
 
         Raises:
-            UsageError: the budget cannot be read as a duration, or the rule does not exist.
+            UsageError: the budget cannot be read as a duration, or there is no such rule or
+                sampler.
         """
-        return SearchOptions(seconds_of(self.budget), self._rule(), self.seed, self.fence)
+        make_sampler(self.sampler, self.seed)  # fails now, not after the baseline
+        return SearchOptions(
+            budget_s=seconds_of(self.budget),
+            lr_rule=self._rule(),
+            seed=self.seed,
+            sampler=self.sampler,
+            fence=self.fence,
+        )
 
     def _values_of_the_program(self) -> dict[str, Iterable[object]]:
         """Return candidate values for the program's flags, keywords and variables, by knob name."""

@@ -127,6 +127,13 @@ class Session:
         )
 
     @property
+    def share_left(self) -> float:
+        """Share of the time for trials that is left, 0 to 1."""
+        left_s = max(0.0, self.until_confirmation.left_s())
+        used_s = max(0.0, self.divided_s - self.budget.left_s)
+        return left_s / (left_s + used_s) if left_s else 0.0
+
+    @property
     def kept_s(self) -> float:
         """Seconds of the budget that trials must leave for the rehearsal and the confirmation.
 

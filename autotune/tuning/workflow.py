@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from autotune.results.result import SearchResult
 from autotune.tuning.baseline import measure_baseline
+from autotune.tuning.choosing.diagnosis import diagnose
 from autotune.tuning.conclude import conclude
 from autotune.tuning.confirm import confirm_best
-from autotune.tuning.diagnosis import diagnose
 from autotune.tuning.events import Events
 from autotune.tuning.explore import explore
 from autotune.tuning.rehearse import rehearse_best

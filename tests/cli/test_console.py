@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autotune.cli.console import Console
-from autotune.tuning.diagnosis import Bottleneck, Diagnosis
+from autotune.tuning.choosing.diagnosis import Bottleneck, Diagnosis
 from tests.made import make_hardware, make_profile, make_space
 
 

@@ -18,10 +18,10 @@ from autotune.program.lr import LrRule, batch_growth, lr_factor
 from autotune.program.profile import Profile
 from autotune.results.rank_notes import parallel_notes
 from autotune.results.record import Side, TrialRecord, WindowRecord
+from autotune.tuning.choosing.diagnosis import diagnose
+from autotune.tuning.choosing.proposals import Proposals
 from autotune.tuning.confirm import ConfirmationPlan
 from autotune.tuning.confirmation import read
-from autotune.tuning.diagnosis import Family, diagnose
-from autotune.tuning.proposals import Proposals
 from tests.made import (
     A100,
     make_applied,
@@ -46,8 +46,7 @@ def space_on(hardware: Hardware, profile: Profile) -> ResolvedSpace:
 def device_moves(hardware: Hardware, profile: Profile) -> list[dict[str, object]]:
     """Return the changes of the moves to several devices."""
     diagnosis = diagnose(profile, make_measurement(), space_on(hardware, profile), hardware)
-    assert all(move.family is Family.DEVICES for move in diagnosis.devices)
-    assert not any(move.family is Family.DEVICES for move in diagnosis.moves)
+    assert not diagnosis.all_in.keys() & {"strategy", "world_size"}
     return [dict(move.changes) for move in diagnosis.devices]
 
 
@@ -79,7 +78,7 @@ def test_with_the_largest_batch_in_front_ranks_are_tried_with_smaller_ones(tmp_p
     for config, speedup in ((resolved.baseline, 1.0), (best, 3.0)):
         study.tell(study.ask_for(config, resolved), make_record(config, speedup))
     diagnosis = diagnose(CUDA, make_measurement(), resolved, EIGHT_GPUS)
-    proposals = Proposals(study, resolved, replace(diagnosis, moves=()), 0, lambda _: True)
+    proposals = Proposals(study, resolved, diagnosis, 0, lambda _: True)
     found = []
     for proposal in proposals:
         found.append(proposal.config)

@@ -194,6 +194,7 @@ class SearchSpace:
             keeps_global_batch=self.keeps_global_batch,
             max_global_batch=self.max_global_batch or _most_samples(domains, baseline),
             flags={n: f for n, f in flags.items() if n in baseline},
+            requested=self.requested,
             asked=restart & (self.requested | flags.keys() | _first(profile)),
         )
 
@@ -266,6 +267,7 @@ class ResolvedSpace:
         max_global_batch: Largest number of samples per optimizer step; None if the batch size is
             not known.
         flags: The program's own flags through which knobs act, by the names of the knobs.
+        requested: Knobs that the user named.
         asked: Restart knobs that are tried before the other restart knobs: those that the user
             named or that act through flags and, on CUDA, ``strategy`` and ``world_size``.
     """
@@ -278,6 +280,7 @@ class ResolvedSpace:
     keeps_global_batch: bool = False
     max_global_batch: int | None = None
     flags: Mapping[str, Flag] = field(default_factory=dict)
+    requested: frozenset[str] = frozenset()
     asked: frozenset[str] = frozenset()
 
     @property

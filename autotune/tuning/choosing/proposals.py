@@ -1,23 +1,26 @@
 """Proposals: which config is tried next.
 
-The order is: the fixed values alone, the moves of the diagnosis, combinations of the best moves,
-restart knobs that the user named, the sampler, and last the values that need a fresh process. In
-between, configs that may be the best are measured again: at another time, because visits next to
-each other share the machine's pace.
+Where autotune chooses, each trial is what the model of all visits makes worth measuring
+(``Chooser``). With one of Optuna's samplers, that proposes the configs that the open process can
+run; values that need a fresh process come after it.
 """
 
 from __future__ import annotations
 
-import itertools
+import math
 import random
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.program.config import Config, KnobValue
-from autotune.results.record import AGAIN, TrialRecord, latest
-from autotune.tuning.diagnosis import Diagnosis, Family, Move
+from autotune.results.record import TrialRecord, latest
+from autotune.tuning.choosing.chooser import Chooser
+from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
+from autotune.tuning.choosing.effects import KnobEffects
+from autotune.tuning.choosing.sampler import OURS
 from autotune.tuning.storage.study import Study, Trial
 
 PATIENCE = 12  # sampled trials without a better one, after which the search has converged
@@ -26,13 +29,11 @@ BETTER = 1.01  # a sampled config must beat the best by this factor to restart t
 # small space it would go on proposing what it already knows.
 REPEATS_ALLOWED = 5
 SAME_SPEED = 0.98  # of the fastest: within the noise of live measurements, as fast
-# These two change together: the number of ranks says nothing without the strategy that starts them.
-DEVICES = frozenset({"strategy", "world_size"})
 FRESH = "tried in a fresh process, on top of the best config so far"
-AGAIN_EVERY = 2  # new configs, after which one is measured again
-MAX_LOOKS = 4  # trials of one config
-SPACING = 2  # trials between two of the same config
-LAST_LOOKS = 4  # once nothing new is left to try
+# Share of the time for trials that is left when restart knobs are tried that were asked for
+ASKED_SHARE = 0.7
+SURE_GAIN = 0.03  # expected log speedup of a value that usually helps
+RESTART_S = 6.0  # a trial in a fresh process, without the starts
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,13 @@ class Proposal:
         trial: The open Optuna trial in which the result must be recorded.
         config: Canonical and without conflicts.
         why: Where the proposal comes from, as users read it.
+        expected: Its speedup as it was expected before; None where nothing was.
     """
 
     trial: Trial
     config: Config
     why: str
+    expected: Interval | None = None
 
 
 class Proposals:
@@ -63,6 +66,7 @@ class Proposals:
         diagnosis: Gives the first moves.
         seed: Seed of the choices that the sampler does not make.
         has_time_for_restart: Tells whether a fresh process is still worth starting for a knob.
+        share_left: Returns how much of the time for trials is left, 0 to 1.
     """
 
     def __init__(
@@ -72,69 +76,82 @@ class Proposals:
         diagnosis: Diagnosis,
         seed: int,
         has_time_for_restart: Callable[[str], bool],
+        share_left: Callable[[], float] = lambda: 1.0,
     ) -> None:
         self._study = study
         self._space = space
         self._diagnosis = diagnosis
         self._rng = random.Random(seed)
         self._has_time_for_restart = has_time_for_restart
+        self._share_left = share_left
+        sure = diagnosis.all_in
+        self._chooser = Chooser(
+            space,
+            KnobEffects(
+                space.baseline,
+                {knob: domain.values for knob, domain in space.domains.items()},
+                {knob: {value: SURE_GAIN} for knob, value in sure.items()},
+            ),
+            seed,
+            space.canonical(space.start.replace(**sure)) if sure else None,
+            self._cost_s,
+            diagnosis.shares,
+        )
 
     def __iter__(self) -> Iterator[Proposal]:
         """Yield until every way to a better config has been tried; the caller may stop earlier.
 
         Trials that the user or the budget ended do not count as results.
         """
-        for count, proposal in enumerate(self._unseen(), start=1):
-            yield proposal
-            if count % AGAIN_EVERY == 0:
-                yield from self._again()
-        for _ in range(LAST_LOOKS):
-            yield from self._again()
-
-    def _again(self) -> Iterator[Proposal]:
-        """Yield the config that is most likely to be the best, if it should be measured again.
-
-        Only configs count that the open rig can run, and whose interval reaches that of the best.
-        """
-        records = self._study.records
-        looks = [record.config for record in records]
-        ranking = ranked(records, self._space)
-        if not ranking:
-            return
-        best = max(r.speedup.low for r in ranking if r.speedup)
-        contenders = [
-            record
-            for record in ranking
-            if record.speedup is not None
-            and record.speedup.high > max(best, 1.0)
-            and looks.count(record.config) < MAX_LOOKS
-            and record.config not in looks[-SPACING:]
-            and not self._space.needs_restart(looks[-1], record.config)
-        ]
-        if contenders:
-            config = max(contenders, key=_most).config
-            yield Proposal(self._study.ask_for(config, self._space), config, AGAIN)
-
-    def _unseen(self) -> Iterator[Proposal]:
-        """Yield configs without a result, in the order in which they are worth trying."""
         space = self._space
         yield from self._new(space.start, "the fixed values alone")
-        for move in self._diagnosis.moves:
-            yield from self._new(space.start.replace(**move.changes), move.why)
-        for changes in combinations(self._diagnosis.moves, self._known(), space):
-            yield from self._new(space.start.replace(**changes), "the best moves together")
         if space.asked & DEVICES:
             yield from self._on_devices()
-        for knob, value in restarts(space, space.asked):
-            yield from self._restarted(knob, value, "asked for")
+        if self._study.head.options.sampler == OURS:
+            yield from self._chosen()
+            return
         yield from self._sampled()
         yield from self._on_devices()
-        for knob, value in restarts(space, space.restart - space.asked):
+        for knob, value in restarts(space):
             best = self._incumbent()
-            yield from self._restarted(knob, value, FRESH)
+            yield from self._restarted(knob, value)
             # In the better process, other values of the live knobs may be best.
             if self._incumbent() != best:
                 yield from self._sampled()
+
+    def _chosen(self) -> Iterator[Proposal]:
+        """Yield what the model makes worth measuring; values that were asked for in any case."""
+        while True:
+            if self._share_left() < ASKED_SHARE:
+                for knob, value in restarts(self._space, self._space.asked):
+                    yield from self._restarted(knob, value)
+            choice = self._chooser.choose(self._study.records, self._share_left())
+            if choice is None:
+                before = len(self._study.records)
+                yield from self._last()
+                if len(self._study.records) == before:
+                    return
+                continue
+            trial = self._study.ask_for(choice.config, self._space)
+            yield Proposal(trial, choice.config, choice.why, choice.expected)
+
+    def _last(self) -> Iterator[Proposal]:
+        """Yield what is tried once the chooser expects nothing of what the rig can run."""
+        for knob, value in restarts(self._space, self._space.asked):
+            yield from self._restarted(knob, value)
+        yield from self._on_devices()
+
+    def _cost_s(self, here: Config, config: Config) -> float:
+        """Return the seconds that a trial takes; infinite if there is no time for a restart."""
+        costs = [r.cost_s for r in self._study.records[1:] if r.measurement is not None]
+        live_s = min(costs, default=1.0)
+        restarting = self._space.restart & config.changes_from(here).keys()
+        if not restarting:
+            return live_s
+        if not all(self._has_time_for_restart(knob) for knob in restarting):
+            return math.inf
+        facts = self._study.facts
+        return live_s + RESTART_S + (2 * facts.startup_s if facts is not None else 0.0)
 
     def _known(self) -> dict[Config, TrialRecord]:
         records = latest(self._study.records)
@@ -149,9 +166,14 @@ class Proposals:
         if config not in self._known() and not self._space.conflicts(config):
             yield Proposal(self._study.ask_for(config, self._space), config, why)
 
-    def _restarted(self, knob: str, value: KnobValue, why: str) -> Iterator[Proposal]:
-        if self._has_time_for_restart(knob):
-            yield from self._new(self._incumbent().replace(**{knob: value}), why)
+    def _restarted(self, knob: str, value: KnobValue) -> Iterator[Proposal]:
+        """Yield the best config so far with a value that needs a fresh process.
+
+        Once per value: the best config may change.
+        """
+        is_tried = any(config.get(knob) == value for config in self._known())
+        if not is_tried and self._has_time_for_restart(knob):
+            yield from self._new(self._incumbent().replace(**{knob: value}), FRESH)
 
     def _on_devices(self) -> Iterator[Proposal]:
         """Yield each strategy with its numbers of ranks, applied to the best config so far.
@@ -247,47 +269,20 @@ def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRe
     return sorted(able, key=order)
 
 
-def _most(record: TrialRecord) -> float:
-    """Return what a config may gain at most."""
-    return record.speedup.high if record.speedup is not None else 0.0
-
-
-def combinations(
-    moves: Sequence[Move], known: Mapping[Config, TrialRecord], space: ResolvedSpace
-) -> Iterator[dict[str, KnobValue]]:
-    """Yield the knobs of combined moves: the best of each family, first all families, last pairs.
-
-    A family's best move is used even if it gained nothing alone: workers that compete with compute
-    threads for cores may pay off once the step itself is cheaper.
-
-    Args:
-        moves: The moves of the diagnosis.
-        known: Results so far, by canonical config; families without a measured move are left out.
-        space: Makes the configs canonical.
-    """
-    best: dict[Family, Mapping[str, KnobValue]] = {}
-    for family in Family:
-        tried = [
-            (record.speedup.estimate, place, move.changes)
-            for place, move in enumerate(moves)
-            if move.family is family
-            and (record := known.get(space.canonical(space.start.replace(**move.changes))))
-            and record.speedup
-        ]
-        if tried:
-            best[family] = max(tried, key=lambda entry: (entry[0], -entry[1]))[2]
-    for count in range(len(best), 1, -1):
-        for families in itertools.combinations(best, count):
-            yield {knob: value for family in families for knob, value in best[family].items()}
-
-
-def restarts(space: ResolvedSpace, knobs: Container[str]) -> Iterator[tuple[str, KnobValue]]:
-    """Yield each knob of *knobs* that needs a fresh process with each value but the baseline's.
+def restarts(
+    space: ResolvedSpace, knobs: Container[str] | None = None
+) -> Iterator[tuple[str, KnobValue]]:
+    """Yield each knob that needs a fresh process with each value but the baseline's.
 
     ``DEVICES`` are left out, because their values are tried as pairs.
+
+    Args:
+        space: What may be proposed.
+        knobs: Only these; None means all.
     """
     for knob in space.domains:
-        if knob in space.restart and knob in knobs and knob not in DEVICES:
+        is_meant = knobs is None or knob in knobs
+        if knob in space.restart and is_meant and knob not in DEVICES:
             for value in space.domains[knob].values:
                 if value != space.baseline[knob]:
                     yield knob, value

@@ -1,0 +1,1 @@
+"""Choosing: which config is measured next, and why."""

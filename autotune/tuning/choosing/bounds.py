@@ -1,0 +1,75 @@
+"""Bounds: what a knob can gain at most, from the share of the time that it works on.
+
+A knob that only changes how the optimizer walks the parameters cannot save more than the
+optimizer's time (operational analysis, as in Plumber, MLSys 2022). Only such knobs have a bound
+here: the batch size, the precision or the number of threads change everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from autotune.measurement.measurement import Measurement
+from autotune.measurement.step_breakdown import StepBreakdown
+
+WORTH_VISITING = 1.03  # a knob that can gain less is not visited
+MARGIN = 1.5  # on shares, which a few profiled steps show
+MOST_SHARE = 0.9
+
+OPTIMIZER = ("optimizer_implementation", "zero_grad_to_none")
+TRANSFER = ("pin_memory", "non_blocking")
+LOADING = (
+    "num_workers",
+    "prefetch_factor",
+    "persistent_workers",
+    "in_order",
+    "worker_start_method",
+    "worker_threads",
+)
+
+
+@dataclass(frozen=True)
+class Share:
+    """The share of the baseline's time that a knob works on.
+
+    Attributes:
+        share: At most this part of the time can be saved, 0 to 1.
+        what: What takes that time, for the user.
+    """
+
+    share: float
+    what: str
+
+    def most(self, speedup: float = 1.0) -> float:
+        """Return the speedup that the knob can give at most.
+
+        Args:
+            speedup: Of the config that the knob is added to. What the knob works on stays, so its
+                share of the time grows as the rest gets faster.
+        """
+        return 1 / (1 - min(MOST_SHARE, MARGIN * self.share * max(1.0, speedup)))
+
+
+def shares(breakdown: StepBreakdown, baseline: Measurement) -> Mapping[str, Share]:
+    """Return, by knob, the share of the time that it works on.
+
+    Args:
+        breakdown: Where the time of a step goes. If it was not profiled, no knob has a bound.
+        baseline: The baseline's measurement.
+    """
+    return dict(_shares(breakdown, baseline))
+
+
+def _shares(breakdown: StepBreakdown, baseline: Measurement) -> Iterator[tuple[str, Share]]:
+    split, ready = breakdown.split, breakdown.synthetic_data_throughput
+    if split is None:
+        return
+    optimizer = Share(split.optimizer_s / split.step_s, "the optimizer")
+    yield from ((knob, optimizer) for knob in OPTIMIZER)
+    transfer = Share((split.transfer_s + split.wait_s) / split.step_s, "copying to the device")
+    yield from ((knob, transfer) for knob in TRANSFER)
+    if ready is not None:  # all that loading costs, the cores that it takes included
+        saved = 1 - baseline.throughput.low / ready.high
+        loading = Share(max(baseline.wait_share, saved, 0.0), "loading data")
+        yield from ((knob, loading) for knob in LOADING)

@@ -1,0 +1,331 @@
+"""Chooser: which config is worth the next visit.
+
+Three stages follow each other:
+
+1. *All-in*: every move that should help, at once. Where the moves help, this is near the best
+   config at once; where one of them hurts, the next visits show which.
+2. *Exploring*: the config near the best ones whose visit promises most, per second. What is
+   promised is the expected improvement over the best config so far (Jones, Schonlau and Welch
+   1998), by the stream model with ``KnobEffects``: what was seen of other configs counts.
+3. *Racing*, when little time is left: two configs that may be the best are drawn from the posterior
+   and visited in turn (top-two Thompson sampling, Russo 2016), so that the best is known well.
+
+A config that failed rules out others like it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+
+from autotune.measurement.interval import Interval
+from autotune.measurement.outcome import ENDED_BY_US, Outcome
+from autotune.measurement.run_mode import RunMode
+from autotune.measurement.stream import Array, Posterior, StreamModel
+from autotune.program.config import Config, KnobValue
+from autotune.program.domain import Domain
+from autotune.results.record import AGAIN, TrialRecord, latest
+from autotune.results.speedups import seen_in
+from autotune.tuning.choosing.bounds import WORTH_VISITING, Share
+from autotune.tuning.choosing.diagnosis import DEVICES
+from autotune.tuning.choosing.effects import KnobEffects
+
+ALL_IN = "every move that should help, at once"
+RACING_SHARE = 0.4  # of the time for trials, at its end
+LEADERS = 3  # configs whose neighbours are looked at
+MAX_NEIGHBOURS = 300
+MAX_LOOKS = 6  # visits of one config
+SPACING = 2  # trials between two of the same config
+# Expected improvement (a logarithm) below which no config is worth a visit
+WORTH = 0.005
+MEMORY = frozenset({Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY})
+# Knobs by which a batch may fit that did not fit before
+SAVES_MEMORY = frozenset(
+    {
+        "activation_checkpointing",
+        "accumulation_steps",
+        "precision",
+        "strategy",
+        "world_size",
+        "fsdp_cpu_offload",
+        "fsdp_mixed_precision",
+        "fsdp_reshard_after_forward",
+        "fsdp_shard",
+    }
+)
+SAVES_HOST_MEMORY = SAVES_MEMORY | {"num_workers", "prefetch_factor"}
+Item = tuple[str, KnobValue]
+NORMAL = NormalDist()
+NO_SHARES: Mapping[str, Share] = MappingProxyType({})
+JITTER = 1e-6  # variance that keeps the posterior's matrix regular
+DRAWS = 20  # of the posterior, until a second config comes out best
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A config to visit.
+
+    Attributes:
+        config: Canonical and without conflicts.
+        why: The reason, as users read it.
+        expected: Its speedup as it is expected before the visit.
+    """
+
+    config: Config
+    why: str
+    expected: Interval
+
+
+class Choosable(Protocol):
+    """What may be chosen; ``ResolvedSpace`` is the space of a search."""
+
+    @property
+    def domains(self) -> Mapping[str, Domain]:
+        """The values of each knob that may be chosen."""
+        ...
+
+    @property
+    def fixed(self) -> Mapping[str, KnobValue]:
+        """Values that every config but the baseline has."""
+        ...
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """Knobs that are tried whatever they can gain."""
+        ...
+
+    @property
+    def requested(self) -> frozenset[str]:
+        """Knobs that the user named."""
+        ...
+
+    def canonical(self, config: Config) -> Config:
+        """Return the config that stands for all that act like this one."""
+        ...
+
+    def conflicts(self, config: Config) -> Sequence[str]:
+        """Return why a config cannot be measured; empty if it can."""
+        ...
+
+    def needs_restart(self, here: Config, there: Config) -> bool:
+        """Return whether a change from one config to the other needs a fresh process."""
+        ...
+
+
+class Chooser:
+    """Chooses from what was recorded; it keeps no state but its random numbers.
+
+    Args:
+        space: What may be chosen.
+        effects: What configs say about each other.
+        seed: Seed of the random draws.
+        all_in: The first choice; None if no move is sure to help.
+        cost_s: Returns the seconds that a trial of a config takes, given the config that the open
+            rig ran last.
+        shares: What bounds the gain of a knob. A knob that cannot gain enough over the best config
+            is not tried.
+    """
+
+    def __init__(
+        self,
+        space: Choosable,
+        effects: KnobEffects,
+        seed: int,
+        all_in: Config | None = None,
+        cost_s: Callable[[Config, Config], float] = lambda _here, _config: 1.0,
+        shares: Mapping[str, Share] = NO_SHARES,
+    ) -> None:
+        self._space = space
+        self._effects = effects
+        self._all_in = all_in
+        self._cost_s = cost_s
+        self._shares = shares
+        self._bounded: frozenset[str] = frozenset()
+        self._random = random.Random(seed)
+        self._normal = np.random.default_rng(seed)
+
+    def choose(self, records: Sequence[TrialRecord], share_left: float = 1.0) -> Choice | None:
+        """Return the config that is worth the next visit; None if none is.
+
+        Args:
+            records: All trials so far; the first is the baseline.
+            share_left: Of the time for trials, 0 to 1.
+        """
+        pool = _Pool(records, self._space, self._effects)
+        if len(records) == 1 and self._all_in is not None and pool.may_visit(self._all_in):
+            return Choice(self._all_in, ALL_IN, self._expected([self._all_in], pool)[0])
+        candidates = self._candidates(pool)
+        if not candidates:
+            return None
+        if share_left < RACING_SHARE:
+            return self._race(candidates, pool)
+        return self._explore(candidates, pool)
+
+    def _explore(self, candidates: list[Config], pool: _Pool) -> Choice | None:
+        others = [config for config in candidates if config != pool.best]
+        costs = [self._cost_s(pool.here, config) for config in others]
+        posterior = pool.posterior([pool.best, *others])
+        gains = _expected_improvements(posterior)[1:]
+        worth = [
+            (gain / cost_s, number)
+            for number, (gain, cost_s) in enumerate(zip(gains, costs, strict=True))
+            if gain >= WORTH and cost_s < math.inf
+        ]
+        if not worth:
+            return None
+        _, chosen = max(worth)
+        return self._choice(others[chosen], posterior, chosen + 1, pool)
+
+    def _race(self, candidates: list[Config], pool: _Pool) -> Choice | None:
+        able = [c for c in candidates if not self._space.needs_restart(pool.here, c)]
+        if not able:
+            return self._explore(candidates, pool)
+        every = list(dict.fromkeys([pool.best, *able]))
+        posterior = pool.posterior(every)
+        regular: Array = posterior.covariance + JITTER * np.eye(len(every))
+        factor = np.linalg.cholesky(regular).astype(np.float64)
+        drawn = [self._draw(posterior, factor) for _ in range(DRAWS)]
+        others = [number for number in drawn if number != drawn[0]]
+        rivals = [number for number in (drawn[0], *others[:1]) if every[number] in able]
+        if not rivals or not others:
+            return self._explore(candidates, pool)
+        number = self._random.choice(rivals)
+        return self._choice(every[number], posterior, number, pool)
+
+    def _draw(self, posterior: Posterior, factor: Array) -> int:
+        noise = self._normal.standard_normal(len(posterior.means))
+        return int(np.argmax(posterior.means + factor @ noise))
+
+    def _choice(self, config: Config, posterior: Posterior, number: int, pool: _Pool) -> Choice:
+        expected = _interval(posterior, number)
+        why = AGAIN if config in pool.looks else "it may be the fastest, by what was seen so far"
+        return Choice(config, why, expected)
+
+    def _expected(self, configs: list[Config], pool: _Pool) -> list[Interval]:
+        posterior = pool.posterior(configs)
+        return [_interval(posterior, number) for number in range(len(configs))]
+
+    def _candidates(self, pool: _Pool) -> list[Config]:
+        """Return configs near the best ones, and visited ones, that may be visited now."""
+        leaders = pool.leaders(LEADERS)
+        self._bounded = self._cannot_gain(pool)
+        near = dict.fromkeys(
+            itertools.chain(leaders, *(self._one_change(leader) for leader in leaders))
+        )
+        pairs = [
+            config
+            for one in self._one_change(leaders[0])
+            for config in self._one_change(one)
+            if config not in near
+        ]
+        pairs = list(dict.fromkeys(pairs))
+        self._random.shuffle(pairs)
+        near |= dict.fromkeys(pairs[:MAX_NEIGHBOURS])
+        return [config for config in near if pool.may_visit(config)]
+
+    def _cannot_gain(self, pool: _Pool) -> frozenset[str]:
+        """Return the knobs whose bound leaves no gain over the best config."""
+        speedup = math.exp(float(pool.posterior([pool.best]).means[0]))
+        asked = self._space.asked | self._space.requested
+        return frozenset(
+            knob
+            for knob, share in self._shares.items()
+            if knob not in asked and share.most(speedup) < WORTH_VISITING
+        )
+
+    def _one_change(self, config: Config) -> Iterator[Config]:
+        for knob, domain in self._space.domains.items():
+            for value in domain.values if knob not in DEVICES | self._bounded else ():
+                if value != config[knob]:
+                    changed = config.replace(**{**self._space.fixed, knob: value})
+                    yield self._space.canonical(changed)
+
+
+class _Pool:
+    """What was recorded, as the chooser needs it."""
+
+    def __init__(
+        self, records: Sequence[TrialRecord], space: Choosable, effects: KnobEffects
+    ) -> None:
+        self._space = space
+        self._model = StreamModel(seen_in(records), effects)
+        self._modes = {r.config: r.visits[-1].mode for r in records if r.visits}
+        self._records = latest(records)
+        self.baseline = records[0].config
+        self.looks = [record.config for record in records]
+        self.here = self.looks[-1]
+        self._failed = [
+            r
+            for r in self._records
+            if r.ending is not None and r.outcome not in {*ENDED_BY_US, Outcome.RAN_OUT}
+        ]
+        visited = [r.config for r in self._records if r.visits]
+        self._sound = {item for config in visited for item in config.items()}
+        means = self.posterior(visited).means
+        order = np.argsort(-means, kind="stable")
+        self._ranking = [visited[number] for number in order]
+        self.best = self._ranking[0]
+
+    def leaders(self, count: int) -> list[Config]:
+        return self._ranking[:count]
+
+    def posterior(self, configs: Sequence[Config]) -> Posterior:
+        mode = self._modes[self.here] if self.here in self._modes else RunMode()
+        return self._model.speedups([(c, mode) for c in configs], (self.baseline, mode))
+
+    def may_visit(self, config: Config) -> bool:
+        if config == self.baseline:
+            return False
+        if config in self.looks[-SPACING:] or self.looks.count(config) >= MAX_LOOKS:
+            return False
+        if any(_rules_out(record, config, self.baseline, self._sound) for record in self._failed):
+            return False
+        return not self._space.conflicts(config)
+
+
+def _rules_out(failed: TrialRecord, config: Config, baseline: Config, sound: set[Item]) -> bool:
+    """Return whether a config must be expected to fail as another one did.
+
+    Args:
+        failed: What failed.
+        config: What may be visited.
+        baseline: The program's own config.
+        sound: Knobs with values that some other config has run with. They alone are not to blame.
+    """
+    changes = failed.config.changes_from(baseline)
+    size, other = failed.config.get("batch_size"), config.get("batch_size")
+    if failed.outcome in MEMORY and "batch_size" in changes and size is not None:
+        is_as_large = other is not None and int(other) >= int(size)
+        is_device = failed.outcome is Outcome.OUT_OF_MEMORY
+        saving = SAVES_MEMORY if is_device else SAVES_HOST_MEMORY
+        return is_as_large and all(config.get(k) == failed.config.get(k) for k in saving)
+    suspects = changes.items() - sound
+    return (suspects or changes.items()) <= config.items()
+
+
+def _expected_improvements(posterior: Posterior) -> Array:
+    """Return the expected improvement of each config over the first, as log speedups."""
+    means, covariance = posterior.means, posterior.covariance
+    gains = means - means[0]
+    variances = np.diag(covariance) + covariance[0, 0] - 2 * covariance[0]
+    spreads = np.sqrt(np.maximum(variances, 1e-12))
+    return np.array(
+        [
+            spread * NORMAL.pdf(gain / spread) + gain * NORMAL.cdf(gain / spread)
+            for gain, spread in zip(gains.tolist(), spreads.tolist(), strict=True)
+        ]
+    )
+
+
+def _interval(posterior: Posterior, number: int) -> Interval:
+    mean = float(posterior.means[number])
+    half = 1.96 * math.sqrt(max(float(posterior.covariance[number, number]), 0.0))
+    return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))

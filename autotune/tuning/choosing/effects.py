@@ -1,0 +1,127 @@
+"""Effects: what the speed of one config says about another one that shares knob values with it.
+
+The log speedup of a config over the baseline is modelled as a sum: an effect for each knob whose
+value differs from the baseline's, an effect for each pair of them, and a rest. All are unknown; how
+much they are assumed to vary says how alike two configs are.
+
+- Values of a knob that are numbers have an order. The effect grows by an unknown amount from each
+  value to the next one, more where they are further apart on a logarithmic scale, so 8 workers are
+  more like 4 than like 0.
+- The effect of a pair is smaller than that of a single knob.
+
+This is a Gaussian process with an additive kernel (Duvenaud, Nickisch and Rasmussen 2011, "Additive
+Gaussian Processes"); ``StreamModel`` learns its scale from the visits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import cast
+
+import numpy as np
+
+from autotune.measurement.stream import Array, Likeness
+from autotune.program.config import Config, KnobValue
+
+PAIR = 0.3  # standard deviation of the effect of a pair, where those of its knobs are 1
+OWN = 0.2  # of what is left of a config beyond knobs and pairs
+
+
+@dataclass(frozen=True)
+class KnobEffects(Likeness):
+    """How alike configs are that differ from one baseline.
+
+    It compares configs, or tuples whose first entry is a config.
+
+    Attributes:
+        baseline: The config whose effects are zero.
+        values: All values of each knob that is searched, in their order.
+        expected: Log speedup that is expected of a knob's value over the baseline's; 0 by default.
+        scales: By how much a knob's effects vary, relative to those of other knobs; 1 by default.
+    """
+
+    baseline: Config
+    values: Mapping[str, Sequence[KnobValue]]
+    expected: Mapping[str, Mapping[KnobValue, float]] = field(default_factory=dict)
+    scales: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def spreads(self) -> tuple[float, ...]:
+        """Of the effect of one knob: from none to speak of to a factor of two."""
+        return 0.015, 0.06, 0.25
+
+    def covariance(self, some: Sequence[Hashable], others: Sequence[Hashable]) -> Array:
+        """Return the prior covariance of log speedups, in units of one knob's effect."""
+        single = np.zeros((len(some), len(others)))
+        squares = np.zeros_like(single)
+        for knob in self.values:
+            shared = self._shared(knob, some, others)
+            single += shared
+            squares += shared**2
+        pairs = (single**2 - squares) / 2  # the sum of all products of two different knobs
+        covariance: Array = single + PAIR**2 * pairs + OWN**2 * self._equal(some, others)
+        return covariance
+
+    def means(self, configs: Sequence[Hashable]) -> Array:
+        """Return the expected log speedups: the sum over the knobs that differ."""
+        return np.array(
+            [
+                sum(
+                    by_value.get(_config(one).get(knob, self.baseline[knob]), 0.0)
+                    for knob, by_value in self.expected.items()
+                )
+                for one in configs
+            ]
+        )
+
+    def _shared(self, knob: str, some: Sequence[Hashable], others: Sequence[Hashable]) -> Array:
+        steps = _steps(self.values[knob], self.baseline[knob])
+        rows, columns = (
+            np.array([steps[_config(one).get(knob, self.baseline[knob])] for one in of])
+            for of in (some, others)
+        )
+        shared: Array = self.scales.get(knob, 1.0) ** 2 * (rows @ columns.T)
+        return shared
+
+    def _equal(self, some: Sequence[Hashable], others: Sequence[Hashable]) -> Array:
+        numbers = {one: number for number, one in enumerate(dict.fromkeys([*some, *others]))}
+        rows, columns = (np.array([numbers[one] for one in of], int) for of in (some, others))
+        is_changed = np.array([_config(one) != self.baseline for one in some], float)
+        equal: Array = (rows[:, None] == columns[None, :]) * is_changed[:, None]
+        return equal
+
+
+def _config(one: Hashable) -> Config:
+    return one if isinstance(one, Config) else cast("tuple[Config, ...]", one)[0]
+
+
+def _steps(values: Sequence[KnobValue], own: KnobValue) -> dict[KnobValue, Array]:
+    """Return what each value of a knob shares with the others, as a row of step lengths.
+
+    Two values share the steps that lie between the baseline's value and both of them.
+    """
+    every = list(dict.fromkeys([*values, own]))
+    is_ordered = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in every)
+    if not is_ordered:
+        others = [v for v in every if v != own]
+        return {v: np.array([float(v == other) for other in others] or [0.0]) for v in every}
+    numbers = sorted(cast("list[float]", every))
+    place = numbers.index(cast("float", own))
+    lengths = [_length(a, b) for a, b in pairwise(numbers)] or [0.0]
+    return {
+        value: np.array(
+            [
+                math.sqrt(length) * (min(place, at) <= step < max(place, at))
+                for step, length in enumerate(lengths)
+            ]
+        )
+        for at, value in enumerate(numbers)
+    }
+
+
+def _length(smaller: float, larger: float) -> float:
+    """Return how far apart two numbers are: 1 for a factor of two or more, and for 0 and 1."""
+    return min(1.0, math.log2(larger / smaller)) if smaller > 0 else 1.0

@@ -1,0 +1,177 @@
+"""Sampler: what Optuna asks for the next config.
+
+All use of Optuna's samplers is here. ``StreamSampler`` is autotune's own and can be used alone, in
+any study whose parameters are categorical and whose objective is a speed; a search chooses by the
+same ``Chooser``, which it asks itself because it also wants the reason.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.samplers import BaseSampler, GPSampler, PartialFixedSampler, RandomSampler, TPESampler
+from optuna.search_space import intersection_search_space
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from autotune.errors import UsageError, did_you_mean
+from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement.visit import Visit
+from autotune.program.config import Config, KnobValue
+from autotune.program.domain import Domain
+from autotune.results.record import TrialRecord
+from autotune.tuning.choosing.chooser import Chooser
+from autotune.tuning.choosing.effects import KnobEffects
+
+OURS = "autotune"
+SAMPLERS = (OURS, "tpe", "gp", "random")
+UNKNOWN_SPREAD = 0.02  # relative, of an objective's value
+STARTUP_TRIALS = 6  # random ones, before TPE and GP follow their models
+
+
+class StreamSampler(BaseSampler):
+    """Samples the next config by the stream model, which knows that knobs' effects mostly add up.
+
+    For categorical parameters, such as the knobs of a training program, and an objective that is a
+    speed: a positive number, maximized, or a time that is minimized. The first trial is the
+    baseline: enqueue the program's own values, or the first value of each parameter is taken.
+
+    Args:
+        seed: Seed of its random choices.
+
+    Example:
+        >>> study = optuna.create_study(direction="maximize", sampler=StreamSampler(seed=0))
+        >>> study.enqueue_trial({"num_workers": 0, "precision": "fp32"})
+        >>> study.optimize(samples_per_s, n_trials=30)
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._seed = seed if seed is not None else 0
+        self._random = RandomSampler(seed)
+
+    def infer_relative_search_space(
+        self, study: optuna.Study, _trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Return the parameters that all trials so far have."""
+        space = intersection_search_space(study.get_trials(deepcopy=False))
+        return {n: d for n, d in space.items() if isinstance(d, CategoricalDistribution)}
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Return the values of the config that is worth the next trial."""
+        values: dict[str, tuple[KnobValue, ...]] = {
+            name: tuple(choice for choice in distribution.choices if choice is not None)
+            for name, distribution in search_space.items()
+            if isinstance(distribution, CategoricalDistribution)
+        }
+        done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        if not values or not done:
+            return {}
+        records = [_record(one, list(values), study.direction) for one in done]
+        space = _Free(records[0].config, {name: Domain(of) for name, of in values.items()})
+        chooser = Chooser(space, KnobEffects(space.baseline, values), self._seed + trial.number)
+        choice = chooser.choose(records)
+        return dict(choice.config) if choice is not None else {}
+
+    def sample_independent(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """Return the first value in the first trial, which is the baseline, else a random one."""
+        is_first = not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        if is_first and isinstance(param_distribution, CategoricalDistribution):
+            return param_distribution.choices[0]
+        return self._random.sample_independent(study, trial, param_name, param_distribution)
+
+
+@dataclass(frozen=True)
+class _Free:
+    """A space in which every combination of values is allowed and none needs a fresh process."""
+
+    baseline: Config
+    domains: Mapping[str, Domain]
+    fixed: Mapping[str, KnobValue] = field(default_factory=dict)
+    asked: frozenset[str] = frozenset()
+    requested: frozenset[str] = frozenset()
+
+    def canonical(self, config: Config) -> Config:
+        return config
+
+    def conflicts(self, _config: Config) -> Sequence[str]:
+        return ()
+
+    def needs_restart(self, _here: Config, _there: Config) -> bool:
+        return False
+
+
+def _record(trial: FrozenTrial, names: Sequence[str], direction: StudyDirection) -> TrialRecord:
+    """Return a finished trial of any study as a record of one visit."""
+    value, ended = trial.value, trial.datetime_complete
+    if value is None or value <= 0:
+        raise ValueError(f"StreamSampler needs a positive objective, got {value}")
+    log_rate = math.log(value) * (1 if direction is StudyDirection.MAXIMIZE else -1)
+    at_s = ended.timestamp() if ended is not None else float(trial.number)
+    config = Config({name: trial.params[name] for name in names})
+    visit = Visit(0, at_s, log_rate, UNKNOWN_SPREAD)
+    return TrialRecord(config, "", None, None, None, None, 0.0, visits=(visit,))
+
+
+def make_sampler(name: str, seed: int) -> BaseSampler:
+    """Return a sampler by the name that users give it.
+
+    Args:
+        name: ``autotune``, or ``tpe``, ``gp`` or ``random`` for Optuna's own.
+        seed: Seed of its random choices.
+
+    Raises:
+        UsageError: There is no such sampler, or a library that it needs is not installed.
+    """
+    with warnings.catch_warnings():  # multivariate is marked as experimental
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        match name:
+            case "autotune":
+                return StreamSampler(seed)
+            case "tpe":  # multivariate, because the effects of knobs depend on each other
+                return TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS, multivariate=True)
+            case "gp":
+                try:
+                    return GPSampler(seed=seed, n_startup_trials=STARTUP_TRIALS)
+                except ImportError as error:
+                    raise UsageError(f"--sampler gp: {error}") from error
+            case "random":
+                return RandomSampler(seed)
+    raise UsageError(f"There is no sampler '{name}'.{did_you_mean(name, SAMPLERS)}")
+
+
+def holding(sampler: BaseSampler, fixed: Mapping[str, KnobValue]) -> BaseSampler:
+    """Return a sampler that proposes only configs with these values.
+
+    ``Study.propose()`` holds the restart knobs, so that the open rig can run each proposal.
+
+    Args:
+        sampler: The sampler to restrict.
+        fixed: Values by knob; empty leaves the sampler unrestricted.
+    """
+    if not fixed:
+        return sampler
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return PartialFixedSampler(dict(fixed), sampler)
+
+
+def distributions(space: ResolvedSpace) -> dict[str, BaseDistribution]:
+    """Return the search space in Optuna's form: each free knob as a categorical parameter.
+
+    Numeric knobs are categorical too, because only the listed values are allowed.
+    """
+    return {n: CategoricalDistribution(d.values) for n, d in space.domains.items()}

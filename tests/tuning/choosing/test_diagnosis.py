@@ -1,0 +1,163 @@
+"""Diagnosis: where the time goes decides what is tried first, within what the space offers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from autotune.knobs import registry
+from autotune.knobs.space.space import SearchSpace
+from autotune.machine.hardware import Hardware
+from autotune.measurement.step_breakdown import StepBreakdown, StepParts
+from autotune.program.config import KnobValue
+from autotune.program.profile import OptimizerFacts, Profile
+from autotune.tuning.choosing.diagnosis import Bottleneck, Diagnosis, diagnose
+from tests.made import MACHINES, make_loader, make_measurement, make_profile, make_space
+
+EVERYTHING = make_space(list(registry()))
+PROGRAMS = {
+    "conv net on the CPU": make_profile(),
+    "net without convolutions on the CPU": make_profile(conv2d_layers=0),
+    "conv net on CUDA": make_profile(device="cuda"),
+    "no loader": make_profile(loaders=()),
+    "two loaders": make_profile(loaders=(make_loader(), make_loader(ordinal=1))),
+    "many workers of its own": make_profile(loaders=(make_loader(num_workers=16),)),
+}
+
+
+def diagnosed(
+    wait_share: float,
+    hardware: Hardware = MACHINES["two cores"],
+    profile: Profile = PROGRAMS["conv net on the CPU"],
+    space: SearchSpace = EVERYTHING,
+) -> Diagnosis:
+    measurement = make_measurement(wait_share=wait_share)
+    return diagnose(profile, measurement, space.resolve(hardware, profile), hardware)
+
+
+@pytest.mark.parametrize(
+    ("wait_share", "verdict"),
+    [
+        (0.0, Bottleneck.COMPUTE_BOUND),
+        (0.02, Bottleneck.COMPUTE_BOUND),
+        (0.1, Bottleneck.MIXED),
+        (0.24, Bottleneck.MIXED),
+        (0.3, Bottleneck.INPUT_BOUND),
+        (0.95, Bottleneck.INPUT_BOUND),
+    ],
+)
+def test_the_share_of_waiting_decides_the_verdict_and_is_its_evidence(
+    wait_share: float, verdict: Bottleneck
+) -> None:
+    diagnosis = diagnosed(wait_share)
+    assert diagnosis.verdict is verdict
+    assert f"{wait_share:.0%}" in diagnosis.evidence
+
+
+def test_a_program_without_a_loader_is_never_input_bound() -> None:
+    diagnosis = diagnosed(0.9, profile=PROGRAMS["no loader"])
+    assert diagnosis.verdict is Bottleneck.COMPUTE_BOUND
+    assert "without a DataLoader" in diagnosis.evidence
+    assert "num_workers" not in diagnosis.all_in
+
+
+def test_workers_come_where_the_program_waits_and_share_the_cores_with_the_threads() -> None:
+    for wait_share in (0.6, 0.1):
+        all_in = diagnosed(wait_share).all_in
+        assert (all_in["num_workers"], all_in["num_threads"]) == (1, 1)
+        assert all_in["persistent_workers"] is True
+    assert not diagnosed(0.0).all_in.keys() & {"num_workers", "num_threads", "persistent_workers"}
+
+
+def test_workers_beside_a_gpu_leave_the_threads_alone() -> None:
+    all_in = diagnosed(0.6, MACHINES["A100"], PROGRAMS["conv net on CUDA"]).all_in
+    assert all_in["num_workers"] == 12
+    assert all_in["pin_memory"] is True
+    assert "num_threads" not in all_in
+
+
+def test_a_larger_batch_is_sure_to_help_up_to_a_point_which_is_lower_where_memory_is() -> None:
+    space = make_space({"batch_size": (16, 64, 128, 256, 512)})
+    assert diagnosed(0.0, space=space).all_in == {"batch_size": 256}
+    cuda = PROGRAMS["conv net on CUDA"]
+    assert diagnosed(0.0, MACHINES["A100"], cuda, space).all_in == {"batch_size": 128}
+    none = make_space({"batch_size": (16, 64)})
+    assert diagnosed(0.0, space=none).all_in == {}
+
+
+def test_reduced_precision_is_sure_to_help_only_where_the_hardware_computes_in_it() -> None:
+    space = make_space(["precision", "channels_last"])
+    plain = replace(MACHINES["two cores"], cpu_flags=())
+    able = replace(MACHINES["two cores"], cpu_flags=("avx512_bf16",))
+    assert diagnosed(0.0, plain, space=space).all_in == {"channels_last": True}
+    assert diagnosed(0.0, able, space=space).all_in == {"channels_last": True, "precision": "bf16"}
+
+
+def test_what_can_gain_next_to_nothing_is_not_part_of_it() -> None:
+    """Of a step, the optimizer takes 1 % here, and 10 % there."""
+    space = make_space(["optimizer_implementation"])
+    adam = OptimizerFacts("AdamW", ("AdamW", "Optimizer"), (0.001,))
+    profile, hardware = make_profile(optimizers=(adam,)), MACHINES["two cores"]
+    fused = {"optimizer_implementation": "fused"}
+    for optimizer_s, all_in in ((0.001, {}), (0.01, fused)):
+        split = StepParts(0.0, 0.0, 0.1 - optimizer_s, optimizer_s, 0.0, 0.0, 10)
+        found = diagnose(
+            profile,
+            make_measurement(),
+            space.resolve(hardware, profile),
+            hardware,
+            StepBreakdown(split),
+        )
+        assert found.all_in == all_in
+        assert found.shares["optimizer_implementation"].share == pytest.approx(optimizer_s / 0.1)
+
+
+@pytest.mark.parametrize("wait_share", [0.0, 0.1, 0.6])
+@pytest.mark.parametrize("profile", PROGRAMS.values(), ids=PROGRAMS.keys())
+@pytest.mark.parametrize("hardware", MACHINES.values(), ids=MACHINES.keys())
+def test_all_stays_within_the_space_and_changes_something(
+    hardware: Hardware, profile: Profile, wait_share: float
+) -> None:
+    space = EVERYTHING.resolve(hardware, profile)
+    diagnosis = diagnosed(wait_share, hardware, profile)
+    for changes in (diagnosis.all_in, *(move.changes for move in diagnosis.devices)):
+        for knob, value in changes.items():
+            assert value in space.domains[knob].values
+    assert all(move.why for move in diagnosis.devices)
+    unchanged = {k for k, v in diagnosis.all_in.items() if space.baseline[k] == v}
+    assert unchanged <= {"num_workers", "num_threads"}
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"num_workers": (0, 7)},
+        {"precision": ("fp32",), "channels_last": None},
+        {"batch_size": (8, 16)},
+        {"num_threads": (1,)},
+        {"compile": None},
+    ],
+)
+def test_the_users_own_values_are_kept_to(
+    knobs: Mapping[str, tuple[KnobValue, ...] | None],
+) -> None:
+    space = make_space(knobs).resolve(MACHINES["two cores"], make_profile())
+    for knob, value in diagnosed(0.6, space=make_space(knobs)).all_in.items():
+        assert value in space.domains[knob].values
+
+
+def test_what_the_program_does_already_is_no_change() -> None:
+    profile = make_profile(device="cuda", channels_last=True, cudnn_benchmark=True)
+    all_in = diagnosed(0.0, MACHINES["A100"], profile).all_in
+    assert not all_in.keys() & {"channels_last", "cudnn_benchmark"}
+
+
+def test_fixed_knobs_are_left_alone() -> None:
+    space = EVERYTHING.fix({"precision": "bf16", "num_workers": 0})
+    assert not diagnosed(0.6, space=space).all_in.keys() & {"precision", "num_workers"}
+
+
+def test_an_empty_space_offers_nothing() -> None:
+    assert diagnosed(0.6, space=make_space([])).all_in == {}

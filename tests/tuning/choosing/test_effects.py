@@ -1,0 +1,95 @@
+"""How alike configs are assumed to be: by the knob values that they share."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autotune.measurement.stream import Array, StreamModel
+from autotune.measurement.visit import Visit
+from autotune.program.config import Config, KnobValue
+from autotune.tuning.choosing.effects import OWN, PAIR, KnobEffects
+
+BASELINE = Config({"workers": 0, "precision": "fp32", "batch": 64})
+VALUES: dict[str, tuple[KnobValue, ...]] = {
+    "workers": (0, 1, 2, 4, 8),
+    "precision": ("fp32", "bf16", "fp16"),
+    "batch": (32, 64, 128, 256),
+}
+EFFECTS = KnobEffects(BASELINE, VALUES)
+
+
+def alike(one: dict[str, KnobValue], other: dict[str, KnobValue]) -> float:
+    configs = [BASELINE.replace(**changes) for changes in (one, other)]
+    covariance: Array = EFFECTS.covariance(configs[:1], configs[1:])
+    return float(covariance[0, 0])
+
+
+def test_the_baseline_has_no_effect_and_is_like_nothing() -> None:
+    assert alike({}, {}) == 0.0
+    assert alike({}, {"workers": 4}) == 0.0
+
+
+def test_what_two_configs_share_makes_them_alike() -> None:
+    one = 1 + OWN**2
+    assert alike({"precision": "bf16"}, {"precision": "bf16"}) == pytest.approx(one)
+    assert alike({"precision": "bf16"}, {"precision": "fp16"}) == 0.0
+    assert alike({"precision": "bf16"}, {"workers": 1}) == 0.0
+    both: dict[str, KnobValue] = {"precision": "bf16", "workers": 1}
+    assert alike(both, {"workers": 1}) == pytest.approx(1.0)
+    assert alike(both, both) == pytest.approx(2 + PAIR**2 + OWN**2)
+
+
+def test_numbers_are_more_alike_the_nearer_they_are_and_none_across_the_baselines_own() -> None:
+    eight = [alike({"workers": 8}, {"workers": n}) for n in (1, 2, 4)]
+    assert eight == pytest.approx([1.0, 2.0, 3.0])
+    assert alike({"batch": 256}, {"batch": 128}) == pytest.approx(1.0)
+    assert alike({"batch": 256}, {"batch": 32}) == 0.0
+
+
+def test_a_covariance_of_all_configs_has_no_negative_eigenvalue() -> None:
+    configs = [
+        Config({"workers": workers, "precision": precision, "batch": batch})
+        for workers in VALUES["workers"]
+        for precision in VALUES["precision"]
+        for batch in VALUES["batch"]
+    ]
+    eigenvalues = np.linalg.eigvalsh(EFFECTS.covariance(configs, configs))
+    assert eigenvalues.min() > -1e-9
+
+
+def test_what_is_expected_of_values_adds_up() -> None:
+    sure = KnobEffects(BASELINE, VALUES, {"precision": {"bf16": 0.1}, "batch": {128: 0.2}})
+    both = BASELINE.replace(precision="bf16", batch=128)
+    other = BASELINE.replace(precision="fp16", workers=2)
+    assert sure.means([BASELINE, both, other]) == pytest.approx([0.0, 0.3, 0.0])
+
+
+def test_scales_make_a_knobs_effects_smaller() -> None:
+    small = KnobEffects(BASELINE, VALUES, scales={"precision": 0.1})
+    (changed,) = [BASELINE.replace(precision="bf16")]
+    assert float(small.covariance([changed], [changed])[0, 0]) == pytest.approx(0.01 + OWN**2)
+
+
+def test_the_model_knows_a_config_that_was_never_visited_by_its_parts() -> None:
+    """1.3x by workers and 1.5x by precision: together about 1.95x, less sure than either alone."""
+    speeds = {
+        BASELINE: 1.0,
+        BASELINE.replace(workers=1): 1.3,
+        BASELINE.replace(precision="bf16"): 1.5,
+        BASELINE.replace(batch=128): 0.9,
+    }
+    seen = [
+        (config, Visit(0, 2.0 * number, float(np.log(speed)) + 0.01 * (-1) ** number, 0.01))
+        for number, (config, speed) in enumerate([*speeds.items()] * 3)
+    ]
+    model = StreamModel(seen, EFFECTS)
+    both = BASELINE.replace(workers=1, precision="bf16")
+    slow = both.replace(batch=128)
+    posterior = model.speedups([both, slow, BASELINE.replace(workers=1)], BASELINE)
+    spreads = np.sqrt(np.diag(posterior.covariance))
+    assert np.exp(posterior.means[0]) == pytest.approx(1.3 * 1.5, rel=0.1)
+    assert np.exp(posterior.means[1]) == pytest.approx(1.3 * 1.5 * 0.9, rel=0.1)
+    assert spreads[0] > 1.5 * spreads[2]
+    alone = StreamModel(seen).speedups([both], BASELINE)
+    assert alone.means[0] == pytest.approx(0.0, abs=0.2), "without likeness nothing is known of it"

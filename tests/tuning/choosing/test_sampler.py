@@ -1,0 +1,79 @@
+"""The sampler alone, in studies that are no search."""
+
+from __future__ import annotations
+
+import random
+import warnings
+
+import optuna
+import pytest
+from optuna.distributions import CategoricalChoiceType
+
+from autotune.errors import UsageError
+from autotune.tuning.choosing.sampler import SAMPLERS, StreamSampler, make_sampler
+
+FACTORS: dict[str, dict[CategoricalChoiceType, float]] = {
+    "workers": {0: 1.0, 2: 1.3, 4: 1.2},
+    "precision": {"fp32": 1.0, "bf16": 1.4},
+    "threads": {1: 0.7, 2: 1.0},
+    "layout": {"NCHW": 1.0, "NHWC": 1.05},
+}
+BEST = 1.3 * 1.4 * 1.05
+
+
+def speed(trial: optuna.Trial, noise: random.Random) -> float:
+    product = 1000.0 * noise.gauss(1.0, 0.02)
+    for name, factors in FACTORS.items():
+        product *= factors[trial.suggest_categorical(name, list(factors))]
+    return product
+
+
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_it_finds_the_fastest_config_of_any_study_within_a_dozen_trials(direction: str) -> None:
+    """Of 24 configs; a time is minimized as a speed is maximized."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(direction=direction, sampler=StreamSampler(seed=0))
+    study.enqueue_trial({name: next(iter(factors)) for name, factors in FACTORS.items()})
+    noise = random.Random(0)
+
+    def objective(trial: optuna.Trial) -> float:
+        found = speed(trial, noise)
+        return found if direction == "maximize" else 1 / found
+
+    study.optimize(objective, n_trials=14)
+    best = max(
+        study.trials,
+        key=lambda t: (t.value or 0.0) if direction == "maximize" else -(t.value or 0.0),
+    )
+    assert best.params["workers"] == 2
+    assert best.params["precision"] == "bf16"
+    assert best.params["threads"] == 2
+
+
+def test_the_first_trial_is_the_first_value_of_each_parameter() -> None:
+    study = optuna.create_study(direction="maximize", sampler=StreamSampler())
+    trial = study.ask()
+    speed(trial, random.Random(0))
+    assert trial.params == {name: next(iter(factors)) for name, factors in FACTORS.items()}
+
+
+def test_an_objective_that_is_no_speed_is_refused() -> None:
+    study = optuna.create_study(direction="maximize", sampler=StreamSampler())
+    for _ in range(2):
+        trial = study.ask()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if trial.number:
+                with pytest.raises(ValueError, match="positive objective"):
+                    speed(trial, random.Random(0))
+                return
+            speed(trial, random.Random(0))
+        study.tell(trial, -1.0)
+
+
+def test_a_sampler_has_a_name_or_the_nearest_one_is_told() -> None:
+    for name in SAMPLERS:
+        if name != "gp":  # it imports torch
+            assert make_sampler(name, 0)
+    with pytest.raises(UsageError, match="Did you mean 'random'"):
+        make_sampler("rnadom", 0)
