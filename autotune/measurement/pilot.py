@@ -63,12 +63,17 @@ def pace_of(pilots: Sequence[Pilot]) -> Pace | None:
     )
 
 
-def pace_around(before: Sequence[Pilot], after: Sequence[Pilot]) -> Pace | None:
-    """Return the mean of the paces before and after a visit; None if there is neither."""
-    paces = [pace for pilots in (before, after) if (pace := pace_of(pilots)) is not None]
+def mean_pace(paces: Sequence[Pace]) -> Pace | None:
+    """Return the mean of some paces; None of none."""
     if not paces:
         return None
     return Pace(
         statistics.fmean(pace.one_core for pace in paces),
         statistics.fmean(pace.all_cores for pace in paces),
     )
+
+
+def pace_around(before: Sequence[Pilot], after: Sequence[Pilot]) -> Pace | None:
+    """Return the mean of the paces before and after a visit; None if there is neither."""
+    paces = [pace_of(pilots) for pilots in (before, after)]
+    return mean_pace([pace for pace in paces if pace is not None])

@@ -16,6 +16,8 @@
 
 All but the tails is Gaussian, so the posterior is exact linear algebra over the visits. The spreads
 of noise and drift are not known: the result is an average over some, by their marginal likelihood.
+Of a long search, only the latest visits are read one by one; of each config, earlier ones are read
+as one visit.
 
 Source: Rasmussen and Williams 2006, "Gaussian Processes for Machine Learning", chapters 2 and 5;
 for the weights of the tails Lange, Little and Taylor 1989, "Robust statistical modeling using the t
@@ -27,7 +29,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Protocol
 
@@ -35,7 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.measurement.interval import Interval
-from autotune.measurement.pilot import Pace
+from autotune.measurement.pilot import Pace, mean_pace
 from autotune.measurement.stats import t_quantile
 from autotune.measurement.visit import Visit
 
@@ -47,19 +49,24 @@ OWN_SPREAD = 0.02  # of what a process makes of a config, which further visits t
 SLOPE, SLOPE_SPREAD = 0.4, 0.4  # of each pilot, where pilots explain the visits at all
 TAIL_DEGREES = 4.0
 TAIL_ROUNDS = 3
-TELLING = 150  # of the latest visits, which tell the spreads; all of them tell the speeds
+LATEST = 60  # visits that are read one by one
+MOST_MERGED = 60  # visits that stand for all earlier ones
+TELLING = 60  # visits that tell the spreads; all of them tell the speeds
+TOGETHER = 50  # speedups that are computed at once; the covariances of all would cost more
 FEW, FAR = 3, 3.0  # visits of a config that have a median; robust deviations that are far from it
 # Intervals are Student's t, because the spreads are learned from few visits as well: with 3 degrees
 # of freedom, and one more for each 8 visits (calibrated in tests/measurement/test_stream.py).
 MIN_DEGREES, VISITS_PER_DEGREE = 3, 8
 UNPACED_TIME_S = 40.0  # in which a pace that no pilot showed changes; the longest of TIMES_S
 UNLIKELY = 0.03  # spreads that are less likely than the likeliest by this factor are left out
+STILL_POSSIBLE = 8.0  # logarithm of such a factor before the tails are known
 # What is tried: spreads of the noise of a visit and of the drift, and the drift's time in seconds
 NOISES = (0.01, 0.02, 0.04, 0.08, 0.16)
 DRIFTS = (0.0, 0.03, 0.12)
 TIMES_S = (5.0, 40.0)
-# Spreads are assumed near to these, with the weight of a few visits: machines are seldom quieter
-USUAL_NOISE, USUAL_DRIFT = 0.04, 0.03
+# Spreads are assumed near to these, with the weight of a few visits: machines are seldom quieter, and
+# a search must not end because a noisy machine hides what the configs differ by
+USUAL_EFFECT, USUAL_NOISE, USUAL_DRIFT = 0.08, 0.04, 0.03
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,8 @@ class Spreads:
     def log_prior(self) -> float:
         """How likely they are before any visit, up to a constant."""
         return -0.5 * (
-            (math.log(self.noise / USUAL_NOISE)) ** 2
+            (math.log(self.configs / USUAL_EFFECT)) ** 2
+            + (math.log(self.noise / USUAL_NOISE)) ** 2
             + (math.log((self.drift + 0.01) / (USUAL_DRIFT + 0.01))) ** 2
         )
 
@@ -134,10 +142,6 @@ class Likeness(Protocol):
         """
         ...
 
-    def means(self, configs: Sequence[Hashable]) -> Array:
-        """Return the log rates that are expected of configs, relative to any common level."""
-        ...
-
 
 class Unlike(Likeness):
     """Configs that have nothing in common."""
@@ -153,10 +157,6 @@ class Unlike(Likeness):
         rows, columns = (np.array([numbers[c] for c in of], int) for of in (some, others))
         same: Array = (rows[:, None] == columns[None, :]).astype(float)
         return same
-
-    def means(self, configs: Sequence[Hashable]) -> Array:
-        """Return zeros."""
-        return np.zeros(len(configs))
 
 
 @dataclass(frozen=True)
@@ -189,8 +189,9 @@ class StreamModel:
         self, seen: Sequence[tuple[Hashable, Visit]], likeness: Likeness | None = None
     ) -> None:
         self._likeness = likeness or Unlike()
-        self.configs = [config for config, _ in seen]
-        visits = self.visits = [visit for _, visit in seen]
+        read = _merged(seen)
+        self.configs = [config for config, _ in read]
+        visits = self.visits = [visit for _, visit in read]
         self._rates = np.array([visit.log_rate for visit in visits])
         self._own = np.array([visit.own_spread for visit in visits]) ** 2
         at_s = np.array([visit.at_s for visit in visits])
@@ -199,7 +200,8 @@ class StreamModel:
         self._alike = self._likeness.covariance(self.configs, self.configs)
         # What the visits share whatever the spreads are
         same_process = _same([visit.process for visit in visits])
-        self._shared: Array = PROCESS_SPREAD**2 * same_process + LEVEL_SPREAD**2
+        self._shared: Array = PROCESS_SPREAD**2 * same_process
+        self._shared += LEVEL_SPREAD**2 * _same([visit.mode for visit in visits])
         self._shared += OWN_SPREAD**2 * same_process * same_config
         self._paces = _centred_paces(visits)
         self._is_unpaced = np.array([visit.pace is None for visit in visits], float)
@@ -208,8 +210,7 @@ class StreamModel:
         self._unknown = (SLOPE**2 + SLOPE_SPREAD**2) * float(
             known.var(axis=0).sum() if len(known) else 0.0
         )
-        self._expected = self._likeness.means(self.configs)
-        self._centre = float((self._rates - self._expected).mean()) if visits else 0.0
+        self._centre = float(self._rates.mean()) if visits else 0.0
         self._weights: Array = _first_weights(self.configs, self._rates)
         self._fits: list[_Fit] = []
         self.spreads = Spreads(self._likeness.spreads[-1], USUAL_NOISE, USUAL_DRIFT, TIMES_S[0])
@@ -218,11 +219,24 @@ class StreamModel:
 
     def speedup(self, config: Hashable, baseline: Hashable) -> Interval | None:
         """Return the speedup of a config over another one, or None if one was never visited."""
-        if not {config, baseline} <= set(self.configs):
-            return None
-        if config == baseline:
-            return Interval(1.0, 1.0, 1.0)
-        return self._interval(self.speedups([config], baseline))
+        return self.intervals([config], baseline)[0] if config in self.configs else None
+
+    def intervals(self, configs: Sequence[Hashable], baseline: Hashable) -> list[Interval | None]:
+        """Return the speedup of each config over another one; None if that was never visited."""
+        if baseline not in self.configs:
+            return [None] * len(configs)
+        found = list[Interval | None]()
+        for first in range(0, len(configs), TOGETHER):
+            part = configs[first : first + TOGETHER]
+            posterior = self.speedups(part, baseline)
+            spreads = np.sqrt(np.maximum(np.diag(posterior.covariance), 0.0))
+            found += [
+                self._interval(mean, spread) if one != baseline else Interval(1.0, 1.0, 1.0)
+                for one, mean, spread in zip(
+                    part, posterior.means.tolist(), spreads.tolist(), strict=True
+                )
+            ]
+        return found
 
     def speedups(self, configs: Sequence[Hashable], baseline: Hashable) -> Posterior:
         """Return what is known of the log speedups of configs over another one.
@@ -230,44 +244,49 @@ class StreamModel:
         Configs that were never visited are as fast as the ``Likeness`` makes them.
         """
         every = [*configs, baseline]
-        effects = np.hstack([np.eye(len(configs)), -np.ones((len(configs), 1))])
-        return self._effects(every, effects, level=0.0)
+        alike = self._likeness.covariance(every, every)
+        seen = self._likeness.covariance(every, self.configs)
+        before = alike[:-1, :-1] - alike[:-1, -1:] - alike[-1:, :-1] + alike[-1, -1]
+        return self._posterior(seen[:-1] - seen[-1:], before, np.zeros(len(self.visits)))
 
     def rate(self, config: Hashable) -> Interval | None:
         """Return the samples per second of a config at the session's median pace."""
-        if config not in self.configs:
+        modes = [v.mode for c, v in zip(self.configs, self.visits, strict=True) if c == config]
+        if not modes:
             return None
-        return self._interval(self._effects([config], np.ones((1, 1)), LEVEL_SPREAD), self._centre)
+        level = LEVEL_SPREAD**2 * np.array([float(v.mode == modes[-1]) for v in self.visits])
+        seen, before = (self._likeness.covariance([config], o) for o in (self.configs, [config]))
+        found = self._posterior(seen, before, level)
+        return self._interval(
+            float(found.means[0]) + self._centre, math.sqrt(max(float(found.covariance[0, 0]), 0.0))
+        )
 
-    def _effects(self, configs: Sequence[Hashable], effects: Array, level: float) -> Posterior:
-        """Return what is known of sums of configs' log rates, averaged over likely spreads.
+    def _posterior(self, seen: Array, before: Array, level: Array) -> Posterior:
+        """Return what is known of some sums of log rates, averaged over likely spreads.
 
         Args:
-            configs: The configs that appear in the sums.
-            effects: One row for each sum, one column for each config: its factor.
-            level: Spread of the level that all configs share; 0.0 where it cancels out.
+            seen: Their prior covariance with the visits, in units of ``Spreads.configs`` squared; a
+                row for each sum.
+            before: The same with each other.
+            level: Covariance with each visit by the level that all configs share; zeros where it
+                cancels out.
         """
-        expected = effects @ self._likeness.means(configs)
-        seen = effects @ self._likeness.covariance(configs, self.configs)
-        before = effects @ self._likeness.covariance(configs, configs) @ effects.T
         means, covariances = [], []
         for fit in self._fits:
             spread = fit.spreads.configs**2
-            shared = spread * seen + level**2
+            shared = spread * seen + level
             means.append(shared @ fit.solved)
             known = shared @ np.linalg.solve(fit.covariance, shared.T)
-            covariances.append(spread * before + level**2 - known)
+            covariances.append(spread * before + level.max(initial=0.0) - known)
         weights = np.array([fit.weight for fit in self._fits])
         mean: Array = np.tensordot(weights, np.array(means), 1)
         apart = np.array(means) - mean
         covariance: Array = np.tensordot(weights, np.array(covariances), 1)
         covariance += (weights[:, None] * apart).T @ apart
-        return Posterior(expected + mean, covariance)
+        return Posterior(mean, covariance)
 
-    def _interval(self, posterior: Posterior, centre: float = 0.0) -> Interval:
-        """Return the interval of a single log speedup or log rate."""
-        mean = float(posterior.means[0]) + centre
-        half = self._reach * math.sqrt(max(float(posterior.covariance[0, 0]), 0.0))
+    def _interval(self, mean: float, spread: float) -> Interval:
+        half = self._reach * spread
         return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
     @property
@@ -287,7 +306,9 @@ class StreamModel:
         """Find the likely spreads, and give visits far off the rest less weight."""
         every = _all_spreads(self._likeness.spreads)
         able = [s for s in every if self._paces.any() or not s.is_paced]
-        self.spreads = able[int(self._log_likelihoods(able).argmax())]
+        logs = self._log_likelihoods(able)
+        self.spreads = able[int(logs.argmax())]
+        able = [able[number] for number in np.flatnonzero(logs > logs.max() - STILL_POSSIBLE)]
         for _ in range(TAIL_ROUNDS):
             (fit,) = self._fits_with([self.spreads], [1.0])
             noise = self._noise_of(self.spreads)
@@ -310,29 +331,32 @@ class StreamModel:
     def _left(self, spreads: Sequence[Spreads]) -> Array:
         """Return what each of the spreads leaves of the visits' log rates; a row for each."""
         is_paced = np.array([one.is_paced for one in spreads], float)
-        expected = self._expected + self._centre
-        left: Array = self._rates - expected - SLOPE * is_paced[:, None] * self._paces.sum(1)
+        paces = is_paced[:, None] * self._paces.sum(1)
+        left: Array = self._rates - self._centre - SLOPE * paces
         return left
 
     def _noise_of(self, spreads: Spreads) -> Array:
         noise: Array = (spreads.noise**2 + self._own) / self._weights
         return noise
 
-    def _covariances_of(self, spreads: Sequence[Spreads], latest: int | None = None) -> Array:
+    def _covariances_of(
+        self, spreads: Sequence[Spreads], numbers: Sequence[int] | None = None
+    ) -> Array:
         """Return the covariance of the visits' log rates under each of the spreads, stacked.
 
         Args:
             spreads: Each gives one matrix.
-            latest: How many of the latest visits are meant; None means all.
+            numbers: Of the visits that are meant; None means all.
         """
-        late = slice(-(latest or 0), None)
-        shared, alike = self._shared[late, late], self._alike[late, late]
+        meant = np.array(range(len(self.visits)) if numbers is None else numbers)
+        square = np.ix_(meant, meant)
+        shared, alike, apart_s = self._shared[square], self._alike[square], self._apart_s[square]
         covariances = np.empty((len(spreads), *shared.shape))
         times_s = {one.drift_time_s for one in spreads}
-        wanders = {time_s: np.exp(-self._apart_s[late, late] / time_s) for time_s in times_s}
-        paced = SLOPE_SPREAD**2 * self._paces[late] @ self._paces[late].T
-        is_unpaced = np.outer(self._is_unpaced[late], self._is_unpaced[late])
-        paced += is_unpaced * self._unknown * np.exp(-self._apart_s[late, late] / UNPACED_TIME_S)
+        wanders = {time_s: np.exp(-apart_s / time_s) for time_s in times_s}
+        paced = SLOPE_SPREAD**2 * self._paces[meant] @ self._paces[meant].T
+        is_unpaced = np.outer(self._is_unpaced[meant], self._is_unpaced[meant])
+        paced += is_unpaced * self._unknown * np.exp(-apart_s / UNPACED_TIME_S)
         for number, one in enumerate(spreads):
             covariance = covariances[number]
             covariance[:] = shared
@@ -341,17 +365,60 @@ class StreamModel:
                 covariance += one.drift**2 * wanders[one.drift_time_s]
             if one.is_paced:
                 covariance += paced
-            np.einsum("ii->i", covariance)[:] += self._noise_of(one)[late]
+            np.einsum("ii->i", covariance)[:] += self._noise_of(one)[meant]
         return covariances
 
     def _log_likelihoods(self, spreads: Sequence[Spreads]) -> Array:
-        """Return how likely each of the spreads is, up to a constant, by the latest visits."""
-        factors = np.linalg.cholesky(self._covariances_of(spreads, TELLING))
-        left = np.linalg.solve(factors, self._left(spreads)[:, -TELLING:, None])[:, :, 0]
+        """Return how likely each of the spreads is, up to a constant."""
+        telling = self._telling()
+        factors = np.linalg.cholesky(self._covariances_of(spreads, telling))
+        left = self._left(spreads)[:, telling]
+        for row in range(len(telling)):  # solves with all factors at once; LU would cost more
+            left[:, row] -= np.einsum("ij,ij->i", factors[:, row, :row], left[:, :row])
+            left[:, row] /= factors[:, row, row]
         sizes = np.log(np.diagonal(factors, axis1=1, axis2=2)).sum(axis=1)
         priors = np.array([one.log_prior for one in spreads])
         found: Array = priors - 0.5 * (left**2).sum(axis=1) - sizes
         return found
+
+    def _telling(self) -> list[int]:
+        """Return the numbers of the visits that tell the spreads.
+
+        They are the latest ones, and the first of each config, because a search ends with configs
+        that are all about as fast.
+        """
+        latest = range(max(0, len(self.visits) - TELLING // 2), len(self.visits))
+        firsts = [self.configs.index(config) for config in dict.fromkeys(self.configs)]
+        others = [number for number in firsts if number not in latest]
+        return sorted([*others[: TELLING // 2], *latest])
+
+
+def _merged(seen: Sequence[tuple[Hashable, Visit]]) -> Sequence[tuple[Hashable, Visit]]:
+    """Return the visits with the earliest ones of each config and process made into one.
+
+    So the model costs the same however long a search is. Where even these are many, the first ones
+    stay, of which one is the baseline's, and those of the fastest configs.
+    """
+    if len(seen) <= LATEST + MOST_MERGED:
+        return seen
+    groups: dict[tuple[Hashable, int], list[Visit]] = {}
+    for config, visit in seen[:-LATEST]:
+        groups.setdefault((config, visit.process), []).append(visit)
+    merged = [(key[0], _one(visits)) for key, visits in groups.items()]
+    firsts, others = merged[: MOST_MERGED // 2], merged[MOST_MERGED // 2 :]
+    fastest = sorted(others, key=lambda one: -one[1].log_rate)[: MOST_MERGED // 2]
+    return [*firsts, *sorted(fastest, key=lambda one: one[1].at_s), *seen[-LATEST:]]
+
+
+def _one(visits: Sequence[Visit]) -> Visit:
+    """Return one visit that stands for several of one config in one process."""
+    return replace(
+        visits[-1],
+        at_s=float(np.mean([visit.at_s for visit in visits])),
+        log_rate=float(np.median([visit.log_rate for visit in visits])),
+        own_spread=min(visit.own_spread for visit in visits),
+        pace=mean_pace([visit.pace for visit in visits if visit.pace is not None]),
+    )
 
 
 def _first_weights(configs: Sequence[Hashable], rates: Array) -> Array:

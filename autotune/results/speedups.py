@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from autotune.measurement.interval import Interval
 from autotune.measurement.run_mode import RunMode
 from autotune.measurement.stream import StreamModel
 from autotune.measurement.visit import Visit
@@ -12,7 +13,7 @@ from autotune.program.config import Config
 from autotune.results.record import TrialRecord
 
 
-def reread(records: Sequence[TrialRecord]) -> list[TrialRecord]:
+def reread(records: Sequence[TrialRecord], model: StreamModel) -> list[TrialRecord]:
     """Return records with the speedups that all of their visits show together.
 
     A later visit of the baseline, or of another config at another pace of the machine, says more
@@ -21,11 +22,24 @@ def reread(records: Sequence[TrialRecord]) -> list[TrialRecord]:
 
     Args:
         records: All of a search; the first is the baseline's.
+        model: Of their visits, ``seen_in(records)``. Of a config whose visits it left out, because
+            they are many and old, the record keeps the speedup that it has.
     """
-    if not records:
-        return []
-    model, baseline = StreamModel(seen_in(records)), records[0].config
-    return [_reread(record, model, baseline) for record in records]
+    known = set(model.configs)
+    by_mode: dict[RunMode, dict[Config, None]] = {}
+    for record in records:
+        if record.visits and (_key(record) in known or record.speedup is None):
+            by_mode.setdefault(record.visits[-1].mode, {})[record.config] = None
+    found: dict[tuple[Config, RunMode], Interval | None] = {}
+    for mode, configs in by_mode.items():
+        keys = [(config, mode) for config in configs]
+        found |= dict(zip(keys, model.intervals(keys, (records[0].config, mode)), strict=True))
+    return [
+        replace(record, speedup=found[_key(record)])
+        if record.visits and _key(record) in found
+        else record
+        for record in records
+    ]
 
 
 def seen_in(records: Sequence[TrialRecord]) -> list[tuple[tuple[Config, RunMode], Visit]]:
@@ -40,9 +54,5 @@ def seen_in(records: Sequence[TrialRecord]) -> list[tuple[tuple[Config, RunMode]
     return seen
 
 
-def _reread(record: TrialRecord, model: StreamModel, baseline: Config) -> TrialRecord:
-    if record.measurement is None or not record.visits:
-        return record
-    mode = record.visits[-1].mode
-    found = model.speedup((record.config, mode), (baseline, mode))
-    return record if found is None else replace(record, speedup=found)
+def _key(record: TrialRecord) -> tuple[Config, RunMode]:
+    return record.config, record.visits[-1].mode

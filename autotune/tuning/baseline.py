@@ -108,7 +108,7 @@ def _measure(session: Session) -> Baseline:
         took_s = session.rigs.clock() - began
         raise _failure(session, examined(session.rigs, record.ending, took_s, session.until_over))
     assert record.measurement is not None, "a trial without ending has a measurement"
-    session.events.on_trial_end(0, record, space)
+    session.events.on_trial_end(0, study.records[0], space)
     facts = BaselineInfo(ready.profile, ready.startup_s, record.measurement.step_s)
     # Stored before the step is profiled: from here on the session knows how long a confirmation
     # takes, and a search that is killed need not measure the baseline again.

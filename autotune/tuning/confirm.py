@@ -25,11 +25,9 @@ from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement import claim
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
-from autotune.measurement.stream import StreamModel
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.results.record import Side, TrialRecord, WindowRecord, gradients_sum
-from autotune.results.speedups import seen_in
 from autotune.rig.open_rig import ShouldStop
 from autotune.rig.rig import Rig
 from autotune.rig.rig_factory import RigFactory
@@ -218,7 +216,7 @@ def confirm_best(session: Session, baseline: Baseline) -> ConfirmationResult:
 def _frozen_slopes(study: Study) -> Slopes:
     """Return the slopes that were learned before the first confirmation; resume keeps them."""
     if (slopes := study.slopes) is None:
-        slopes = study.slopes = StreamModel(seen_in(study.records)).slopes
+        slopes = study.slopes = study.model.slopes
     return slopes
 
 

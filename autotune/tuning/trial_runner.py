@@ -2,7 +2,8 @@
 
 A trial visits a config for about a second; one that may be the best has further trials later
 (``proposals``). The baseline is one more config, visited now and then. All visits of a search
-together say how fast each config is (``measurement.stream``), so no visit needs a partner.
+together say how fast each config is (``measurement.stream``), so no visit needs a partner and a
+trial does not know its speedup.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.measurement.run_mode import RunMode
 from autotune.measurement.step_breakdown import StepBreakdown
-from autotune.measurement.stream import StreamModel
 from autotune.measurement.visit import Visit
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
@@ -55,11 +55,6 @@ MAX_ASKED = 2  # attempts to see the effect of another batch; the program may en
 # Starts of the program for one config: it may end before it was measured, and need three modes.
 MAX_STARTS = 5
 BASELINE_EVERY = 8  # visits, of which one is the baseline's
-# Share of the incumbent's throughput; a window that is surely below it is ended early. Of 1,000
-# simulated windows for each speed, whose blocks vary by 3 % and correlate by 0.5, it ended none of
-# a config as fast as the incumbent, 0.1 % at 0.90 of its speed, 25 % at the limit itself and 99 %
-# at 0.80 (tests/inside/test_meter.py). The drift between windows lowers the limit further.
-CLEARLY_WORSE = 0.85
 BETWEEN_SESSIONS_S = 3600.0  # long enough for the machine's pace of the earlier one to be forgotten
 
 
@@ -78,7 +73,6 @@ class TrialRunner:
         self._rigs = rigs
         self._live = LiveRig(rigs)
         self._seen: list[tuple[tuple[Config, RunMode], Visit]] = []
-        self._known: tuple[int, StreamModel] | None = None
         self._later_s = 0.0  # to add to the clock's time in a session that resumes a search
         self._since_baseline = 0  # visits since the baseline's last
         self._baseline_rig = -1  # number of the rig on which that was
@@ -152,7 +146,7 @@ class TrialRunner:
         return self._live.profile_step(CEILING_WINDOW, should_stop)
 
     def __call__(
-        self, config: Config, why: str, should_stop: ShouldStop, incumbent: float | None
+        self, config: Config, why: str, should_stop: ShouldStop, floor: float | None = None
     ) -> TrialRecord:
         """Measure a config and return its record; if the config fails, ``ending`` says why.
 
@@ -162,15 +156,15 @@ class TrialRunner:
             config: A canonical config without conflicts.
             why: Why it is tried; stored in the record.
             should_stop: Called many times a second; an Ending from it ends the trial.
-            incumbent: Speedup of the best config so far, by which a clearly slower window is ended
-                early. None measures every window to its end.
+            floor: Samples/s below which a window is ended early. None measures every window to its
+                end.
         """
         began, count = self._rigs.clock(), len(self._seen)
         if refusal := self._refusal(config) or self._ask_of_batch(config, should_stop):
             return self._record(config, why, refusal, began, count)
         for _ in range(MAX_STARTS):
             was_brief = self._live.mode.brief
-            result = self._visit(config, should_stop, incumbent)
+            result = self._visit(config, should_stop, floor)
             if not isinstance(result, Ending):
                 break
             has_run_out = result.outcome is Outcome.RAN_OUT and not was_brief
@@ -226,7 +220,7 @@ class TrialRunner:
         return result.throughput.times(1 / self._live.base.extra_work(config, growth))
 
     def _visit(
-        self, config: Config, should_stop: ShouldStop, incumbent: float | None
+        self, config: Config, should_stop: ShouldStop, floor: float | None
     ) -> Measurement | Ending:
         """Visit a config; visit the baseline before, if it is due or was not seen there yet."""
         if self._needs_baseline_first and (ending := self._visit_baseline_twice(should_stop)):
@@ -238,11 +232,7 @@ class TrialRunner:
         # Measuring the baseline may have ended that process
         if ending := self._live.ready_for(config, should_stop):
             return ending
-        floor = None
-        if incumbent and (best := self._rate_of_baseline()) is not None:
-            # The baseline is known up to its interval, and that at the machine's median pace; the
-            # limit is lowered by both
-            floor = CLEARLY_WORSE * incumbent * best.low * math.exp(-self._model.spreads.drift)
+        if floor is not None:
             floor *= self._live.applied(config).extra_work(config)
         plan = VISIT if self._shares_its_process else FRESH_WINDOW
         return self._measure(config, replace(plan, give_up_below=floor), should_stop)
@@ -292,21 +282,6 @@ class TrialRunner:
         plan = VISIT if self._shares_its_process else FRESH_WINDOW
         measurement = self._measure(self._base_config, plan, should_stop)
         return measurement if isinstance(measurement, Ending) else None
-
-    @property
-    def _model(self) -> StreamModel:
-        """What all visits so far say; computed once after each visit."""
-        if self._known is None or self._known[0] != len(self._seen):
-            self._known = (len(self._seen), StreamModel(self._seen))
-        return self._known[1]
-
-    def _speedup(self, config: Config) -> Interval | None:
-        modes = [mode for (seen, mode), _ in self._seen if seen == config]
-        mode = modes[-1] if modes else self._live.mode  # the baseline may have changed it since
-        return self._model.speedup((config, mode), (self._base_config, mode))
-
-    def _rate_of_baseline(self) -> Interval | None:
-        return self._model.rate((self._base_config, self._live.mode))
 
     def _remember(self, config: Config, result: Measurement) -> None:
         mode = self._live.mode
@@ -419,13 +394,12 @@ class TrialRunner:
             count: How many visits the search had had by then.
         """
         visits = [(seen, visit) for (seen, _), visit in self._seen[count:]]
-        is_measured = isinstance(result, Measurement)
         return TrialRecord(
             config=config,
             why=why,
             measurement=result if isinstance(result, Measurement) else None,
             ending=result if isinstance(result, Ending) else None,
-            speedup=self._speedup(config) if is_measured else None,
+            speedup=None,
             rig=self._rigs.started,
             cost_s=self._rigs.clock() - began,
             visits=tuple(visit for seen, visit in visits if seen == config),

@@ -7,8 +7,9 @@ Three stages follow each other:
 2. *Exploring*: the config near the best ones whose visit promises most, per second. What is
    promised is the expected improvement over the best config so far (Jones, Schonlau and Welch
    1998), by the stream model with ``KnobEffects``: what was seen of other configs counts.
-3. *Racing*, when little time is left: two configs that may be the best are drawn from the posterior
-   and visited in turn (top-two Thompson sampling, Russo 2016), so that the best is known well.
+3. *Racing*, when little time is left or nothing new promises enough: the best config and a rival,
+   drawn from the posterior, are visited in turn (top-two Thompson sampling, Russo 2016), so that
+   the best is known well. It ends when another config can hardly be better.
 
 A config that failed rules out others like it.
 """
@@ -22,7 +23,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from types import MappingProxyType
-from typing import Protocol
 
 import numpy as np
 
@@ -31,17 +31,17 @@ from autotune.measurement.outcome import ENDED_BY_US, Outcome
 from autotune.measurement.run_mode import RunMode
 from autotune.measurement.stream import Array, Posterior, StreamModel
 from autotune.program.config import Config, KnobValue
-from autotune.program.domain import Domain
 from autotune.results.record import AGAIN, TrialRecord, latest
 from autotune.results.speedups import seen_in
 from autotune.tuning.choosing.bounds import WORTH_VISITING, Share
+from autotune.tuning.choosing.choosable import Choosable
 from autotune.tuning.choosing.diagnosis import DEVICES
 from autotune.tuning.choosing.effects import KnobEffects
 
 ALL_IN = "every move that should help, at once"
 RACING_SHARE = 0.4  # of the time for trials, at its end
 LEADERS = 3  # configs whose neighbours are looked at
-MAX_NEIGHBOURS = 300
+MAX_NEIGHBOURS = 150
 MAX_LOOKS = 6  # visits of one config
 SPACING = 2  # trials between two of the same config
 # Expected improvement (a logarithm) below which no config is worth a visit
@@ -66,7 +66,7 @@ Item = tuple[str, KnobValue]
 NORMAL = NormalDist()
 NO_SHARES: Mapping[str, Share] = MappingProxyType({})
 JITTER = 1e-6  # variance that keeps the posterior's matrix regular
-DRAWS = 20  # of the posterior, until a second config comes out best
+DRAWS = 64  # of the posterior, to see whether another config may be best
 
 
 @dataclass(frozen=True)
@@ -84,48 +84,11 @@ class Choice:
     expected: Interval
 
 
-class Choosable(Protocol):
-    """What may be chosen; ``ResolvedSpace`` is the space of a search."""
-
-    @property
-    def domains(self) -> Mapping[str, Domain]:
-        """The values of each knob that may be chosen."""
-        ...
-
-    @property
-    def fixed(self) -> Mapping[str, KnobValue]:
-        """Values that every config but the baseline has."""
-        ...
-
-    @property
-    def asked(self) -> frozenset[str]:
-        """Knobs that are tried whatever they can gain."""
-        ...
-
-    @property
-    def requested(self) -> frozenset[str]:
-        """Knobs that the user named."""
-        ...
-
-    def canonical(self, config: Config) -> Config:
-        """Return the config that stands for all that act like this one."""
-        ...
-
-    def conflicts(self, config: Config) -> Sequence[str]:
-        """Return why a config cannot be measured; empty if it can."""
-        ...
-
-    def needs_restart(self, here: Config, there: Config) -> bool:
-        """Return whether a change from one config to the other needs a fresh process."""
-        ...
-
-
 class Chooser:
     """Chooses from what was recorded; it keeps no state but its random numbers.
 
     Args:
         space: What may be chosen.
-        effects: What configs say about each other.
         seed: Seed of the random draws.
         all_in: The first choice; None if no move is sure to help.
         cost_s: Returns the seconds that a trial of a config takes, given the config that the open
@@ -137,14 +100,12 @@ class Chooser:
     def __init__(
         self,
         space: Choosable,
-        effects: KnobEffects,
         seed: int,
         all_in: Config | None = None,
         cost_s: Callable[[Config, Config], float] = lambda _here, _config: 1.0,
         shares: Mapping[str, Share] = NO_SHARES,
     ) -> None:
         self._space = space
-        self._effects = effects
         self._all_in = all_in
         self._cost_s = cost_s
         self._shares = shares
@@ -152,24 +113,34 @@ class Chooser:
         self._random = random.Random(seed)
         self._normal = np.random.default_rng(seed)
 
-    def choose(self, records: Sequence[TrialRecord], share_left: float = 1.0) -> Choice | None:
+    def choose(
+        self,
+        records: Sequence[TrialRecord],
+        share_left: float = 1.0,
+        model: StreamModel | None = None,
+    ) -> Choice | None:
         """Return the config that is worth the next visit; None if none is.
 
         Args:
             records: All trials so far; the first is the baseline.
             share_left: Of the time for trials, 0 to 1.
+            model: Of their visits with ``KnobEffects``, where the caller has it.
         """
-        pool = _Pool(records, self._space, self._effects)
+        records = [record for record in records if record.outcome not in ENDED_BY_US]
+        if model is None:
+            model = StreamModel(seen_in(records), KnobEffects.of(self._space))
+        pool = _Pool(records, self._space, model)
         if len(records) == 1 and self._all_in is not None and pool.may_visit(self._all_in):
             return Choice(self._all_in, ALL_IN, self._expected([self._all_in], pool)[0])
         candidates = self._candidates(pool)
-        if not candidates:
-            return None
-        if share_left < RACING_SHARE:
-            return self._race(candidates, pool)
-        return self._explore(candidates, pool)
+        ways = (self._race, self._explore) if share_left < RACING_SHARE else (self._explore,)
+        for way in ways:
+            if choice := way(candidates, pool):
+                return choice
+        return self._race([config for config in candidates if config in pool.looks], pool)
 
     def _explore(self, candidates: list[Config], pool: _Pool) -> Choice | None:
+        """Return the config that promises most, if it promises enough."""
         others = [config for config in candidates if config != pool.best]
         costs = [self._cost_s(pool.here, config) for config in others]
         posterior = pool.posterior([pool.best, *others])
@@ -185,24 +156,21 @@ class Chooser:
         return self._choice(others[chosen], posterior, chosen + 1, pool)
 
     def _race(self, candidates: list[Config], pool: _Pool) -> Choice | None:
+        """Return the best config or a rival, if another may well be better than the best."""
         able = [c for c in candidates if not self._space.needs_restart(pool.here, c)]
-        if not able:
-            return self._explore(candidates, pool)
         every = list(dict.fromkeys([pool.best, *able]))
         posterior = pool.posterior(every)
         regular: Array = posterior.covariance + JITTER * np.eye(len(every))
-        factor = np.linalg.cholesky(regular).astype(np.float64)
-        drawn = [self._draw(posterior, factor) for _ in range(DRAWS)]
-        others = [number for number in drawn if number != drawn[0]]
-        rivals = [number for number in (drawn[0], *others[:1]) if every[number] in able]
-        if not rivals or not others:
-            return self._explore(candidates, pool)
+        factor = np.linalg.cholesky(regular)
+        noise = self._normal.standard_normal((DRAWS, len(every)))
+        drawn: Array = posterior.means + noise @ factor.T
+        leads = drawn.max(axis=1) - drawn[:, 0]
+        if float(leads.mean()) < WORTH:
+            return None
+        ahead = drawn[leads > 0].argmax(axis=1).tolist()
+        rivals = [number for number in (0, self._random.choice(ahead)) if every[number] in able]
         number = self._random.choice(rivals)
         return self._choice(every[number], posterior, number, pool)
-
-    def _draw(self, posterior: Posterior, factor: Array) -> int:
-        noise = self._normal.standard_normal(len(posterior.means))
-        return int(np.argmax(posterior.means + factor @ noise))
 
     def _choice(self, config: Config, posterior: Posterior, number: int, pool: _Pool) -> Choice:
         expected = _interval(posterior, number)
@@ -253,19 +221,17 @@ class _Pool:
     """What was recorded, as the chooser needs it."""
 
     def __init__(
-        self, records: Sequence[TrialRecord], space: Choosable, effects: KnobEffects
+        self, records: Sequence[TrialRecord], space: Choosable, model: StreamModel
     ) -> None:
         self._space = space
-        self._model = StreamModel(seen_in(records), effects)
+        self._model = model
         self._modes = {r.config: r.visits[-1].mode for r in records if r.visits}
         self._records = latest(records)
         self.baseline = records[0].config
         self.looks = [record.config for record in records]
         self.here = self.looks[-1]
         self._failed = [
-            r
-            for r in self._records
-            if r.ending is not None and r.outcome not in {*ENDED_BY_US, Outcome.RAN_OUT}
+            r for r in self._records if r.ending is not None and r.outcome is not Outcome.RAN_OUT
         ]
         visited = [r.config for r in self._records if r.visits]
         self._sound = {item for config in visited for item in config.items()}

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import cast
 
@@ -25,6 +25,7 @@ import numpy as np
 
 from autotune.measurement.stream import Array, Likeness
 from autotune.program.config import Config, KnobValue
+from autotune.tuning.choosing.choosable import Choosable
 
 PAIR = 0.3  # standard deviation of the effect of a pair, where those of its knobs are 1
 OWN = 0.2  # of what is left of a config beyond knobs and pairs
@@ -39,19 +40,20 @@ class KnobEffects(Likeness):
     Attributes:
         baseline: The config whose effects are zero.
         values: All values of each knob that is searched, in their order.
-        expected: Log speedup that is expected of a knob's value over the baseline's; 0 by default.
-        scales: By how much a knob's effects vary, relative to those of other knobs; 1 by default.
     """
 
     baseline: Config
     values: Mapping[str, Sequence[KnobValue]]
-    expected: Mapping[str, Mapping[KnobValue, float]] = field(default_factory=dict)
-    scales: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, space: Choosable) -> KnobEffects:
+        """Return what configs of a space say about each other."""
+        return cls(space.baseline, {knob: domain.values for knob, domain in space.domains.items()})
 
     @property
     def spreads(self) -> tuple[float, ...]:
         """Of the effect of one knob: from none to speak of to a factor of two."""
-        return 0.015, 0.06, 0.25
+        return 0.005, 0.02, 0.06, 0.25
 
     def covariance(self, some: Sequence[Hashable], others: Sequence[Hashable]) -> Array:
         """Return the prior covariance of log speedups, in units of one knob's effect."""
@@ -65,25 +67,13 @@ class KnobEffects(Likeness):
         covariance: Array = single + PAIR**2 * pairs + OWN**2 * self._equal(some, others)
         return covariance
 
-    def means(self, configs: Sequence[Hashable]) -> Array:
-        """Return the expected log speedups: the sum over the knobs that differ."""
-        return np.array(
-            [
-                sum(
-                    by_value.get(_config(one).get(knob, self.baseline[knob]), 0.0)
-                    for knob, by_value in self.expected.items()
-                )
-                for one in configs
-            ]
-        )
-
     def _shared(self, knob: str, some: Sequence[Hashable], others: Sequence[Hashable]) -> Array:
         steps = _steps(self.values[knob], self.baseline[knob])
         rows, columns = (
             np.array([steps[_config(one).get(knob, self.baseline[knob])] for one in of])
             for of in (some, others)
         )
-        shared: Array = self.scales.get(knob, 1.0) ** 2 * (rows @ columns.T)
+        shared: Array = rows @ columns.T
         return shared
 
     def _equal(self, some: Sequence[Hashable], others: Sequence[Hashable]) -> Array:

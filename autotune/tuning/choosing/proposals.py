@@ -19,7 +19,6 @@ from autotune.program.config import Config, KnobValue
 from autotune.results.record import TrialRecord, latest
 from autotune.tuning.choosing.chooser import Chooser
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
-from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.sampler import OURS
 from autotune.tuning.storage.study import Study, Trial
 
@@ -32,7 +31,6 @@ SAME_SPEED = 0.98  # of the fastest: within the noise of live measurements, as f
 FRESH = "tried in a fresh process, on top of the best config so far"
 # Share of the time for trials that is left when restart knobs are tried that were asked for
 ASKED_SHARE = 0.7
-SURE_GAIN = 0.03  # expected log speedup of a value that usually helps
 RESTART_S = 6.0  # a trial in a fresh process, without the starts
 
 
@@ -87,11 +85,6 @@ class Proposals:
         sure = diagnosis.all_in
         self._chooser = Chooser(
             space,
-            KnobEffects(
-                space.baseline,
-                {knob: domain.values for knob, domain in space.domains.items()},
-                {knob: {value: SURE_GAIN} for knob, value in sure.items()},
-            ),
             seed,
             space.canonical(space.start.replace(**sure)) if sure else None,
             self._cost_s,
@@ -125,7 +118,9 @@ class Proposals:
             if self._share_left() < ASKED_SHARE:
                 for knob, value in restarts(self._space, self._space.asked):
                     yield from self._restarted(knob, value)
-            choice = self._chooser.choose(self._study.records, self._share_left())
+            choice = self._chooser.choose(
+                self._study.records, self._share_left(), self._study.model
+            )
             if choice is None:
                 before = len(self._study.records)
                 yield from self._last()
@@ -140,6 +135,8 @@ class Proposals:
         for knob, value in restarts(self._space, self._space.asked):
             yield from self._restarted(knob, value)
         yield from self._on_devices()
+        for knob, value in restarts(self._space):
+            yield from self._restarted(knob, value)
 
     def _cost_s(self, here: Config, config: Config) -> float:
         """Return the seconds that a trial takes; infinite if there is no time for a restart."""
@@ -244,9 +241,9 @@ def _conflicting(config: Config, sentences: Sequence[str]) -> TrialRecord:
 def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRecord]:
     """Return the measured records that may win, best first.
 
-    They are ordered by the lower bound of their speedup, so that a noisy window does not win by
-    chance. Among those as fast as the best, within the noise of a live measurement, the one with
-    the fewest changes comes first: a knob without effect does not belong in a best config. The
+    They are ordered by the lower bound of their speedup, so that a config that is little known does
+    not win by chance. Among those as fast as the best, within the noise of a live measurement, the
+    one with the fewest changes comes first: a knob without effect does not belong in a best config. The
     baseline and configs without the user's fixed values are left out.
     """
     able = [

@@ -27,7 +27,6 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
 from autotune.results.record import TrialRecord
 from autotune.tuning.choosing.chooser import Chooser
-from autotune.tuning.choosing.effects import KnobEffects
 
 OURS = "autotune"
 SAMPLERS = (OURS, "tpe", "gp", "random")
@@ -76,7 +75,7 @@ class StreamSampler(BaseSampler):
             return {}
         records = [_record(one, list(values), study.direction) for one in done]
         space = _Free(records[0].config, {name: Domain(of) for name, of in values.items()})
-        chooser = Chooser(space, KnobEffects(space.baseline, values), self._seed + trial.number)
+        chooser = Chooser(space, self._seed + trial.number)
         choice = chooser.choose(records)
         return dict(choice.config) if choice is not None else {}
 

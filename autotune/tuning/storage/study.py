@@ -9,6 +9,7 @@ whose clocks or host names are equal by mistake.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from autotune.errors import RunDirectoryError
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.outcome import Outcome
 from autotune.measurement.run_mode import RunMode
+from autotune.measurement.stream import StreamModel
 from autotune.program.config import Config
 from autotune.program.rehearsal import RehearsalRecord
 from autotune.results.former_names import with_present_names
@@ -33,7 +35,8 @@ from autotune.results.record import (
     TrialRecord,
     WindowRecord,
 )
-from autotune.results.speedups import reread
+from autotune.results.speedups import reread, seen_in
+from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.sampler import distributions, holding, make_sampler
 from autotune.tuning.storage import lease
 
@@ -64,6 +67,8 @@ class Study:
         # again each time took half of a search's own time.
         self._records: dict[int, TrialRecord] = {}
         self._read_together: list[TrialRecord] = []
+        self._effects: KnobEffects | None = None
+        self._model = StreamModel([])
 
     @classmethod
     def create(cls, storage: Storage, name: str, head: SearchInfo) -> Study:
@@ -127,6 +132,7 @@ class Study:
     @facts.setter
     def facts(self, facts: BaselineInfo) -> None:
         self._set("facts", facts)
+        self._read_together = []  # they tell the space, in which configs say more about each other
 
     @property
     def fence(self) -> str:
@@ -206,8 +212,23 @@ class Study:
             if trial.number not in self._records and "record" in trial.user_attrs:
                 self._records[trial.number] = _read(TrialRecord, trial.user_attrs["record"])
         if len(self._read_together) != len(self._records):
-            self._read_together = reread([self._records[n] for n in sorted(self._records)])
+            new = [self._records[n] for n in sorted(self._records)][len(self._read_together) :]
+            self._read_together = reread([*self._read_together, *new], self._model_of(new))
         return [*self._read_together]
+
+    @property
+    def model(self) -> StreamModel:
+        """What all visits say together about every config."""
+        self.records  # noqa: B018 - brings it up to date
+        return self._model
+
+    def _model_of(self, new: Sequence[TrialRecord]) -> StreamModel:
+        records = [*self._read_together, *new]
+        if self._effects is None and (facts := self.facts) is not None:
+            space = self.head.space.resolve(self.head.hardware, facts.profile)
+            self._effects = KnobEffects.of(space)
+        self._model = StreamModel(seen_in(records), self._effects)
+        return self._model
 
     def take_lease(self, *, force: bool = False) -> None:
         """Mark this run as in use by this process, and clean up after one that died.
@@ -266,8 +287,9 @@ class Study:
         the sampler ignores.
         """
         trial.set_user_attr("record", _dump(TrialRecord, record))
-        if record.measurement is not None and record.speedup is not None:
-            self._study.tell(trial, math.log(record.speedup.low))
+        speedup = self.records[-1].speedup
+        if record.measurement is not None and speedup is not None:
+            self._study.tell(trial, math.log(speedup.low))
         elif record.outcome in MEMORY_OUTCOMES:
             trial.set_constraint("memory", 1.0)
             self._study.tell(trial, state=TrialState.PRUNED)

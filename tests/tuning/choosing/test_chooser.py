@@ -15,7 +15,6 @@ from autotune.program.config import Config, KnobValue
 from autotune.results.record import AGAIN, TrialRecord
 from autotune.tuning.choosing.bounds import Share
 from autotune.tuning.choosing.chooser import MAX_LOOKS, RACING_SHARE, SPACING, Chooser
-from autotune.tuning.choosing.effects import KnobEffects
 from tests.made import make_hardware, make_profile, make_record, make_space
 
 SPACE = make_space(
@@ -28,7 +27,6 @@ SPACE = make_space(
         "compile": ("off", "default"),
     }
 ).resolve(make_hardware(), make_profile())
-EFFECTS = KnobEffects(SPACE.baseline, {k: d.values for k, d in SPACE.domains.items()})
 Speed = Callable[[Config], float | Ending]
 
 
@@ -44,7 +42,7 @@ class Course:
     def __init__(self, speed: Speed, noise: float = 0.03, seed: int = 0, **about: object) -> None:
         self.speed, self.noise = speed, noise
         self.random = random.Random(seed)
-        self.chooser = Chooser(SPACE, EFFECTS, seed, **about)  # type: ignore[arg-type]
+        self.chooser = Chooser(SPACE, seed, **about)  # type: ignore[arg-type]
         self.records = [self._measured(SPACE.baseline, "the program as written")]
 
     def run(self, count: int, racing: int = 0) -> list[Config]:

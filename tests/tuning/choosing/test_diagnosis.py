@@ -98,7 +98,9 @@ def test_reduced_precision_is_sure_to_help_only_where_the_hardware_computes_in_i
 def test_what_can_gain_next_to_nothing_is_not_part_of_it() -> None:
     """Of a step, the optimizer takes 1 % here, and 10 % there."""
     space = make_space(["optimizer_implementation"])
-    adam = OptimizerFacts("AdamW", ("AdamW", "Optimizer"), (0.001,))
+    adam = OptimizerFacts(
+        "AdamW", ("AdamW",), (0.001,), "for-loop", ("for-loop", "foreach", "fused")
+    )
     profile, hardware = make_profile(optimizers=(adam,)), MACHINES["two cores"]
     fused = {"optimizer_implementation": "fused"}
     for optimizer_s, all_in in ((0.001, {}), (0.01, fused)):

@@ -58,19 +58,6 @@ def test_a_covariance_of_all_configs_has_no_negative_eigenvalue() -> None:
     assert eigenvalues.min() > -1e-9
 
 
-def test_what_is_expected_of_values_adds_up() -> None:
-    sure = KnobEffects(BASELINE, VALUES, {"precision": {"bf16": 0.1}, "batch": {128: 0.2}})
-    both = BASELINE.replace(precision="bf16", batch=128)
-    other = BASELINE.replace(precision="fp16", workers=2)
-    assert sure.means([BASELINE, both, other]) == pytest.approx([0.0, 0.3, 0.0])
-
-
-def test_scales_make_a_knobs_effects_smaller() -> None:
-    small = KnobEffects(BASELINE, VALUES, scales={"precision": 0.1})
-    (changed,) = [BASELINE.replace(precision="bf16")]
-    assert float(small.covariance([changed], [changed])[0, 0]) == pytest.approx(0.01 + OWN**2)
-
-
 def test_the_model_knows_a_config_that_was_never_visited_by_its_parts() -> None:
     """1.3x by workers and 1.5x by precision: together about 1.95x, less sure than either alone."""
     speeds = {

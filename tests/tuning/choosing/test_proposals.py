@@ -13,7 +13,7 @@ from autotune.knobs.space.space import ResolvedSpace, SearchSpace
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.visit import Visit
 from autotune.program.config import Config, KnobValue
-from autotune.results.record import AGAIN, SearchOptions, TrialRecord, latest
+from autotune.results.record import AGAIN, BaselineInfo, SearchOptions, TrialRecord, latest
 from autotune.tuning.choosing.diagnosis import diagnose
 from autotune.tuning.choosing.proposals import Proposals, ranked, restarts
 from autotune.tuning.choosing.sampler import SAMPLERS
@@ -57,6 +57,7 @@ class Search:
         self._directory = directory
         trial = self.study.ask_for(self.space.baseline, self.space)
         self.study.tell(trial, self._record(self.space.baseline, 1.0, "the program as written"))
+        self.study.facts = BaselineInfo(PROFILE, startup_s=4.0, step_s=0.01)
 
     def _record(self, config: Config, outcome: float | Ending, why: str) -> TrialRecord:
         record = make_record(config, outcome, why)
@@ -183,10 +184,8 @@ def test_coupled_knobs_are_found_that_gain_nothing_alone(tmp_path: Path) -> None
 
     search = Search(tmp_path, WIDE, speed)
     search.run(most=20)
-    assert search.best.config.changes_from(search.space.baseline) == {
-        "num_workers": 2,
-        "num_threads": 1,
-    }
+    best = search.best.config
+    assert (best["num_workers"], best["num_threads"]) == (2, 1)
 
 
 def test_a_gain_that_needs_three_families_at_once_is_found(tmp_path: Path) -> None:

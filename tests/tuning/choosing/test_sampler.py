@@ -8,6 +8,7 @@ import warnings
 import optuna
 import pytest
 from optuna.distributions import CategoricalChoiceType
+from optuna.study import StudyDirection
 
 from autotune.errors import UsageError
 from autotune.tuning.choosing.sampler import SAMPLERS, StreamSampler, make_sampler
@@ -28,8 +29,10 @@ def speed(trial: optuna.Trial, noise: random.Random) -> float:
     return product
 
 
-@pytest.mark.parametrize("direction", ["maximize", "minimize"])
-def test_it_finds_the_fastest_config_of_any_study_within_a_dozen_trials(direction: str) -> None:
+@pytest.mark.parametrize("direction", [StudyDirection.MAXIMIZE, StudyDirection.MINIMIZE])
+def test_it_finds_the_fastest_config_of_any_study_within_a_dozen_trials(
+    direction: StudyDirection,
+) -> None:
     """Of 24 configs; a time is minimized as a speed is maximized."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction=direction, sampler=StreamSampler(seed=0))
@@ -38,12 +41,14 @@ def test_it_finds_the_fastest_config_of_any_study_within_a_dozen_trials(directio
 
     def objective(trial: optuna.Trial) -> float:
         found = speed(trial, noise)
-        return found if direction == "maximize" else 1 / found
+        return found if direction is StudyDirection.MAXIMIZE else 1 / found
 
     study.optimize(objective, n_trials=14)
     best = max(
         study.trials,
-        key=lambda t: (t.value or 0.0) if direction == "maximize" else -(t.value or 0.0),
+        key=lambda t: (
+            (t.value or 0.0) if direction is StudyDirection.MAXIMIZE else -(t.value or 0.0)
+        ),
     )
     assert best.params["workers"] == 2
     assert best.params["precision"] == "bf16"

@@ -317,7 +317,7 @@ def test_the_same_seed_proposes_the_same_configs(tmp_path: Path) -> None:
     def proposals(name: str, seed: int) -> list[Config]:
         place = tmp_path / name
         place.mkdir()
-        head = make_head(SEARCH_SPACE, options=SearchOptions(90.0, seed=seed))
+        head = make_head(SEARCH_SPACE, options=SearchOptions(90.0, seed=seed, sampler="tpe"))
         study = Study.create(storage_in(place), "autotune", head)
         found = []
         for _ in range(5):
