@@ -77,12 +77,13 @@ def search(
         values: Candidate values for knobs, instead of those that autotune would choose.
         arg: Candidate values for the program's command-line flags or the function's keywords:
             ``{"--hidden": [128, 256]}``, ``{"hidden": [128, 256]}``.
-        auto_arg: Use the program's flags for knobs that autotune cannot set directly.
+        auto_arg: Use the program's flags for all knobs that autotune does not set itself, and try
+            them early. Without it, flags are used where autotune only lacks another way.
         env: Candidate values for environment variables.
         lr_rule: How learning rates follow the batch size: ``"linear"``, ``"sqrt"`` or ``"none"``.
             By default the optimizer's family decides.
         keep_global_batch: Keep the samples per step, and therefore the learning rate, unchanged.
-        max_global_batch: The most samples per step; by default eight times the program's own.
+        max_global_batch: The most samples per step; by default 32 times the program's own.
         ranks: Number of ranks with which torchrun starts the program; None starts one process.
         name: Name of the run directory below ``.autotune/``.
         output: Where to write best.yaml in addition to the run directory; None writes no second

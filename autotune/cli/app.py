@@ -140,7 +140,7 @@ def search(
         ),
     ] = False,
     max_global_batch: Annotated[
-        int | None, typer.Option(help="Maximum samples per step. Default: at least 8 times yours.")
+        int | None, typer.Option(help="Maximum samples per step. Default: at least 32 times yours.")
     ] = None,
     nproc_per_node: RanksOption = None,
     output: OutputOption = Path("best.yaml"),

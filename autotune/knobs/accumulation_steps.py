@@ -7,6 +7,7 @@ so the loop must be of a kind in which several batches can form one exact step.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count, takewhile
 
 from autotune.knobs.base import Here, Knob, Seams
 from autotune.program.config import KnobValue
@@ -46,8 +47,9 @@ class AccumulationSteps(Knob):
             return refusal
         if refusal := here.profile.without_optimizer(", so autotune could not delay its updates"):
             return refusal
-        reason = next(_obstacles(here.profile), None)
-        return NotOffered(reason) if reason else here.profile.unless_by_steps(Domain((1, 2, 4)))
+        if reason := next(_obstacles(here.profile), None):
+            return NotOffered(reason, is_unreached=reason == BY_ITSELF)
+        return here.profile.unless_by_steps(Domain((1, 2, 4)))
 
     def current(self, profile: Profile) -> KnobValue:
         """Return 1: a program that accumulates gradients itself is not offered the knob."""
@@ -63,17 +65,22 @@ class AccumulationSteps(Knob):
         seams.scale_lr_with(accumulation_steps=int(value))
 
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
-        """Return the flag's value, half and twice of it; None if it is not a positive number."""
-        own = flag.number
+        """Return the flag's value, its halves down to 1, and twice of it; None without a number.
+
+        Fewer batches to a step leave room for larger ones at the same samples per step.
+        """
+        own = flag.number if not here.profile.in_batch_loss else None
         if not own:
             return None
-        return Domain(tuple(sorted({max(1, own // 2), own, 2 * own})))
+        halves = takewhile(lambda steps: steps >= 1, (own // 2**k for k in count()))
+        return Domain(tuple(sorted({1, *halves, 2 * own})))
 
     def parse_flag(self, flag: Flag) -> KnobValue:
         """Return the number of batches that the flag sets."""
         return flag.number or self.minimum
 
 
+BY_ITSELF = "the program accumulates gradients itself"
 # What would go wrong with each kind of work; completes "the program <kind> (<where>), …".
 BY_HAND = {
     HandKind.PARAMETERS: "which would be done for each micro-batch",
@@ -107,7 +114,7 @@ def _obstacles(profile: Profile) -> Iterator[str]:
     if profile.in_batch_loss:
         yield f"the loss compares samples of one batch: {profile.in_batch_loss}"
     if profile.accumulates:
-        yield "the program accumulates gradients itself"
+        yield BY_ITSELF
     # The seam groups batches in the order in which the loader hands them out. With reading ahead,
     # the batch handed out last is not the one that is trained.
     if profile.reads_ahead and not profile.trainer:

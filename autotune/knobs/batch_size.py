@@ -14,11 +14,13 @@ from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import Flag
 from autotune.program.profile import SEVERAL_LOADERS, HandKind, Profile
 
-# Growth beyond 8x leaves the range in which scaled learning rates hold for most models (Shallue et
-# al. 2019, "Measuring the Effects of Data Parallelism", section 4.1); --values asks for more.
-FACTORS = (1, 2, 4, 8)
+# How far a scaled learning rate holds depends on model and data: for some to 64 times the batch,
+# for others less than 8 times (Shallue et al. 2019, "Measuring the Effects of Data Parallelism",
+# section 4.1). So the best config at the program's own batch is shown as well.
+FACTORS = (1, 2, 4, 8, 16, 32)
+MAX_FACTOR_BY_STEPS = 8  # where the program makes a fixed number of steps
 # Workers would prefetch a shorter epoch almost whole, before its first step.
-MIN_STEPS_PER_EPOCH = 16
+MIN_STEPS_PER_EPOCH = 20
 TOO_SHORT = f"batches of {{}} cut {{}} samples into fewer than {MIN_STEPS_PER_EPOCH} steps"
 
 
@@ -44,13 +46,13 @@ class BatchSize(Knob):
     )
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return the program's own size, twice, four and eight times that size.
+        """Return the program's own size and its doubles, up to 32 times that size.
 
-        Sizes are left out that cut an epoch into fewer than 16 steps. Where the program makes a
-        fixed number of steps, the knob is offered only to users who name it.
+        Sizes are left out that cut an epoch into fewer than 20 steps. Where the program makes a
+        fixed number of steps, the knob is offered only to users who name it, up to 8 times.
         """
-        if reason := next(_obstacles(here.profile), None):
-            return NotOffered(reason)
+        if obstacle := next(_obstacles(here.profile), None):
+            return obstacle
         refusal = here.profile.without_optimizer(
             ", so its learning rate could not follow the batch size"
         )
@@ -61,7 +63,8 @@ class BatchSize(Knob):
         assert own is not None, "a size that is not known is an obstacle"
         # A dataset without a length sets no limit.
         most = (loader.dataset_len or 1 << 62) // MIN_STEPS_PER_EPOCH
-        sizes = tuple(own * f for f in FACTORS if f == 1 or own * f <= most)
+        limit = MAX_FACTOR_BY_STEPS if here.profile.bounded_by_steps else max(FACTORS)
+        sizes = tuple(own * f for f in FACTORS if f == 1 or (f <= limit and own * f <= most))
         alone = "" if len(sizes) > 1 else TOO_SHORT.format(2 * own, loader.dataset_len)
         return here.profile.unless_by_steps(Domain(sizes, alone))
 
@@ -94,31 +97,38 @@ class BatchSize(Knob):
         return flag.number or self.minimum
 
 
-def _obstacles(profile: Profile) -> Iterator[str]:
-    """Yield the reasons why the batch size cannot change, or would change what is trained.
+def _obstacles(profile: Profile) -> Iterator[NotOffered]:
+    """Yield the reasons why the batch size would change what is trained, or cannot be set.
 
-    Each is a clause; users see the first.
+    Users see the first.
     """
+    if profile.in_batch_loss:
+        yield NotOffered(f"the loss compares samples of one batch: {profile.in_batch_loss}")
+    if reason := profile.depends_on_batch_before:
+        yield _unreached(reason)
     if profile.foreign_loader and (refusal := profile.without_training_loader):
-        yield refusal.reason
+        yield refusal
         return
     if not profile.loaders:
-        yield "the program draws its batches without a DataLoader: only its own flags reach them"
+        yield _unreached("the program draws its batches without a DataLoader")
         return
-    if profile.in_batch_loss:
-        yield f"the loss compares samples of one batch: {profile.in_batch_loss}"
     if profile.training_loader is None:
-        yield SEVERAL_LOADERS.format(len(profile.loaders))
+        yield _unreached(SEVERAL_LOADERS.format(len(profile.loaders)))
     # With its own batch sampler the program decides which samples share a batch; a DataLoader
     # cannot be rebuilt with another batch_size then.
     if profile.loaders[0].has_batch_sampler or profile.loaders[0].is_rewrapped:
         name = profile.loaders[0].batch_sampler
-        yield f"the training loader has its own batch sampler{name and f', a {name}'}"
+        yield _unreached(f"the training loader has its own batch sampler{name and f', a {name}'}")
     # Without automatic batching, only the dataset knows how many samples an item holds.
     if profile.loaders[0].batch_size is None:
-        yield "the dataset makes whole batches itself (batch_size=None)"
-    if reason := profile.depends_on_batch_before:
-        yield reason
-    # Larger batches give fewer steps per epoch, and this scheduler counts steps.
+        yield _unreached("the dataset makes whole batches itself (batch_size=None)")
+    # Larger batches give fewer steps per epoch, and this scheduler counts steps. The program's own
+    # flag would set both.
     if work := profile.hand_work(HandKind.COUNTED_SCHEDULE):
-        yield f"the program {work.kind} ({work.evidence}): the schedule would not reach its end"
+        yield _unreached(
+            f"the program {work.kind} ({work.evidence}): the schedule would not reach its end"
+        )
+
+
+def _unreached(reason: str) -> NotOffered:
+    return NotOffered(reason, is_unreached=True)

@@ -64,9 +64,9 @@ STILL_POSSIBLE = 8.0  # logarithm of such a factor before the tails are known
 NOISES = (0.01, 0.02, 0.04, 0.08, 0.16)
 DRIFTS = (0.0, 0.03, 0.12)
 TIMES_S = (5.0, 40.0)
-# Spreads are assumed near to these, with the weight of a few visits: machines are seldom quieter, and
-# a search must not end because a noisy machine hides what the configs differ by
-USUAL_EFFECT, USUAL_NOISE, USUAL_DRIFT = 0.08, 0.04, 0.03
+# Spreads are assumed near to these, with the weight of a few visits: machines are seldom quieter,
+# and a search must not end because a noisy machine hides what the configs differ by
+USUAL_EFFECT, USUAL_NOISE, USUAL_DRIFT = 0.04, 0.04, 0.03
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,11 @@ class NotOffered:
         reason: A clause without a capital letter or a full stop, because messages embed it.
         by_name: The domain offered if the user names the knob in ``--tune`` or ``--fix``; None if
             the knob cannot act at all.
+        is_unreached: Whether autotune only lacks a way to set the knob, so that a flag of the
+            program that means the same may be used. Otherwise the knob would change what is
+            trained, whichever way it is set.
     """
 
     reason: str
     by_name: Domain | None = None
+    is_unreached: bool = False

@@ -339,11 +339,12 @@ class Profile:
     def without_training_loader(self) -> NotOffered | None:
         """Why knobs of the loader cannot act; None if exactly one DataLoader trains."""
         if self.foreign_loader:
-            return NotOffered(f"its batches come from {self.foreign_loader}, {NO_DATALOADER}")
+            why = f"its batches come from {self.foreign_loader}, {NO_DATALOADER}"
+            return NotOffered(why, is_unreached=True)
         if not self.loaders:
             return NotOffered("the program trains without a DataLoader")
         if self.training_loader is None:
-            return NotOffered(SEVERAL_LOADERS.format(len(self.loaders)))
+            return NotOffered(SEVERAL_LOADERS.format(len(self.loaders)), is_unreached=True)
         return None
 
     @property

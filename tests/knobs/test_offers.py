@@ -114,20 +114,20 @@ def test_determinism_that_the_program_asks_for_is_left_to_it() -> None:
 @pytest.mark.parametrize(
     ("dataset_len", "expected"),
     [
-        (60_000, (64, 128, 256, 512)),
-        (8192, (64, 128, 256, 512)),
-        (8191, (64, 128, 256)),
+        (60_000, (64, 128, 256, 512, 1024, 2048)),
+        (10_240, (64, 128, 256, 512)),
+        (10_239, (64, 128, 256)),
         (4000, (64, 128)),
-        (2048, (64, 128)),
-        (2047, (64,)),
+        (2560, (64, 128)),
+        (2559, (64,)),
         (100, (64,)),
-        (None, (64, 128, 256, 512)),
+        (None, (64, 128, 256, 512, 1024, 2048)),
     ],
 )
 def test_batch_sizes_stop_where_an_epoch_gets_short(
     dataset_len: int | None, expected: tuple[int, ...]
 ) -> None:
-    """An epoch keeps at least sixteen steps; a dataset without a length sets no limit."""
+    """An epoch keeps at least 20 steps; a dataset without a length sets no limit."""
     profile = make_profile(loaders=(make_loader(dataset_len=dataset_len),))
     assert values("batch_size", make_hardware(), profile) == expected
 

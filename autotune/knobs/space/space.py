@@ -21,8 +21,9 @@ from autotune.program.flags import KEYWORD, Flag, find
 from autotune.program.lr import PARTS, batch_parts, global_batch
 from autotune.program.profile import Profile
 
-# Beyond it, scaled learning rates no longer fit most models (source: knobs/batch_size.py).
-MAX_GROWTH = 8
+# How far a scaled learning rate holds depends on model and data (source: knobs/batch_size.py).
+MAX_GROWTH = 32
+MAX_GROWTH_BY_STEPS = 8  # where the program makes a fixed number of steps
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,11 @@ class SearchSpace:
             ``ResolvedSpace.refused``.
         keeps_global_batch: Each optimizer step must get the number of samples that it has in the
             program.
-        max_global_batch: Largest number of samples per optimizer step; None allows eight times the
+        max_global_batch: Largest number of samples per optimizer step; None allows 32 times the
             program's number, and more if a batch size or rank count on offer needs it.
-        uses_flags: Knobs that refuse may act through the program's own flags instead (``--arg
-            auto``).
+        uses_flags: Knobs that refuse may act through the program's own flags instead, whatever the
+            reason, and are tried before others (``--arg auto``). Without it, flags are used where
+            autotune only lacks another way.
     """
 
     name: str
@@ -192,10 +194,11 @@ class SearchSpace:
             refused=refused,
             restart=restart,
             keeps_global_batch=self.keeps_global_batch,
-            max_global_batch=self.max_global_batch or _most_samples(domains, baseline),
+            max_global_batch=self.max_global_batch or _most_samples(domains, baseline, profile),
             flags={n: f for n, f in flags.items() if n in baseline},
             requested=self.requested,
-            asked=restart & (self.requested | flags.keys() | _first(profile)),
+            asked=restart
+            & (self.requested | (flags.keys() if self.uses_flags else set()) | _first(profile)),
         )
 
     def _is_named(self, knob: str) -> bool:
@@ -226,7 +229,9 @@ class SearchSpace:
             and self._is_named(knob.name)
         ):
             domain = domain.by_name
-        if isinstance(domain, NotOffered) and self.uses_flags:
+        if isinstance(domain, NotOffered) and (
+            self.uses_flags or _is_for_flags(knob, domain, profile)
+        ):
             flag = _flag_for(knob, profile)
             domain = (flag and knob.flag_domain(flag, Here(hardware, profile))) or domain
         if isinstance(domain, NotOffered):
@@ -402,18 +407,27 @@ def _keep_divisors(
                 refused[name] = f"{baseline[name]} is the only value that keeps the global batch"
 
 
-def _most_samples(domains: Mapping[str, Domain], baseline: Mapping[str, KnobValue]) -> int | None:
+def _most_samples(
+    domains: Mapping[str, Domain], baseline: Mapping[str, KnobValue], profile: Profile
+) -> int | None:
     """Return the default limit of samples per optimizer step; None if the batch size is unknown.
 
     It is the largest of: MAX_GROWTH times the program's global batch, the largest batch size on
     offer, and the program's batch on every rank.
     """
+    growth = MAX_GROWTH_BY_STEPS if profile.bounded_by_steps else MAX_GROWTH
     own = global_batch(baseline)
     if own is None:
         return None
     sizes = domains["batch_size"].values if "batch_size" in domains else ()
     ranks = domains["world_size"].values if "world_size" in domains else (1,)
-    return max(MAX_GROWTH * own, own * max(map(int, ranks)), *map(int, sizes))
+    return max(growth * own, own * max(map(int, ranks)), *map(int, sizes))
+
+
+def _is_for_flags(knob: Knob, refused: NotOffered, profile: Profile) -> bool:
+    """Return whether a flag may set a knob that is not offered, though nobody asked for flags."""
+    is_more_training = knob.name in PARTS and bool(profile.bounded_by_steps)
+    return refused.is_unreached and not is_more_training
 
 
 def _first(profile: Profile) -> set[str]:

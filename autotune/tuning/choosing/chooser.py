@@ -31,6 +31,7 @@ from autotune.measurement.outcome import ENDED_BY_US, Outcome
 from autotune.measurement.run_mode import RunMode
 from autotune.measurement.stream import Array, Posterior, StreamModel
 from autotune.program.config import Config, KnobValue
+from autotune.program.lr import global_batch
 from autotune.results.record import AGAIN, TrialRecord, latest
 from autotune.results.speedups import seen_in
 from autotune.tuning.choosing.bounds import WORTH_VISITING, Share
@@ -45,7 +46,7 @@ MAX_NEIGHBOURS = 150
 MAX_LOOKS = 6  # visits of one config
 SPACING = 2  # trials between two of the same config
 # Expected improvement (a logarithm) below which no config is worth a visit
-WORTH = 0.005
+WORTH = 0.008
 MEMORY = frozenset({Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY})
 # Knobs by which a batch may fit that did not fit before
 SAVES_MEMORY = frozenset(
@@ -183,7 +184,7 @@ class Chooser:
 
     def _candidates(self, pool: _Pool) -> list[Config]:
         """Return configs near the best ones, and visited ones, that may be visited now."""
-        leaders = pool.leaders(LEADERS)
+        leaders = [*pool.leaders(LEADERS), *pool.leaders(1, self._has_own_batch)]
         self._bounded = self._cannot_gain(pool)
         near = dict.fromkeys(
             itertools.chain(leaders, *(self._one_change(leader) for leader in leaders))
@@ -209,12 +210,28 @@ class Chooser:
             if knob not in asked and share.most(speedup) < WORTH_VISITING
         )
 
+    def _has_own_batch(self, config: Config) -> bool:
+        return global_batch(config) == global_batch(self._space.baseline)
+
     def _one_change(self, config: Config) -> Iterator[Config]:
+        yield from self._exchanges(config)
         for knob, domain in self._space.domains.items():
             for value in domain.values if knob not in DEVICES | self._bounded else ():
                 if value != config[knob]:
                     changed = config.replace(**{**self._space.fixed, knob: value})
                     yield self._space.canonical(changed)
+
+    def _exchanges(self, config: Config) -> Iterator[Config]:
+        """Yield larger batches with fewer of them to a step: as many samples as before."""
+        domains = self._space.domains
+        if not {"batch_size", "accumulation_steps"} <= domains.keys():
+            return
+        samples = int(config["batch_size"]) * int(config["accumulation_steps"])
+        for size in domains["batch_size"].values:
+            steps, rest = divmod(samples, int(size))
+            if not rest and steps in domains["accumulation_steps"].values:
+                changed = config.replace(batch_size=size, accumulation_steps=steps)
+                yield self._space.canonical(changed)
 
 
 class _Pool:
@@ -240,8 +257,9 @@ class _Pool:
         self._ranking = [visited[number] for number in order]
         self.best = self._ranking[0]
 
-    def leaders(self, count: int) -> list[Config]:
-        return self._ranking[:count]
+    def leaders(self, count: int, may: Callable[[Config], bool] = lambda _: True) -> list[Config]:
+        """Return the fastest configs of some, or of all."""
+        return [config for config in self._ranking if may(config)][:count]
 
     def posterior(self, configs: Sequence[Config]) -> Posterior:
         mode = self._modes[self.here] if self.here in self._modes else RunMode()

@@ -28,6 +28,7 @@ BETTER = 1.01  # a sampled config must beat the best by this factor to restart t
 # small space it would go on proposing what it already knows.
 REPEATS_ALLOWED = 5
 SAME_SPEED = 0.98  # of the fastest: within the noise of live measurements, as fast
+SAME_SPEED_APART = 0.95  # the same of configs in different processes
 FRESH = "tried in a fresh process, on top of the best config so far"
 # Share of the time for trials that is left when restart knobs are tried that were asked for
 ASKED_SHARE = 0.7
@@ -241,9 +242,9 @@ def _conflicting(config: Config, sentences: Sequence[str]) -> TrialRecord:
 def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRecord]:
     """Return the measured records that may win, best first.
 
-    They are ordered by the lower bound of their speedup, so that a config that is little known does
-    not win by chance. Among those as fast as the best, within the noise of a live measurement, the
-    one with the fewest changes comes first: a knob without effect does not belong in a best config. The
+    Among those as fast as the best, within the noise of a live measurement, the one with the fewest
+    changes comes first: a knob without effect does not belong in a best config. Where the best one
+    ran in a process of its own, the difference between processes counts as noise as well. The
     baseline and configs without the user's fixed values are left out.
     """
     able = [
@@ -255,15 +256,21 @@ def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRe
     ]
     if not able:
         return []
-    fastest = max(r.speedup.low for r in able if r.speedup)
+    best = max(able, key=_speed)
 
     def order(record: TrialRecord) -> tuple[bool, int, float]:
-        assert record.speedup is not None, "only measured records are ranked"
-        is_level = record.speedup.low >= SAME_SPEED * fastest
+        is_apart = space.needs_restart(best.config, record.config)
+        same = SAME_SPEED_APART if is_apart else SAME_SPEED
+        is_level = _speed(record) >= same * _speed(best)
         changes = len(record.config.changes_from(space.baseline))
-        return (not is_level, changes if is_level else 0, -record.speedup.low)
+        return (not is_level, changes if is_level else 0, -_speed(record))
 
     return sorted(able, key=order)
+
+
+def _speed(record: TrialRecord) -> float:
+    assert record.speedup is not None, "only measured records are ranked"
+    return record.speedup.estimate
 
 
 def restarts(

@@ -171,4 +171,3 @@ def test_a_knob_that_cannot_gain_enough_is_not_visited_unless_the_rest_became_fa
 def test_where_nothing_is_left_that_may_help_there_is_no_choice() -> None:
     course = Course(formula(), noise=0.002)
     assert len(course.run(300)) < 150
-    assert course.chooser.choose(course.records) is None
