@@ -20,7 +20,7 @@ from autotune.results.record import BaselineInfo
 from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import SLOW_STEP_S, Progress
-from autotune.tuning.budget import Budget, Until, since_command_s
+from autotune.tuning.budget import ENDING_S, Budget, Until, since_command_s
 from autotune.tuning.events import Events
 from autotune.tuning.interrupts import InterruptCounter
 from autotune.tuning.start.start_up_time import StartUp
@@ -237,7 +237,7 @@ class Session:
         reserve_s = self.reserve_s
         if not reserve_s:
             return 0.0
-        least_s = self.least_rehearsal_s
+        least_s = ENDING_S + self.least_rehearsal_s  # the program of the trials ends before it
         return least_s if least_s <= MAX_KEPT_FOR_REHEARSAL * (self.divided_s - reserve_s) else 0.0
 
     def time_to_rehearse_s(self, *, kept_s: float) -> float:

@@ -9,7 +9,8 @@ Three stages follow each other:
    1998), by the stream model with ``KnobEffects``: what was seen of other configs counts.
 3. *Racing*, when little time is left or nothing new promises enough: the best config and a rival,
    drawn from the posterior, are visited in turn (top-two Thompson sampling, Russo 2016), so that
-   the best is known well. It ends when another config can hardly be better.
+   the best is known well. It ends when another config can hardly be better. In between, changes
+   that may gain nothing are left out of the best config.
 
 A config that failed rules out others like it.
 """
@@ -20,7 +21,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from types import MappingProxyType
 
@@ -40,6 +41,7 @@ from autotune.tuning.choosing.diagnosis import DEVICES
 from autotune.tuning.choosing.effects import KnobEffects
 
 ALL_IN = "every move that should help, at once"
+SIMPLER = "the best so far without changes that may gain nothing"
 RACING_SHARE = 0.4  # of the time for trials, at its end
 LEADERS = 3  # configs whose neighbours are looked at
 MAX_NEIGHBOURS = 150
@@ -47,6 +49,9 @@ MAX_LOOKS = 6  # visits of one config
 SPACING = 2  # trials between two of the same config
 # Expected improvement (a logarithm) below which no config is worth a visit
 WORTH = 0.008
+SAME = 0.02  # a loss in log speed that is worth a simpler config
+LIKELY_LEVEL = 0.3  # probability of losing no more than that, for a try
+WORTH_SIMPLIFYING = 0.03  # log speedup of the best config
 MEMORY = frozenset({Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY})
 # Knobs by which a batch may fit that did not fit before
 SAVES_MEMORY = frozenset(
@@ -134,10 +139,14 @@ class Chooser:
         if len(records) == 1 and self._all_in is not None and pool.may_visit(self._all_in):
             return Choice(self._all_in, ALL_IN, self._expected([self._all_in], pool)[0])
         candidates = self._candidates(pool)
-        ways = (self._race, self._explore) if share_left < RACING_SHARE else (self._explore,)
-        for way in ways:
-            if choice := way(candidates, pool):
+        if share_left < RACING_SHARE:
+            is_turn_to_simplify = len(records) % 2 == 0
+            if is_turn_to_simplify and (choice := self._simplify(pool)):
                 return choice
+            if choice := self._race(candidates, pool):
+                return choice
+        if choice := self._explore(candidates, pool) or self._simplify(pool):
+            return choice
         return self._race([config for config in candidates if config in pool.looks], pool)
 
     def _explore(self, candidates: list[Config], pool: _Pool) -> Choice | None:
@@ -172,6 +181,49 @@ class Chooser:
         rivals = [number for number in (0, self._random.choice(ahead)) if every[number] in able]
         number = self._random.choice(rivals)
         return self._choice(every[number], posterior, number, pool)
+
+    def _simplify(self, pool: _Pool) -> Choice | None:
+        """Return the best config without some of its changes that may well gain nothing.
+
+        Of the choices, the one that is expected to get rid of the most changes.
+        """
+        fewer = [c for c in self._without_changes(pool) if c not in pool.looks]
+        fewer = [c for c in fewer if pool.may_visit(c)]
+        if not fewer or float(pool.posterior([pool.best]).means[0]) < WORTH_SIMPLIFYING:
+            return None
+        posterior = pool.posterior([pool.best, *fewer])
+        changes = len(pool.best.changes_from(pool.baseline))
+        worth = []
+        for number, config in enumerate(fewer, start=1):
+            loss, spread = _difference(posterior, 0, number)
+            is_level = NORMAL.cdf((SAME - loss) / spread)
+            dropped = changes - len(config.changes_from(pool.baseline))
+            if is_level >= LIKELY_LEVEL:
+                worth.append((is_level * dropped, number))
+        if not worth:
+            return None
+        _, chosen = max(worth)
+        return replace(self._choice(fewer[chosen - 1], posterior, chosen, pool), why=SIMPLER)
+
+    def _without_changes(self, pool: _Pool) -> list[Config]:
+        """Return the best config without each of its changes, and without the least useful ones."""
+        changed = [
+            knob
+            for knob in pool.best.changes_from(pool.baseline)
+            if knob in self._space.domains.keys() - DEVICES - self._space.fixed.keys()
+        ]
+
+        def without(knobs: Sequence[str]) -> Config:
+            kept = pool.best.replace(**{knob: pool.baseline[knob] for knob in knobs})
+            return self._space.canonical(kept)
+
+        if not changed:
+            return []
+        means = pool.posterior([without([knob]) for knob in changed]).means.tolist()
+        order = [knob for _, knob in sorted(zip(means, changed, strict=True), reverse=True)]
+        some = [order[:count] for count in range(2, len(order))]
+        found = dict.fromkeys(without(knobs) for knobs in ([[knob] for knob in order] + some))
+        return [c for c in found if not self._space.needs_restart(pool.here, c)]
 
     def _choice(self, config: Config, posterior: Posterior, number: int, pool: _Pool) -> Choice:
         expected = _interval(posterior, number)
@@ -307,6 +359,14 @@ def _expected_improvements(posterior: Posterior) -> Array:
             for gain, spread in zip(gains.tolist(), spreads.tolist(), strict=True)
         ]
     )
+
+
+def _difference(posterior: Posterior, one: int, other: int) -> tuple[float, float]:
+    """Return mean and standard deviation of the difference of two configs' log speedups."""
+    covariance = posterior.covariance
+    variance = covariance[one, one] + covariance[other, other] - 2 * covariance[one, other]
+    mean = float(posterior.means[one] - posterior.means[other])
+    return mean, math.sqrt(max(float(variance), JITTER))
 
 
 def _interval(posterior: Posterior, number: int) -> Interval:

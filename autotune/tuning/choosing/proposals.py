@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.interval import Interval
@@ -32,6 +33,7 @@ SAME_SPEED_APART = 0.95  # the same of configs in different processes
 FRESH = "tried in a fresh process, on top of the best config so far"
 # Share of the time for trials that is left when restart knobs are tried that were asked for
 ASKED_SHARE = 0.7
+SWITCH_S = 0.7  # of a visit, besides what it waits and measures
 RESTART_S = 6.0  # a trial in a fresh process, without the starts
 
 
@@ -141,8 +143,7 @@ class Proposals:
 
     def _cost_s(self, here: Config, config: Config) -> float:
         """Return the seconds that a trial takes; infinite if there is no time for a restart."""
-        costs = [r.cost_s for r in self._study.records[1:] if r.measurement is not None]
-        live_s = min(costs, default=1.0)
+        live_s = self._visit_s(config)
         restarting = self._space.restart & config.changes_from(here).keys()
         if not restarting:
             return live_s
@@ -150,6 +151,18 @@ class Proposals:
             return math.inf
         facts = self._study.facts
         return live_s + RESTART_S + (2 * facts.startup_s if facts is not None else 0.0)
+
+    def _visit_s(self, config: Config) -> float:
+        """Return the seconds of a visit: as many as those of the most similar configs took.
+
+        A large buffer, for example, fills slowly.
+        """
+        took_s: dict[int, list[float]] = {}
+        for record in self._study.records:
+            if (seen := record.measurement) is not None:
+                seconds = seen.warmup_s + sum(block.seconds for block in seen.blocks)
+                took_s.setdefault(len(config.changes_from(record.config)), []).append(seconds)
+        return SWITCH_S + fmean(took_s[min(took_s)])
 
     def _known(self) -> dict[Config, TrialRecord]:
         records = latest(self._study.records)
