@@ -1,7 +1,8 @@
 """Find the fastest safe configuration for a PyTorch training program on this machine.
 
-The public interface is ``search()``, ``apply()``, ``Config`` and ``SearchResult``. Importing the
-package stays cheap, because all but ``Config`` is loaded when it is first used.
+The public interface is ``search()``, ``apply()``, ``Config``, ``SearchResult`` and, for one's own
+studies with Optuna, ``StreamSampler``. Importing the package stays cheap, because all but
+``Config`` is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import TYPE_CHECKING
 from autotune.program.config import Config
 
 if TYPE_CHECKING:
-    from autotune.api import search
+    from autotune.api import StreamSampler, search
     from autotune.results.result import SearchResult
 
-__all__ = ["Config", "SearchResult", "apply", "search"]
+__all__ = ["Config", "SearchResult", "StreamSampler", "apply", "search"]
 __version__ = "0.1.0"
 
 
@@ -49,11 +50,11 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    """Import ``search`` and ``SearchResult`` on first use, because they need heavy packages."""
-    if name == "search":
-        from autotune.api import search
+    """Import the other public names on first use, because they need heavy packages."""
+    if name in {"search", "StreamSampler"}:
+        from autotune import api
 
-        return search
+        return getattr(api, name)
     if name == "SearchResult":
         from autotune.results.result import SearchResult
 

@@ -25,10 +25,13 @@ from autotune.program.line import words_of
 from autotune.program.program import Program, program_of
 from autotune.results.record import SearchInfo
 from autotune.results.result import SearchResult
+from autotune.tuning.choosing.sampler import StreamSampler
 from autotune.tuning.events import Events
 from autotune.tuning.search_request import SearchRequest, seconds_of
 from autotune.tuning.storage import search_dir
 from autotune.tuning.workflow import search as run_search
+
+__all__ = ["StreamSampler", "resume", "search"]
 
 
 def search(
@@ -50,6 +53,9 @@ def search(
     ranks: int | None = None,
     name: str | None = None,
     output: str | os.PathLike[str] | None = None,
+    objective: str = "throughput",
+    max_memory: str | float | None = None,
+    for_hours: float | None = None,
     sampler: str = "autotune",
     seed: int = 0,
     fence: FenceOptions = STRONGEST,
@@ -88,6 +94,12 @@ def search(
         name: Name of the run directory below ``.autotune/``.
         output: Where to write best.yaml in addition to the run directory; None writes no second
             copy.
+        objective: What configs are compared by: ``"throughput"`` (samples/s), ``"step-time"``
+            (optimizer steps/s), ``"memory"`` (the inverse of its peak) or ``"energy"`` (samples per
+            joule).
+        max_memory: Share of the memory that a config may use at most, such as ``0.9`` or
+            ``"90%"``: of the device where one is used, else of the host.
+        for_hours: Hours that the training will take, so that time spent compiling counts.
         sampler: What chooses the configs: ``"autotune"``, or a sampler of Optuna, ``"tpe"``,
             ``"gp"`` or ``"random"``.
         seed: Seed of the sampler.
@@ -117,6 +129,9 @@ def search(
         lr_rule=lr_rule,
         keep_global_batch=keep_global_batch,
         max_global_batch=max_global_batch,
+        objective=objective,
+        max_memory=max_memory,
+        for_hours=for_hours,
         sampler=sampler,
         seed=seed,
         fence=fence,

@@ -20,6 +20,8 @@ from optuna.storages import InMemoryStorage
 
 from autotune.knobs import Scope, registry
 from autotune.measurement.block import Block
+from autotune.measurement.compilation import Compilation
+from autotune.measurement.goal import THROUGHPUT, Goal
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.memory import Memory
@@ -114,6 +116,9 @@ class Script:
         pilots: None takes no pilots.
         drift: The same of the machine's pace, which is forgotten within ``drift_s``.
         ends: Returns how a question ends instead of being answered.
+        peak_bytes: Returns the peak memory of the host under a config; None if it is not known.
+        power_w: Returns the power under a config; None without a counter.
+        compile_s: Seconds that a config compiles that does, before its first window.
     """
 
     factors: Mapping[str, Mapping[KnobValue, float]] = field(default_factory=dict)
@@ -129,6 +134,9 @@ class Script:
     drift: float = 0.0
     drift_s: float = 10.0
     ends: Callable[[Question], Ending | None] = lambda _: None
+    peak_bytes: Callable[[Config], int | None] = lambda _: None
+    power_w: Callable[[Config], float | None] = lambda _: None
+    compile_s: float = 0.0
 
     def rate(self, config: Config) -> float:
         """Return the true samples/s of a config."""
@@ -272,11 +280,18 @@ class ScriptedRig:
             warmup_s,
             "steady",
             reason,
-            memory=Memory(),
+            memory=Memory(host_bytes=machine.script.peak_bytes(applied.config)),
+            power_w=machine.script.power_w(applied.config),
+            compilation=self._compilation(applied.config),
             pilots_before=before,
             pilots_after=self._pilots(applied.config),
             fault_s=FAULT_S,
         )
+
+    def _compilation(self, config: Config) -> Compilation | None:
+        if config.get("compile", "off") == "off":
+            return None
+        return Compilation(self._machine.script.compile_s, 1, 0, 0)
 
     def _pilots(self, config: Config) -> tuple[Pilot, ...]:
         pilots = self._machine.script.pilots
@@ -383,12 +398,16 @@ class Searched:
 
 
 def begin(
-    folder: Path, script: Script, knobs: Mapping[str, tuple[KnobValue, ...]], seed: int = 0
+    folder: Path,
+    script: Script,
+    knobs: Mapping[str, tuple[KnobValue, ...]],
+    seed: int = 0,
+    goal: Goal = THROUGHPUT,
 ) -> Searched:
     """Return a search that has a record and has not begun."""
     run = search_dir.new("train", "train", folder)
     space = make_space(dict(knobs))
     storage = InMemoryStorage()  # one in a file takes longer than all the rest
-    head = make_head(space, options=SearchOptions(180.0, seed=seed))
+    head = make_head(space, options=SearchOptions(180.0, seed=seed, goal=goal))
     Study.create(storage, search_dir.STUDY_NAME, head)
     return Searched(ScriptedMachine(script, seed), run, storage)

@@ -118,7 +118,8 @@ def search(
         list[str] | None,
         typer.Option(
             help="Candidate values for one of the program's flags: --arg='--hidden=128,256'. "
-            "'auto' uses the program's flags for knobs that autotune cannot set directly. "
+            "'auto' uses the program's flags for all knobs that autotune does not set itself, and "
+            "tries them early. "
             "Repeatable."
         ),
     ] = None,
@@ -145,6 +146,16 @@ def search(
     nproc_per_node: RanksOption = None,
     output: OutputOption = Path("best.yaml"),
     name: Annotated[str | None, typer.Option(help="Name of the folder in .autotune/.")] = None,
+    objective: Annotated[
+        str, typer.Option(help="What to improve: throughput, step-time, memory or energy.")
+    ] = "throughput",
+    max_memory: Annotated[
+        str | None, typer.Option(help="Share of the memory that a config may use: 90%.")
+    ] = None,
+    for_hours: Annotated[
+        float | None,
+        typer.Option(help="Hours that the training will take, so that compiling time counts."),
+    ] = None,
     sampler: Annotated[
         str, typer.Option(help="What chooses configs: autotune, or Optuna's tpe, gp or random.")
     ] = "autotune",
@@ -181,6 +192,9 @@ def search(
             max_global_batch=max_global_batch,
             name=name,
             output=output,
+            objective=objective,
+            max_memory=max_memory,
+            for_hours=for_hours,
             sampler=sampler,
             seed=seed,
             fence=options.fence(

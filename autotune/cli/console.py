@@ -20,6 +20,7 @@ from autotune.results.record import SearchInfo, TrialRecord
 from autotune.rig.fence import Fence
 from autotune.rig.wire import Progress
 from autotune.tuning.budget import Budget, format_duration
+from autotune.tuning.choosing.bounds import bounded, sentences
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.events import Events
 
@@ -97,6 +98,10 @@ class Console(Events):
             self._say(f"  [dim]{plain(f'{knob}: {values} (now {now})')}[/]")
         for reason, knobs in _by_reason(space.refused).items():
             self._say(f"  [dim]not searched: {', '.join(knobs)} ({plain(reason)})[/]")
+        in_vain = bounded(diagnosis.shares, asked=space.asked | space.requested)
+        searched = {knob: share for knob, share in in_vain.items() if knob in space.domains}
+        for sentence in sentences(searched):
+            self._say(f"  [dim]not tried: {plain(sentence)}[/]")
 
     def on_trial_start(self, config: Config, why: str, space: ResolvedSpace) -> None:
         """Show the config that is being measured in the live line."""

@@ -16,6 +16,7 @@ from autotune.measurement.interval import Interval
 from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Outcome
 from autotune.program.dangerous_variables import dangerous
+from autotune.program.lr import global_batch
 from autotune.program.program import ProgramKind
 from autotune.results.blame import FAILURES
 from autotune.results.result import Finding, SearchResult
@@ -48,7 +49,7 @@ def _headline(result: SearchResult) -> Iterator[str]:
         case Finding.FASTER:
             speedup = result.speedup
             yield (
-                f"[bold green]{speedup.estimate:.2f}x faster[/] {bounds(speedup)}, "
+                f"[bold green]{speedup.estimate:.2f}x {_better(result)}[/] {bounds(speedup)}, "
                 "confirmed in fresh processes"
             )
             yield from _winners_curse(result)
@@ -88,9 +89,14 @@ def _headline(result: SearchResult) -> Iterator[str]:
                 speedup = result.candidate_speedup
                 gave = f"{speedup.estimate:.2f}x {bounds(speedup)}"
                 yield f"  During the search, {plain(listed)} gave {gave}{_unclaimed(result)}."
+                yield from _own_batch(result)
             yield _go_on(result)
         case _:
             assert_never(result.finding)
+
+
+def _better(result: SearchResult) -> str:
+    return result.head.options.goal.objective.better
 
 
 def _unclaimed(result: SearchResult) -> str:
@@ -142,12 +148,32 @@ def _changes(result: SearchResult) -> Iterator[str]:
     for knob, value in result.changes.items():
         yield f"  {plain(knob)}: {plain(result.baseline[knob])} → {plain(value)}"
     yield f"Learning: {plain(result.learning_note)}"
+    yield from _own_batch(result)
     compilation, steps = result.compilation, result.break_even_steps
     if compilation is not None and steps is not None:
         yield (
             f"A run without a compile cache starts slower ({compilation}); compiling pays off "
             f"after {steps:,} steps."
         )
+
+
+def _own_batch(result: SearchResult) -> Iterator[str]:
+    """Show beside a larger batch what was best without one."""
+    shown = result.best if result.changes else result.candidate
+    own = global_batch(result.baseline)
+    if shown is None or own is None or global_batch(shown) == own:
+        return
+    if result.own_batch is None:
+        yield f"With the program's own {own} samples in a step, no config looked faster."
+        return
+    config, speedup = result.own_batch
+    changes = config.changes_from(result.baseline)
+    listed = " ".join(f"{knob}={value}" for knob, value in changes.items())
+    yield (
+        f"With the program's own {own} samples in a step, the fastest was {plain(listed)}: "
+        f"{speedup.estimate:.2f}x {bounds(speedup)} in the search, not confirmed. "
+        "--keep-global-batch searches for it."
+    )
 
 
 def _footnotes(result: SearchResult, output: Path) -> Iterator[str]:
@@ -161,6 +187,8 @@ def _footnotes(result: SearchResult, output: Path) -> Iterator[str]:
     for note in result.parallel_notes:
         yield f"{plain(note)}."
     yield from _failures(result)
+    for sentence in result.bounded:
+        yield f"[dim]Not tried: {plain(sentence)}.[/]"
     if result.untried:
         values = plain(", ".join(result.untried))
         yield f"[dim]Not measured: {values} (a longer --budget leaves time).[/]"

@@ -28,3 +28,9 @@ class Memory:
     alloc_retries: int | None = None
     alloc_failures: int | None = None
     host_bytes: int | None = None
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The peak on the device where one was used, else of the host; None if unknown."""
+        device = self.device_reserved_bytes
+        return device or self.host_bytes

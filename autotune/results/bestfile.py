@@ -99,6 +99,18 @@ class MemorySection(_Section):
     best: Memory
 
 
+class OwnBatchSection(_Section):
+    """The fastest config with the program's own number of samples per optimizer step.
+
+    Attributes:
+        changes: Its changes.
+        live_speedup: As the search measured it, not confirmed.
+    """
+
+    changes: dict[str, KnobValue]
+    live_speedup: dict[str, float] | None
+
+
 class LearningSection(_Section):
     """What the config changes about learning.
 
@@ -109,6 +121,7 @@ class LearningSection(_Section):
         batch_size: Samples in one optimizer step; null if unknown.
         loss: Mean of the windows' last losses; null if the program shows none.
         note: The same for the user, in sentences.
+        own_batch: What to use where the batch must stay; null if ``config`` keeps it.
     """
 
     lr_rule: LrRule
@@ -117,12 +130,14 @@ class LearningSection(_Section):
     batch_size: dict[Literal["baseline", "best"], int | None]
     loss: dict[Literal["baseline", "best"], float | None]
     note: str
+    own_batch: OwnBatchSection | None = None
 
 
 class SearchSection(_Section):
     """How the search went.
 
     Attributes:
+        objective: What the speedup is about: throughput, step-time, memory or energy.
         trials: Number of recorded trials, the baseline included.
         seconds: Wall time of the search, all sessions included.
         compile_seconds: What compiling adds to a run of ``config``; null if it does not compile.
@@ -134,6 +149,7 @@ class SearchSection(_Section):
         date: When the search started, in ISO 8601.
     """
 
+    objective: str = "throughput"
     trials: int
     seconds: float
     compile_seconds: float | None = None

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine.hardware import Hardware
+from autotune.measurement.goal import Goal
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
@@ -38,6 +39,7 @@ class SearchOptions:
         seed: Seeds the sampler and other random choices.
         sampler: What chooses configs: ``autotune``, or one of Optuna's samplers (tpe, gp, random).
         fence: How trials are kept from changing the user's files.
+        goal: What is compared, and within which limits.
     """
 
     budget_s: float
@@ -45,6 +47,7 @@ class SearchOptions:
     seed: int = 0
     sampler: str = "autotune"
     fence: FenceOptions = field(default_factory=FenceOptions)
+    goal: Goal = field(default_factory=Goal)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
 from autotune.results.learning import Learning
 from autotune.results.rank_notes import parallel_notes
-from autotune.results.record import SearchInfo, TrialRecord
+from autotune.results.record import SearchInfo, TrialRecord, latest
 
 ADVISE_WARMUP_ABOVE = 4  # growth of the batch above which learning-rate warm-up is recommended
 
@@ -79,6 +79,10 @@ class SearchResult:
         rehearsals: What was found out about configs outside of their training loops.
         raw_speedup: The confirmed speedup of ``candidate`` before it was corrected by the pace of
             the machine; None if nothing was corrected.
+        own_batch: Where ``best``, or ``candidate`` if nothing was confirmed, has another number of
+            samples per optimizer step than the program: the fastest config with the program's own
+            number and its speedup as measured live. None otherwise, or if none was faster.
+        bounded: Which knobs were not tried because of what they can give at most, with the reason.
         corrections: The least and the largest factor on the speed of its windows that the
             machine's pace explained; None if nothing was corrected.
     """
@@ -107,6 +111,8 @@ class SearchResult:
     rehearsals: tuple[RehearsalRecord, ...] = ()
     raw_speedup: Interval | None = None
     corrections: tuple[float, float] | None = None
+    own_batch: tuple[Config, Interval] | None = None
+    bounded: tuple[str, ...] = ()
 
     @property
     def trials(self) -> list[dict[str, object]]:
@@ -126,6 +132,26 @@ class SearchResult:
         is_open = self.finding is Finding.UNCONFIRMED and self.candidate is None
         was_measured = any(record.measurement is not None for record in self.records[1:])
         return self.finding is Finding.NOTHING or (is_open and not was_measured)
+
+    @property
+    def pareto(self) -> tuple[tuple[Config, Interval, int], ...]:
+        """The configs that no other one beats in both speed and memory, the fastest first.
+
+        Each with its speedup as measured live and its peak memory in bytes: on the device where one
+        was used, else of the host.
+        """
+        seen = [
+            (record.config, record.speedup, peak)
+            for record in latest(self.records)
+            if record.measurement is not None
+            and record.speedup is not None
+            and (peak := record.measurement.memory.peak_bytes) is not None
+        ]
+        front: list[tuple[Config, Interval, int]] = []
+        for one in sorted(seen, key=lambda one: (-one[1].estimate, one[2])):
+            if not front or one[2] < front[-1][2]:
+                front.append(one)
+        return tuple(front)
 
     @property
     def changes(self) -> Mapping[str, KnobValue]:
@@ -236,6 +262,14 @@ class SearchResult:
         )
 
     @property
+    def _own_batch_section(self) -> bestfile.OwnBatchSection | None:
+        if self.own_batch is None:
+            return None
+        config, speedup = self.own_batch
+        changes = dict(config.changes_from(self.baseline))
+        return bestfile.OwnBatchSection(changes=changes, live_speedup=_rounded(speedup))
+
+    @property
     def learning_note(self) -> str:
         """What ``best`` changes about learning, as sentences for the user."""
         return self.learning.note
@@ -284,10 +318,12 @@ class SearchResult:
                 batch_size=dict(zip(sides, self.global_batches, strict=True)),
                 loss=dict(zip(sides, self.losses, strict=True)),
                 note=self.learning_note,
+                own_batch=self._own_batch_section,
             ),
             hardware=hardware,
             versions=dict(hardware.versions),
             search=bestfile.SearchSection(
+                objective=str(self.head.options.goal.objective),
                 trials=len(self.records),
                 seconds=round(self.seconds, 1),
                 compile_seconds=round(compilation.seconds, 1) if compilation else None,
@@ -319,6 +355,8 @@ def _row(number: int, record: TrialRecord) -> Iterator[tuple[str, object]]:
     yield "expected", expected.estimate if expected else None
     yield "expected_low", expected.low if expected else None
     yield "expected_high", expected.high if expected else None
+    yield "step_s", measurement.step_s if measurement else None
+    yield "joules_per_sample", measurement.joules_per_sample if measurement else None
     yield "wait_share", measurement.wait_share if measurement else None
     yield "host_bytes", measurement.memory.host_bytes if measurement else None
     yield "device_bytes", measurement.memory.device_reserved_bytes if measurement else None

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autotune.errors import AutotuneError, BudgetError
+from autotune.errors import AutotuneError, BudgetError, UsageError
 from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement.goal import NO_COUNTER
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Cause, Ending, Outcome
 from autotune.measurement.step_breakdown import StepBreakdown
@@ -21,6 +22,7 @@ from autotune.rig.failures import program_error
 from autotune.tuning.session import Session
 from autotune.tuning.start.first_start import examined
 from autotune.tuning.start.start_up_time import unmeasured
+from autotune.tuning.storage import earlier
 
 MIN_BUDGET_S = 5.0  # importing torch alone took 2-6 s on 2 cores
 # Time for trials above which the step profile is worth its cost: it took 2-7 s on 2 cores.
@@ -56,7 +58,8 @@ def measure_baseline(session: Session) -> Baseline:
     Raises:
         ProgramError: when the program fails by itself or trains no step.
         BudgetError: when the budget ends before the baseline is measured.
-        UsageError: when a knob that the user named cannot act here.
+        UsageError: when a knob that the user named cannot act here, or what configs are to be
+            compared by cannot be measured.
     """
     baseline = _from_record(session)
     if baseline is not None:
@@ -108,11 +111,23 @@ def _measure(session: Session) -> Baseline:
         took_s = session.rigs.clock() - began
         raise _failure(session, examined(session.rigs, record.ending, took_s, session.until_over))
     assert record.measurement is not None, "a trial without ending has a measurement"
+    goal = head.options.goal
+    if goal.factor(record.measurement) is None:
+        raise UsageError(
+            f"--objective {goal.objective}: {NO_COUNTER[goal.objective]}. "
+            "Use --objective throughput."
+        )
     session.events.on_trial_end(0, study.records[0], space)
     facts = BaselineInfo(ready.profile, ready.startup_s, record.measurement.step_s)
     # Stored before the step is profiled: from here on the session knows how long a confirmation
     # takes, and a search that is killed need not measure the baseline again.
     study.facts = facts
+    found = earlier.look(session.run, head, space, record)
+    study.know_earlier(found.visits, found.hints)
+    if found.visits:
+        session.events.note(
+            f"{len(found.visits)} visits of earlier searches of this program count as well."
+        )
     session.divide()
     worth_s = max(PROFILE_WORTH_S, PROFILE_WORTH_STEPS * facts.step_s)
     if session.budget.left_s - session.reserve_s > worth_s:

@@ -18,14 +18,16 @@ from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import ENDED_BY_US, Outcome
 from autotune.measurement.stats import spread
 from autotune.program.config import Config, KnobValue
+from autotune.program.lr import global_batch
 from autotune.program.rehearsal import warning
 from autotune.results.blame import judged
 from autotune.results.record import TrialRecord, gradients_sum
 from autotune.results.result import Finding, SearchResult
 from autotune.tuning.baseline import Baseline
+from autotune.tuning.choosing.bounds import bounded, sentences, shares
 from autotune.tuning.choosing.diagnosis import DEVICES
 from autotune.tuning.choosing.proposals import restarts
-from autotune.tuning.confirm import ConfirmationResult
+from autotune.tuning.confirm import ConfirmationResult, promising
 from autotune.tuning.confirmation import Confirmation
 from autotune.tuning.session import Session
 
@@ -72,7 +74,7 @@ def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult
         memory=(_peak(base_side), _peak(best_side)),
         losses=(_last_loss(base_side), _last_loss(best_side)),
         reason=(_why_nothing(records) if candidate is None else "") or confirmed.reason,
-        untried=tuple(_untried(baseline.space, records, best)),
+        untried=tuple(_untried(baseline, records, best)),
         worth_s=session.worth_s,
         warnings=_warnings(session, confirmation, best if is_faster else None),
         records=tuple(records),
@@ -86,7 +88,34 @@ def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult
         rehearsals=tuple(session.study.rehearsals),
         raw_speedup=confirmation.raw if confirmation and says_enough else None,
         corrections=confirmation.corrections if confirmation and says_enough else None,
+        own_batch=_own_batch(
+            session, baseline, best if is_faster else candidate and candidate.config
+        ),
+        bounded=_bounded(
+            baseline, confirmation.speedup.estimate if is_faster and confirmation else 1.0
+        ),
     )
+
+
+def _own_batch(
+    session: Session, baseline: Baseline, shown: Config | None
+) -> tuple[Config, Interval] | None:
+    """Return the fastest config that keeps the samples per step, if the one shown does not."""
+    own = global_batch(baseline.space.baseline)
+    if shown is None or own is None or global_batch(shown) == own:
+        return None
+    able = (r for r in promising(session.study, baseline.space) if global_batch(r.config) == own)
+    found = next(able, None)
+    return None if found is None or found.speedup is None else (found.config, found.speedup)
+
+
+def _bounded(baseline: Baseline, speedup: float) -> tuple[str, ...]:
+    space = baseline.space
+    in_vain = bounded(
+        shares(baseline.breakdown, baseline.measurement), speedup, space.asked | space.requested
+    )
+    searched = {knob: share for knob, share in in_vain.items() if knob in space.domains}
+    return tuple(sentences(searched, speedup))
 
 
 def _warnings(
@@ -124,20 +153,26 @@ def _finding(confirmed: ConfirmationResult, records: Sequence[TrialRecord]) -> F
     return Finding.FASTER if confirmed.confirmation.is_faster else Finding.NO_GAIN
 
 
-def _untried(space: ResolvedSpace, records: Sequence[TrialRecord], best: Config) -> Iterator[str]:
+def _untried(baseline: Baseline, records: Sequence[TrialRecord], best: Config) -> Iterator[str]:
     """Yield what was offered and never measured: users see it as what a longer search would try.
 
     That is each knob of which only the program's own value was measured, and ``knob=value`` for
-    each other value that needs a fresh process. Knobs without effect in the best config are left
-    out.
+    each other value that needs a fresh process. Knobs without effect in the best config, and those
+    that can give next to nothing, are left out.
     """
+    space = baseline.space
+    in_vain = bounded(shares(baseline.breakdown, baseline.measurement))
     tried = [r.config for r in records if r.measurement is not None]
     for knob in space.domains.keys() - space.restart - space.fixed.keys():
         is_idle = not any(
             registry()[knob].is_active(best.replace(**{knob: value}))
             for value in space.domains[knob].values
         )
-        if not is_idle and all(config[knob] == space.baseline[knob] for config in tried):
+        if (
+            not is_idle
+            and knob not in in_vain
+            and all(config[knob] == space.baseline[knob] for config in tried)
+        ):
             yield knob
     wanted = [*restarts(space), *_device_values(space)]
     for knob, value in wanted:

@@ -23,6 +23,7 @@ from typing import Protocol, Self
 
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement import claim
+from autotune.measurement.goal import THROUGHPUT, Goal
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.program.applied_config import AppliedConfig
@@ -112,6 +113,8 @@ class ConfirmationPlan:
         should_stop: Called many times a second; an Ending from it ends the current window.
         slopes: By how much the pilots explain the speed of visits, as the search learned before
             its first confirmation. They stay the same for all rounds.
+        goal: What is compared.
+        compile_s: Seconds that the winner spends compiling.
     """
 
     rigs: RigFactory
@@ -120,6 +123,8 @@ class ConfirmationPlan:
     winner: Config
     should_stop: ShouldStop
     slopes: Slopes = UNPACED
+    goal: Goal = THROUGHPUT
+    compile_s: float = 0.0
 
     @property
     def is_brief(self) -> bool:
@@ -131,21 +136,23 @@ class ConfirmationPlan:
         return self.base if side is Side.BASELINE else replace(self.base, config=self.winner)
 
     def extra_work(self, rounds: Sequence[Round]) -> float:
-        """Return the ratio of samples that a whole run processes, winner to baseline.
+        """Return the ratio of what a whole run has to do, winner to baseline.
 
-        It exceeds 1 only for a program that makes a fixed number of steps: there a larger batch
-        means more samples, not fewer steps, so samples/s would overstate the speedup. It is 1 until
-        both sides were measured.
+        It exceeds 1 for a program that makes a fixed number of steps: there a larger batch means
+        more samples, not fewer steps, so samples/s would overstate the speedup. And where the time
+        of compiling counts. It is 1 until both sides were measured.
         """
+        compiling = 1 / self.goal.kept_share(self.compile_s)
         sides = {
             side: [w.measurement for r in rounds for w in r if w.side is side] for side in Side
         }
-        if not self.base.traits.bounded_by_steps or not all(sides.values()):
-            return 1.0
+        is_bounded = self.base.traits.bounded_by_steps and self.goal.objective.counts_samples
+        if not is_bounded or not all(sides.values()):
+            return compiling
         winner, baseline = (
             fmean(m.samples_per_step for m in sides[side]) for side in (Side.WINNER, Side.BASELINE)
         )
-        return self.base.extra_work(self.winner, winner / baseline)
+        return compiling * self.base.extra_work(self.winner, winner / baseline)
 
     @property
     def needs_own_process(self) -> bool:
@@ -199,6 +206,8 @@ def confirm_best(session: Session, baseline: Baseline) -> ConfirmationResult:
             candidate.config,
             session.until_overdrawn,
             _frozen_slopes(session.study),
+            session.study.head.options.goal,
+            _compile_s(session.study, candidate.config),
         )
         outcome = _confirm_in_time(session, plan, candidate)
         if isinstance(outcome, Confirmation):
@@ -211,6 +220,22 @@ def confirm_best(session: Session, baseline: Baseline) -> ConfirmationResult:
         result = ConfirmationResult(candidate, reason=reason)
         session.events.warn(f"The best config failed in a fresh process: {reason}")
     return result
+
+
+def _compile_s(study: Study, config: Config) -> float:
+    """Return the seconds that a config spent compiling without a cache: the longest that was seen.
+
+    0.0 if it compiles nothing.
+    """
+    mode = config.get("compile", "off")
+    seen = [
+        record.measurement.compilation.seconds
+        for record in study.records
+        if record.config.get("compile", "off") == mode != "off"
+        and record.measurement is not None
+        and record.measurement.compilation is not None
+    ]
+    return max(seen, default=0.0)
 
 
 def _frozen_slopes(study: Study) -> Slopes:
@@ -279,7 +304,7 @@ def confirm(
     ]
     share = claim.share_left(looks_taken([r for r in earlier if winner_of(r) != plan.winner]))
     while True:
-        confirmation = read(rounds, plan.extra_work(rounds), share, plan.slopes)
+        confirmation = read(rounds, plan.extra_work(rounds), share, plan.slopes, plan.goal)
         if confirmation is not None and (
             confirmation.is_decided
             or confirmation.is_complete

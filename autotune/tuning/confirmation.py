@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev
 
 from autotune.measurement import claim
+from autotune.measurement.goal import NO_COUNTER, THROUGHPUT, Goal, Objective
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.stats import MAX_DRAINED, t_quantile
@@ -124,6 +125,7 @@ def read(
     extra_work: float = 1.0,
     share: float = 1.0,
     slopes: Slopes = UNPACED,
+    goal: Goal = THROUGHPUT,
 ) -> Confirmation | None:
     """Return the confirmation that recorded rounds amount to; None below two pairs of windows.
 
@@ -132,7 +134,10 @@ def read(
         extra_work: Ratio of samples that a whole run processes, winner to baseline.
         share: Of the error that other candidates of the search have left, 0 to 1.
         slopes: By how much the pilots explain the speed of visits.
+        goal: What is compared.
     """
+    if goal.objective is Objective.MEMORY:
+        slopes = UNPACED  # the machine's pace changes no memory
     if sum(map(len, rounds)) < MIN_WINDOWS:
         return None
     windows = [w for r in rounds for w in r]
@@ -142,7 +147,7 @@ def read(
     too_high, too_low = (0.0, 0.0) if is_apart else _carried_over(rounds)
 
     def speedup(slopes: Slopes) -> Interval:
-        found = _speedup(rounds, share, slopes, is_apart=is_apart).times(1 / extra_work)
+        found = _speedup(rounds, share, slopes, goal, is_apart=is_apart).times(1 / extra_work)
         return replace(found, low=found.low / (1 + too_high), high=found.high * (1 + too_low))
 
     carried_share = max(too_high, too_low)
@@ -229,7 +234,9 @@ def looks_taken(rounds: Sequence[Round]) -> list[float]:
     return taken
 
 
-def _speedup(rounds: Sequence[Round], share: float, slopes: Slopes, *, is_apart: bool) -> Interval:
+def _speedup(
+    rounds: Sequence[Round], share: float, slopes: Slopes, goal: Goal, *, is_apart: bool
+) -> Interval:
     """Return the speedup without the part that full buffers may have contributed.
 
     Batches that were prefetched before a window make its config look faster than it is. For the
@@ -241,7 +248,7 @@ def _speedup(rounds: Sequence[Round], share: float, slopes: Slopes, *, is_apart:
     def ratio(lowered: Side) -> Interval:
         rates = [  # windows next to each other are compared: they share the machine's pace
             [
-                {w.side: _rate(w, lowered, slopes) for w in pair}
+                {w.side: _rate(w, lowered, slopes, goal) for w in pair}
                 for pair in zip(r[::2], r[1::2], strict=True)
             ]
             for r in rounds
@@ -260,15 +267,17 @@ def _speedup(rounds: Sequence[Round], share: float, slopes: Slopes, *, is_apart:
     return replace(least, high=max(least.high, most.high))
 
 
-def _rate(window: WindowRecord, lowered: Side, slopes: Slopes) -> float:
-    """Return the samples per second of a window, at a pace of the machine that is the same for all.
+def _rate(window: WindowRecord, lowered: Side, slopes: Slopes, goal: Goal) -> float:
+    """Return what is compared of a window, at a pace of the machine that is the same for all.
 
-    Without slopes it is the rate as measured.
+    Without slopes it is as measured.
     """
     measured = window.measurement
     drained_share = measured.drained_share if window.side is lowered else 0.0
     rate = measured.throughput.estimate * (1 - min(drained_share, MAX_DRAINED))
-    return rate / _pace_factor(measured, slopes)
+    factor = goal.factor(measured)
+    assert factor is not None, NO_COUNTER[goal.objective]
+    return factor * rate / _pace_factor(measured, slopes)
 
 
 def _pace_factor(measured: Measurement, slopes: Slopes) -> float:

@@ -9,6 +9,7 @@ import math
 from dataclasses import replace
 
 from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement.goal import Objective
 from autotune.results.blame import judged
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.choosing.proposals import Proposals, ranked
@@ -77,6 +78,8 @@ def _look_for_candidate(session: Session, space: ResolvedSpace) -> None:
 def _floor(session: Session, space: ResolvedSpace) -> float | None:
     """Return the samples/s below which a config is surely slower than the best one so far."""
     study = session.study
+    if study.head.options.goal.objective is not Objective.THROUGHPUT:
+        return None
     best = next(iter(ranked(study.records, space)), None)
     rate = study.model.rate((space.baseline, session.rigs.mode))
     if best is None or best.speedup is None or rate is None:

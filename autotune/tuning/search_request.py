@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from autotune.errors import UsageError
+from autotune.errors import UsageError, did_you_mean
 from autotune.knobs.space import spacefile
 from autotune.knobs.space.space import SearchSpace
+from autotune.measurement.goal import Goal, Objective
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.flags import KEYWORD
 from autotune.program.lr import LrRule
@@ -34,6 +36,9 @@ class SearchRequest:
     lr_rule: str | None = None
     keep_global_batch: bool = False
     max_global_batch: int | None = None
+    objective: str = "throughput"
+    max_memory: str | float | None = None
+    for_hours: float | None = None
     sampler: str = "autotune"
     seed: int = 0
     fence: FenceOptions = STRONGEST
@@ -59,11 +64,11 @@ class SearchRequest:
         return space.up_to_global_batch(self.max_global_batch)
 
     def options(self) -> SearchOptions:
-        """Return budget, learning-rate rule, sampler, seed and fence.
+        """Return budget, learning-rate rule, sampler, seed, fence and goal.
 
         Raises:
-            UsageError: the budget cannot be read as a duration, or there is no such rule or
-                sampler.
+            UsageError: the budget cannot be read as a duration, a limit makes no sense, or there is
+                no such rule, sampler or objective.
         """
         make_sampler(self.sampler, self.seed)  # fails now, not after the baseline
         return SearchOptions(
@@ -72,7 +77,22 @@ class SearchRequest:
             seed=self.seed,
             sampler=self.sampler,
             fence=self.fence,
+            goal=Goal(self._objective(), share_of(self.max_memory), self._hours()),
         )
+
+    def _objective(self) -> Objective:
+        try:
+            return Objective(self.objective)
+        except ValueError as error:
+            raise UsageError(
+                f"There is no objective '{self.objective}'. Objectives are: {', '.join(Objective)}."
+                f"{did_you_mean(self.objective, [*Objective])}"
+            ) from error
+
+    def _hours(self) -> float | None:
+        if self.for_hours is not None and self.for_hours <= 0:
+            raise UsageError(f"--for-hours takes hours of training, not {self.for_hours:g}.")
+        return self.for_hours
 
     def _values_of_the_program(self) -> dict[str, Iterable[object]]:
         """Return candidate values for the program's flags, keywords and variables, by knob name."""
@@ -92,6 +112,24 @@ class SearchRequest:
             raise UsageError(
                 f"There is no learning-rate rule '{self.lr_rule}'. Rules are: {rules}."
             ) from error
+
+
+def share_of(memory: str | float | None) -> float | None:
+    """Return a share of the memory, 0 to 1, which may be given as text such as ``"90%"``.
+
+    Raises:
+        UsageError: It is not a share.
+    """
+    if memory is None:
+        return None
+    text = str(memory).strip()
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = math.nan
+    if not 0 < share <= 1:
+        raise UsageError(f"'{memory}' is not a share of the memory. Write for example 90% or 0.9.")
+    return share
 
 
 def seconds_of(budget: str | float) -> float:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Self
 
 from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement.goal import NO_COUNTER, THROUGHPUT, Goal, Objective
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
@@ -21,7 +22,7 @@ from autotune.measurement.run_mode import RunMode
 from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.measurement.visit import Visit
 from autotune.program.applied_config import AppliedConfig
-from autotune.program.config import Config
+from autotune.program.config import Config, KnobValue
 from autotune.results.blame import after_baseline, unclear
 from autotune.results.record import TrialRecord
 from autotune.results.speedups import seen_in
@@ -67,10 +68,13 @@ class TrialRunner:
 
     Args:
         rigs: Makes the rigs.
+        goal: What is compared, and within which limits.
     """
 
-    def __init__(self, rigs: RigFactory) -> None:
+    def __init__(self, rigs: RigFactory, goal: Goal = THROUGHPUT) -> None:
         self._rigs = rigs
+        self._goal = goal
+        self._compile_s: dict[KnobValue, float] = {}  # of each value of the knob, the longest seen
         self._live = LiveRig(rigs)
         self._seen: list[tuple[tuple[Config, RunMode], Visit]] = []
         self._later_s = 0.0  # to add to the clock's time in a session that resumes a search
@@ -208,16 +212,26 @@ class TrialRunner:
             ending, f"the program as written was not seen to get as far as {ending.steps} steps"
         )
 
-    def _worth(self, config: Config, result: Measurement) -> Interval:
-        """Return the throughput in terms of the samples that the baseline must train on.
+    def _worth(self, config: Config, result: Measurement, factor: float) -> Interval:
+        """Return what is compared, in terms of the samples that the baseline must train on.
 
         In a program that makes a fixed number of steps, a larger batch adds samples without saving
         steps, so its throughput is divided by the extra work.
+
+        Args:
+            config: What was measured.
+            result: Its window.
+            factor: From samples/s to what is compared.
         """
-        if not self._live.base.traits.bounded_by_steps or config == self._base_config:
-            return result.throughput
+        compiled_s = result.compilation.seconds if result.compilation else 0.0
+        mode = config.get("compile", "off")
+        self._compile_s[mode] = max(self._compile_s.get(mode, 0.0), compiled_s)
+        worth = result.throughput.times(factor * self._goal.kept_share(self._compile_s[mode]))
+        is_bounded = self._live.base.traits.bounded_by_steps and config != self._base_config
+        if not is_bounded or not self._goal.objective.counts_samples:
+            return worth
         growth = result.samples_per_step / self._baseline_samples
-        return result.throughput.times(1 / self._live.base.extra_work(config, growth))
+        return worth.times(1 / self._live.base.extra_work(config, growth))
 
     def _visit(
         self, config: Config, should_stop: ShouldStop, floor: float | None
@@ -291,11 +305,13 @@ class TrialRunner:
             self._baseline_samples = result.samples_per_step
         else:
             self._since_baseline += 1
+        factor = self._goal.factor(result)
+        assert factor is not None, "else there would be no measurement"
         visit = Visit.of(
-            self._worth(config, result),
+            self._worth(config, result, factor),
             self._rigs.started,
             self._rigs.clock() + self._later_s,
-            result.pace,
+            result.pace if self._goal.objective is not Objective.MEMORY else None,
             mode,
             result.drained_share,
         )
@@ -322,7 +338,24 @@ class TrialRunner:
             self._live.base = replace(self._live.base, sums=result.effect.sums)
         if result.effect is not None and result.effect.unmoved:
             self._unmoved = result.effect.unmoved
-        return self._refusal(config) or result
+        return self._refusal(config) or self._beyond_goal(config, result) or result
+
+    def _beyond_goal(self, config: Config, result: Measurement) -> Ending | None:
+        """Return why a window does not count for the goal of the search; None if it does."""
+        if self._goal.factor(result) is None:
+            return Ending(Outcome.UNCLEAR, NO_COUNTER[self._goal.objective])
+        most, used = self._goal.max_memory, result.memory.peak_bytes
+        if most is None or used is None or config == self._base_config:
+            return None
+        is_on_device = bool(result.memory.device_reserved_bytes)
+        hardware = self._rigs.hardware
+        whole = hardware.gpus[0].memory_bytes if is_on_device else hardware.memory_bytes
+        if used <= most * whole:
+            return None
+        return Ending(
+            Outcome.OUT_OF_MEMORY if is_on_device else Outcome.HOST_OUT_OF_MEMORY,
+            f"it used {used / whole:.0%} of the memory, more than --max-memory {most:.0%}",
+        )
 
     def _ask_of_batch(self, config: Config, should_stop: ShouldStop) -> Ending | None:
         """Find out what another batch does to the loss, before a fresh process tries it.

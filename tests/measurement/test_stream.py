@@ -11,7 +11,7 @@ from statistics import fmean, median
 import pytest
 
 from autotune.measurement.pilot import Pace
-from autotune.measurement.stream import StreamModel
+from autotune.measurement.stream import LATEST, MOST_MERGED, StreamModel
 from autotune.measurement.visit import Visit
 
 VISIT_S = 1.3
@@ -191,3 +191,36 @@ def test_configs_that_were_not_visited_have_no_speedup() -> None:
     rate = model.rate("baseline")
     assert rate is not None
     assert rate.estimate == pytest.approx(math.exp(7.0), rel=1e-3)
+
+
+def test_a_long_search_costs_no_more_than_a_short_one_and_keeps_what_it_knows() -> None:
+    """Earlier visits of a config are read as one, and of many configs the fastest stay."""
+    rng = random.Random(0)
+    truth = {config: rng.gauss(0.0, 0.2) for config in range(300)}
+    order: list[int | str] = []
+    for number, config in enumerate(truth):
+        order += ["baseline"] * (number % 8 == 0) + [config]
+    best = sorted(truth, key=lambda config: -truth[config])[:10]
+    order += ["baseline", *best] * 8
+    seen = [
+        (which, Visit(1, VISIT_S * at, truth.get(which, 0.0) + rng.gauss(0.0, 0.02), 0.01))  # type: ignore[arg-type]
+        for at, which in enumerate(order)
+    ]
+    model = StreamModel(seen)
+    assert len(model.visits) <= LATEST + MOST_MERGED
+    for config in best:
+        found = model.speedup(config, "baseline")
+        assert found is not None
+        assert found.low <= math.exp(truth[config]) <= found.high
+
+
+def test_what_configs_differ_by_is_not_forgotten_when_a_search_ends_with_equal_ones() -> None:
+    """70 visits of configs at twice the speed of a baseline that was visited once, long before."""
+    seen: list[tuple[str, Visit]] = [("baseline", Visit(1, 0.0, math.log(1000.0), 0.005))]
+    seen += [
+        (f"config {number % 12}", Visit(1, VISIT_S * (number + 1), math.log(2000.0), 0.005))
+        for number in range(70)
+    ]
+    found = StreamModel(seen).speedup("config 3", "baseline")
+    assert found is not None
+    assert found.estimate == pytest.approx(2.0, rel=0.1)

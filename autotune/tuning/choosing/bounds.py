@@ -7,7 +7,7 @@ here: the batch size, the precision or the number of threads change everything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from autotune.measurement.measurement import Measurement
@@ -49,6 +49,35 @@ class Share:
                 share of the time grows as the rest gets faster.
         """
         return 1 / (1 - min(MOST_SHARE, MARGIN * self.share * max(1.0, speedup)))
+
+
+def bounded(
+    shares: Mapping[str, Share], speedup: float = 1.0, asked: Collection[str] = ()
+) -> dict[str, Share]:
+    """Return the knobs that can gain next to nothing, with the shares of the time that bound them.
+
+    Args:
+        shares: Of each knob that has a bound.
+        speedup: Of the config that the knobs are added to.
+        asked: Knobs that are tried whatever they can gain.
+    """
+    return {
+        knob: share
+        for knob, share in shares.items()
+        if knob not in asked and share.most(speedup) < WORTH_VISITING
+    }
+
+
+def sentences(knobs: Mapping[str, Share], speedup: float = 1.0) -> list[str]:
+    """Return why knobs are not tried, for the user: those that work on the same thing together."""
+    together: dict[Share, list[str]] = {}
+    for knob, share in knobs.items():
+        together.setdefault(share, []).append(knob)
+    return [
+        f"{', '.join(names)} (can give at most {share.most(speedup):.2f}x here: {share.what} takes "
+        f"{share.share:.0%} of the time)"
+        for share, names in together.items()
+    ]
 
 
 def shares(breakdown: StepBreakdown, baseline: Measurement) -> Mapping[str, Share]:

@@ -35,10 +35,11 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.lr import global_batch
 from autotune.results.record import AGAIN, TrialRecord, latest
 from autotune.results.speedups import seen_in
-from autotune.tuning.choosing.bounds import WORTH_VISITING, Share
+from autotune.tuning.choosing.bounds import Share, bounded
 from autotune.tuning.choosing.choosable import Choosable
 from autotune.tuning.choosing.diagnosis import DEVICES
 from autotune.tuning.choosing.effects import KnobEffects
+from autotune.tuning.choosing.memory import MEMORY, SAVES_HOST_MEMORY, SAVES_MEMORY, Forecast
 
 ALL_IN = "every move that should help, at once"
 SIMPLER = "the best so far without changes that may gain nothing"
@@ -52,22 +53,6 @@ WORTH = 0.008
 SAME = 0.02  # a loss in log speed that is worth a simpler config
 LIKELY_LEVEL = 0.3  # probability of losing no more than that, for a try
 WORTH_SIMPLIFYING = 0.03  # log speedup of the best config
-MEMORY = frozenset({Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY})
-# Knobs by which a batch may fit that did not fit before
-SAVES_MEMORY = frozenset(
-    {
-        "activation_checkpointing",
-        "accumulation_steps",
-        "precision",
-        "strategy",
-        "world_size",
-        "fsdp_cpu_offload",
-        "fsdp_mixed_precision",
-        "fsdp_reshard_after_forward",
-        "fsdp_shard",
-    }
-)
-SAVES_HOST_MEMORY = SAVES_MEMORY | {"num_workers", "prefetch_factor"}
 Item = tuple[str, KnobValue]
 NORMAL = NormalDist()
 NO_SHARES: Mapping[str, Share] = MappingProxyType({})
@@ -101,6 +86,7 @@ class Chooser:
             rig ran last.
         shares: What bounds the gain of a knob. A knob that cannot gain enough over the best config
             is not tried.
+        memory_bytes: Memory into which a config must fit; None if that is not known.
     """
 
     def __init__(
@@ -110,11 +96,13 @@ class Chooser:
         all_in: Config | None = None,
         cost_s: Callable[[Config, Config], float] = lambda _here, _config: 1.0,
         shares: Mapping[str, Share] = NO_SHARES,
+        memory_bytes: float | None = None,
     ) -> None:
         self._space = space
         self._all_in = all_in
         self._cost_s = cost_s
         self._shares = shares
+        self._memory_bytes = memory_bytes
         self._bounded: frozenset[str] = frozenset()
         self._random = random.Random(seed)
         self._normal = np.random.default_rng(seed)
@@ -135,7 +123,7 @@ class Chooser:
         records = [record for record in records if record.outcome not in ENDED_BY_US]
         if model is None:
             model = StreamModel(seen_in(records), KnobEffects.of(self._space))
-        pool = _Pool(records, self._space, model)
+        pool = _Pool(records, self._space, model, Forecast(records, self._memory_bytes))
         if len(records) == 1 and self._all_in is not None and pool.may_visit(self._all_in):
             return Choice(self._all_in, ALL_IN, self._expected([self._all_in], pool)[0])
         candidates = self._candidates(pool)
@@ -255,12 +243,7 @@ class Chooser:
     def _cannot_gain(self, pool: _Pool) -> frozenset[str]:
         """Return the knobs whose bound leaves no gain over the best config."""
         speedup = math.exp(float(pool.posterior([pool.best]).means[0]))
-        asked = self._space.asked | self._space.requested
-        return frozenset(
-            knob
-            for knob, share in self._shares.items()
-            if knob not in asked and share.most(speedup) < WORTH_VISITING
-        )
+        return frozenset(bounded(self._shares, speedup, self._space.asked | self._space.requested))
 
     def _has_own_batch(self, config: Config) -> bool:
         return global_batch(config) == global_batch(self._space.baseline)
@@ -290,10 +273,15 @@ class _Pool:
     """What was recorded, as the chooser needs it."""
 
     def __init__(
-        self, records: Sequence[TrialRecord], space: Choosable, model: StreamModel
+        self,
+        records: Sequence[TrialRecord],
+        space: Choosable,
+        model: StreamModel,
+        forecast: Forecast,
     ) -> None:
         self._space = space
         self._model = model
+        self._forecast = forecast
         self._modes = {r.config: r.visits[-1].mode for r in records if r.visits}
         self._records = latest(records)
         self.baseline = records[0].config
@@ -324,7 +312,7 @@ class _Pool:
             return False
         if any(_rules_out(record, config, self.baseline, self._sound) for record in self._failed):
             return False
-        return not self._space.conflicts(config)
+        return self._forecast.fits(config) and not self._space.conflicts(config)
 
 
 def _rules_out(failed: TrialRecord, config: Config, baseline: Config, sound: set[Item]) -> bool:

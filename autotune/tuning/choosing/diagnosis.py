@@ -17,7 +17,7 @@ from autotune.measurement.measurement import Measurement
 from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.config import KnobValue
 from autotune.program.profile import Profile
-from autotune.tuning.choosing.bounds import WORTH_VISITING, Share, shares
+from autotune.tuning.choosing.bounds import Share, bounded, shares
 
 WORTH_A_WORD = 1.03  # with ready data; a smaller speedup is reported as "no faster"
 # Share of the time that the program waits for data: above this, loading is the first suspect.
@@ -115,17 +115,14 @@ def diagnose(
     else:
         verdict = Bottleneck.MIXED
     evidence = "; ".join(_evidence(profile, baseline, breakdown))
-    bounded = shares(breakdown, baseline)
+    of_time = shares(breakdown, baseline)
     all_in = dict(_sure(space, hardware, profile))
     if verdict is not Bottleneck.COMPUTE_BOUND:
         all_in |= _workers(profile, space, hardware)
-    all_in = {
-        knob: value
-        for knob, value in all_in.items()
-        if knob not in bounded or bounded[knob].most() >= WORTH_VISITING
-    }
+    in_vain = bounded(of_time, asked=space.asked | space.requested)
+    all_in = {knob: value for knob, value in all_in.items() if knob not in in_vain}
     devices = tuple(_within(space, [*_device_moves(space, hardware, profile)]))
-    return Diagnosis(verdict, evidence, devices, all_in, bounded)
+    return Diagnosis(verdict, evidence, devices, all_in, of_time)
 
 
 def _sure(
@@ -135,10 +132,11 @@ def _sure(
     is_cpu = profile.device == "cpu"
     has_bf16 = hardware.supports_bf16_cpu if is_cpu else hardware.supports_bf16_gpu
     for knob, value in SURE:
-        is_new = knob in space.domains and space.baseline[knob] != value
+        is_live = knob in space.domains and knob not in space.restart
+        is_new = is_live and space.baseline[knob] != value
         if is_new and value in _values(space, knob) and (has_bf16 or knob not in NEEDS_BF16):
             yield knob, value
-    if "batch_size" in space.domains:
+    if "batch_size" in space.domains and "batch_size" not in space.restart:
         own = int(space.baseline["batch_size"])
         most = SURE_GROWTH_CPU if is_cpu else SURE_GROWTH
         larger = [v for v in space.domains["batch_size"].values if own < int(v) <= most * own]

@@ -92,6 +92,7 @@ class Proposals:
             space.canonical(space.start.replace(**sure)) if sure else None,
             self._cost_s,
             diagnosis.shares,
+            _memory_bytes(study),
         )
 
     def __iter__(self) -> Iterator[Proposal]:
@@ -132,6 +133,8 @@ class Proposals:
                 continue
             trial = self._study.ask_for(choice.config, self._space)
             yield Proposal(trial, choice.config, choice.why, choice.expected)
+            for config, why in self._study.hints:
+                yield from self._new(config, why)
 
     def _last(self) -> Iterator[Proposal]:
         """Yield what is tried once the chooser expects nothing of what the rig can run."""
@@ -245,6 +248,20 @@ class Proposals:
 
     def _best_speedup(self) -> float:
         return max((r.speedup.low for r in self._known().values() if r.speedup), default=1.0)
+
+
+def _memory_bytes(study: Study) -> float | None:
+    """Return the memory that a config may use: of the device where one is used, else of the host.
+
+    None if the baseline's use is not known.
+    """
+    used = next((r.measurement.memory for r in study.records if r.measurement is not None), None)
+    if used is None or used.peak_bytes is None:
+        return None
+    hardware, share = study.head.hardware, study.head.options.goal.max_memory
+    is_on_device = bool(used.device_reserved_bytes) and bool(hardware.gpus)
+    whole = hardware.gpus[0].memory_bytes if is_on_device else hardware.memory_bytes
+    return whole * (1.0 if share is None else share)
 
 
 def _conflicting(config: Config, sentences: Sequence[str]) -> TrialRecord:

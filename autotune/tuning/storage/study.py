@@ -23,6 +23,7 @@ from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.outcome import Outcome
 from autotune.measurement.run_mode import RunMode
 from autotune.measurement.stream import StreamModel
+from autotune.measurement.visit import Visit
 from autotune.program.config import Config
 from autotune.program.rehearsal import RehearsalRecord
 from autotune.results.former_names import with_present_names
@@ -68,6 +69,7 @@ class Study:
         self._records: dict[int, TrialRecord] = {}
         self._read_together: list[TrialRecord] = []
         self._effects: KnobEffects | None = None
+        self._earlier: list[tuple[tuple[Config, RunMode], Visit]] | None = None
         self._model = StreamModel([])
 
     @classmethod
@@ -191,6 +193,25 @@ class Study:
         self._study.set_user_attr("slopes", [*slopes])
 
     @property
+    def earlier(self) -> list[tuple[Config, Visit]]:
+        """Visits of this program in earlier searches, which count as evidence."""
+        return _read(list[tuple[Config, Visit]], self._study.user_attrs.get("earlier", []))
+
+    @property
+    def hints(self) -> list[tuple[Config, str]]:
+        """Configs that earlier searches found best and that are tried early, with the reason."""
+        return _read(list[tuple[Config, str]], self._study.user_attrs.get("hints", []))
+
+    def know_earlier(
+        self, visits: Sequence[tuple[Config, Visit]], hints: Sequence[tuple[Config, str]]
+    ) -> None:
+        """Keep what earlier searches say."""
+        kinds = {"earlier": list[tuple[Config, Visit]], "hints": list[tuple[Config, str]]}
+        for name, found in (("earlier", visits), ("hints", hints)):
+            self._study.set_user_attr(name, _dump(kinds[name], list(found)))
+        self._earlier = [((config, visit.mode), visit) for config, visit in visits]
+
+    @property
     def rehearsals(self) -> list[RehearsalRecord]:
         """The findings of all rehearsals, in order; a config can occur more than once."""
         raw = self._study.user_attrs.get("rehearsals", [])
@@ -227,7 +248,9 @@ class Study:
         if self._effects is None and (facts := self.facts) is not None:
             space = self.head.space.resolve(self.head.hardware, facts.profile)
             self._effects = KnobEffects.of(space)
-        self._model = StreamModel(seen_in(records), self._effects)
+        if self._earlier is None:
+            self._earlier = [((config, visit.mode), visit) for config, visit in self.earlier]
+        self._model = StreamModel([*self._earlier, *seen_in(records)], self._effects)
         return self._model
 
     def take_lease(self, *, force: bool = False) -> None:

@@ -12,9 +12,10 @@ import pytest
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.visit import Visit
 from autotune.program.config import Config, KnobValue
+from autotune.program.domain import Domain
 from autotune.results.record import AGAIN, TrialRecord
 from autotune.tuning.choosing.bounds import Share
-from autotune.tuning.choosing.chooser import MAX_LOOKS, RACING_SHARE, SPACING, Chooser
+from autotune.tuning.choosing.chooser import MAX_LOOKS, RACING_SHARE, SIMPLER, SPACING, Chooser
 from tests.made import make_hardware, make_profile, make_record, make_space
 
 SPACE = make_space(
@@ -142,6 +143,35 @@ def test_what_failed_rules_out_what_must_fail_as_well() -> None:
     assert len({(c["batch_size"], c["precision"]) for c in too_large}) == len(too_large)
     assert len([c for c in configs if c["precision"] == "bf16"]) <= len(too_large) + 2
     assert len(configs) > 10
+
+
+def test_changes_that_gain_nothing_are_left_out_of_the_best_config() -> None:
+    """Of all moves at once, only one helps; the rest is found to be idle when time gets short."""
+    everything = SPACE.baseline.replace(
+        num_workers=1, batch_size=128, precision="bf16", channels_last=True
+    )
+    for seed in range(4):
+        course = Course(formula(precision={"bf16": 1.5}), 0.01, seed, all_in=everything)
+        course.run(24, racing=12)
+        level = [r.config for r in course.records if course.speed(r.config) == 1.5]
+        assert SPACE.baseline.replace(precision="bf16") in level
+        assert SIMPLER in {r.why for r in course.records}
+
+
+def test_larger_batches_with_fewer_of_them_to_a_step_are_neighbours() -> None:
+    """Neither change alone keeps the samples of a step."""
+    space = replace(
+        SPACE,
+        domains={"batch_size": Domain((64, 128)), "accumulation_steps": Domain((1, 2))},
+        baseline=Config({"batch_size": 64, "accumulation_steps": 2}),
+        max_global_batch=128,
+    )
+    record = replace(
+        make_record(space.baseline, 1.0), visits=(Visit(1, 0.0, math.log(1000.0), 0.01),)
+    )
+    choice = Chooser(space, 0).choose([record])
+    assert choice is not None
+    assert choice.config == Config({"batch_size": 128, "accumulation_steps": 1})
 
 
 def test_a_fresh_process_is_started_once_it_promises_more_than_its_time_is_worth() -> None:

@@ -1,0 +1,85 @@
+"""Goal: what a search makes as large as it can, and within which limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from autotune.measurement.measurement import Measurement
+
+LEAST_SHARE = 0.01  # of the hours of a training that compiling leaves in any case
+
+
+class Objective(StrEnum):
+    """What configs are compared by. Users write the values."""
+
+    THROUGHPUT = "throughput"
+    """Samples per second."""
+    STEP_TIME = "step-time"
+    """Optimizer steps per second, however many samples they hold."""
+    MEMORY = "memory"
+    """The inverse of the peak memory."""
+    ENERGY = "energy"
+    """Samples per joule."""
+
+    @property
+    def better(self) -> str:
+        """What a config with a ratio above 1 is, to follow ``1.3x``."""
+        words = {
+            Objective.THROUGHPUT: "faster",
+            Objective.STEP_TIME: "faster in each step",
+            Objective.MEMORY: "less memory",
+            Objective.ENERGY: "more samples per joule",
+        }
+        return words[self]
+
+    @property
+    def counts_samples(self) -> bool:
+        """Whether a step of more samples counts for more."""
+        return self in {Objective.THROUGHPUT, Objective.ENERGY}
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a search makes as large as it can.
+
+    Attributes:
+        objective: What configs are compared by.
+        max_memory: Share of the memory, 0 to 1, that a config may use at most: of the device where
+            one is used, else of the host; None sets no limit.
+        hours: How long the training will take, over which the time that a config spends compiling
+            counts; None leaves it out.
+    """
+
+    objective: Objective = Objective.THROUGHPUT
+    max_memory: float | None = None
+    hours: float | None = None
+
+    def factor(self, measured: Measurement) -> float | None:
+        """Return by what the samples/s of a window are multiplied to be compared.
+
+        None if the window does not tell: without a counter of energy, for example.
+        """
+        match self.objective:
+            case Objective.THROUGHPUT:
+                return 1.0
+            case Objective.STEP_TIME:
+                return 1 / measured.samples_per_step
+            case Objective.ENERGY:
+                return 1 / measured.power_w if measured.power_w else None
+            case Objective.MEMORY:
+                peak = measured.memory.peak_bytes
+                return 1 / (measured.throughput.estimate * peak) if peak else None
+
+    def kept_share(self, compile_s: float) -> float:
+        """Return the share of the training that is left after compiling for so many seconds."""
+        if self.hours is None:
+            return 1.0
+        return max(LEAST_SHARE, 1 - compile_s / (3600 * self.hours))
+
+
+THROUGHPUT = Goal()
+NO_COUNTER = {
+    Objective.ENERGY: "no counter of energy can be read here (NVML for GPUs, RAPL for CPUs)",
+    Objective.MEMORY: "the peak memory cannot be read here",
+}

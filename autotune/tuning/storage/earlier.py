@@ -1,0 +1,128 @@
+"""Earlier searches in the same folder: what they saw of this program, and what they found best.
+
+Their visits are evidence about which configs are worth a visit now; claims never rest on them. They
+count if nothing that a search can see has changed: the program's source, its arguments, the
+machine, and the versions of Python and torch. The best config of the latest search of another
+program is tried early, because what helps on a machine often helps again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from optuna.exceptions import OptunaError
+from pydantic import ValidationError
+from sqlalchemy.exc import SQLAlchemyError
+
+from autotune.errors import AutotuneError
+from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement.visit import Visit
+from autotune.program.config import Config, KnobValue
+from autotune.results.record import SearchInfo, TrialRecord
+from autotune.results.speedups import seen_in
+from autotune.tuning.choosing.proposals import ranked
+from autotune.tuning.storage.search_dir import FILE, SearchDir
+from autotune.tuning.storage.study import Study
+
+MOST_RUNS = 6  # the latest ones; reading one takes a tenth of a second
+PROCESSES = 10_000  # numbers that a search has for its own
+LONG_AGO_S = 3600.0  # between sessions, so that no drift is shared
+SAME_SPEED = 1.3  # factor by which the baseline may differ, else something unseen has changed
+SAME = "the best of an earlier search of this program"
+SIMILAR = "the best of an earlier search here, of another program"
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What earlier searches say.
+
+    Attributes:
+        visits: Of this program, each with its config.
+        hints: Configs that are tried early, with the reason.
+    """
+
+    visits: tuple[tuple[Config, Visit], ...] = ()
+    hints: tuple[tuple[Config, str], ...] = ()
+
+
+def look(run: SearchDir, head: SearchInfo, space: ResolvedSpace, baseline: TrialRecord) -> Earlier:
+    """Return what earlier searches beside a run say about its program.
+
+    Args:
+        run: The directory of the search; others lie beside it.
+        head: What is searched.
+        space: What may be tried.
+        baseline: The first record, whose visit must be like those of the earlier searches.
+    """
+    visits: list[tuple[Config, Visit]] = []
+    hints: dict[str, tuple[Config, str]] = {}
+    for number, study in enumerate(_studies(run.path), start=1):
+        other, facts, records = study.head, study.facts, study.records
+        if facts is None or not records or head.hardware.differences(other.hardware):
+            continue
+        theirs = other.space.resolve(other.hardware, facts.profile)
+        is_same = _is_same(head, other) and theirs.baseline == space.baseline
+        if is_same and _is_alike(baseline, records[0]):
+            visits += _visits(records, baseline, number)
+        why = SAME if is_same else SIMILAR
+        best = next(iter(ranked(records, theirs)), None)
+        if best is not None and why not in hints:
+            hints[why] = (_fitting(best.config.changes_from(theirs.baseline), space), why)
+    return Earlier(
+        tuple(visits), tuple(hint for hint in hints.values() if hint[0] != space.baseline)
+    )
+
+
+def _studies(path: Path) -> Iterator[Study]:
+    """Yield the records of the latest other runs that can be read."""
+    others = [file for file in path.parent.glob(f"*/{FILE}") if file.parent != path]
+    for file in sorted(others, key=lambda f: -f.stat().st_mtime)[:MOST_RUNS]:
+        try:
+            study = SearchDir(file.parent).load_study()
+            if study.facts is not None:
+                yield study
+        except (AutotuneError, OptunaError, ValidationError, SQLAlchemyError, OSError, ValueError):
+            continue  # a run of another version, or one that is being written
+
+
+def _is_same(one: SearchInfo, other: SearchInfo) -> bool:
+    """Whether two searches are about the same program, trained and compared in the same way."""
+    fields = ("fingerprint", "function", "args", "keywords", "ranks", "env", "python_options")
+    is_program = all(getattr(one.program, f) == getattr(other.program, f) for f in fields)
+    return is_program and one.options.goal == other.options.goal
+
+
+def _is_alike(baseline: TrialRecord, other: TrialRecord) -> bool:
+    """Whether two searches measured about the same speed of the program as written."""
+    if not baseline.visits or not other.visits:
+        return False
+    one, two = baseline.visits[0], other.visits[0]
+    return one.mode == two.mode and abs(one.log_rate - two.log_rate) < math.log(SAME_SPEED)
+
+
+def _visits(
+    records: Sequence[TrialRecord], baseline: TrialRecord, number: int
+) -> Iterator[tuple[Config, Visit]]:
+    """Yield the visits of an earlier search, in processes and at times of their own."""
+    seen = [(config, visit) for (config, _), visit in seen_in(records)]
+    last_s, process = max(visit.at_s for _, visit in seen), PROCESSES * number
+    began_s = baseline.visits[0].at_s - number * LONG_AGO_S
+    for config, visit in seen:
+        at_s = began_s + visit.at_s - last_s
+        yield config, replace(visit, at_s=at_s, process=-process - visit.process)
+
+
+def _fitting(changes: Mapping[str, KnobValue], space: ResolvedSpace) -> Config:
+    """Return the start of a search with those changes that it may make without a fresh process."""
+    able = {
+        knob: value
+        for knob, value in changes.items()
+        if knob in space.domains
+        and knob not in space.restart
+        and value in space.domains[knob].values
+    }
+    config = space.canonical(space.start.replace(**able))
+    return space.baseline if space.conflicts(config) else config

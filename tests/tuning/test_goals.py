@@ -1,0 +1,143 @@
+"""What a search makes as large as it can, over whole searches in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import UsageError
+from autotune.measurement.goal import Goal, Objective
+from autotune.measurement.outcome import Outcome
+from autotune.program.config import Config, KnobValue
+from autotune.program.lr import global_batch
+from autotune.results.result import Finding, SearchResult
+from autotune.tuning.search_request import SearchRequest, share_of
+from tests.scripted import Script, begin
+
+GIB = 1 << 30
+KNOBS: dict[str, tuple[KnobValue, ...]] = {
+    "num_workers": (0, 1, 2),
+    "batch_size": (64, 128, 256),
+    "precision": ("fp32", "bf16"),
+}
+FACTORS: Mapping[str, Mapping[KnobValue, float]] = {
+    "num_workers": {1: 1.2, 2: 1.1},
+    "batch_size": {128: 1.3, 256: 1.5},
+    "precision": {"bf16": 1.2},
+}
+
+
+def peak_bytes(config: Config) -> int:
+    """Half a GiB and more with the batch; reduced precision takes half as much."""
+    part = 0.5 if config["precision"] == "bf16" else 1.0
+    return round((0.5 + part * int(config["batch_size"]) / 64) * GIB)
+
+
+def power_w(config: Config) -> float:
+    """Workers take twice the power."""
+    return 100.0 if int(config["num_workers"]) else 50.0
+
+
+def searched(folder: Path, goal: Goal, seed: int = 0, **script: object) -> SearchResult:
+    about = {"peak_bytes": peak_bytes, "power_w": power_w, **script}
+    scripted = Script(FACTORS, noise=0.02, process_noise=0.01, **about)  # type: ignore[arg-type]
+    return begin(folder, scripted, KNOBS, seed, goal).go_on(300.0)
+
+
+def test_by_default_the_fastest_config_wins_and_the_best_at_the_programs_own_batch_is_told(
+    tmp_path: Path,
+) -> None:
+    result = searched(tmp_path, Goal())
+    assert result.finding is Finding.FASTER
+    assert (result.best["num_workers"], result.best["batch_size"]) == (1, 256)
+    assert result.own_batch is not None
+    config, speedup = result.own_batch
+    assert global_batch(config) == 64
+    assert config["num_workers"] == 1
+    assert speedup.low <= 1.2 * 1.2 <= speedup.high
+    section = result.best_file().learning.own_batch
+    assert section is not None
+    assert section.changes == dict(config.changes_from(result.baseline))
+
+
+def test_steps_are_fastest_with_the_smallest_batch(tmp_path: Path) -> None:
+    result = searched(tmp_path, Goal(Objective.STEP_TIME))
+    assert result.finding is Finding.FASTER
+    assert result.best["batch_size"] == 64
+    assert (result.best["num_workers"], result.best["precision"]) == (1, "bf16")
+    assert result.speedup.low <= 1.2 * 1.2 <= result.speedup.high
+    assert result.own_batch is None
+
+
+def test_least_memory_is_half_of_it_in_half_the_precision(tmp_path: Path) -> None:
+    result = searched(tmp_path, Goal(Objective.MEMORY))
+    assert result.finding is Finding.FASTER
+    assert (result.best["batch_size"], result.best["precision"]) == (64, "bf16")
+    assert result.speedup.estimate == pytest.approx(1.5, rel=0.01)
+
+
+def test_a_joule_goes_furthest_without_workers(tmp_path: Path) -> None:
+    result = searched(tmp_path, Goal(Objective.ENERGY))
+    assert result.finding is Finding.FASTER
+    assert result.best["num_workers"] == 0
+    assert (result.best["batch_size"], result.best["precision"]) == (256, "bf16")
+    assert result.best_file().search.objective == "energy"
+
+
+def test_what_cannot_be_measured_cannot_be_the_objective(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no counter of energy.*--objective throughput"):
+        searched(tmp_path, Goal(Objective.ENERGY), power_w=lambda _: None)
+
+
+def test_no_config_is_recommended_that_needs_more_than_the_share_of_memory(tmp_path: Path) -> None:
+    """Of 16 GiB, 0.2 are 3.2: enough for a batch of 128, or of 256 in half the precision."""
+    result = searched(tmp_path, Goal(max_memory=0.2))
+    assert result.finding is Finding.FASTER
+    assert peak_bytes(result.best) <= 0.2 * 16 * GIB
+    assert (result.best["batch_size"], result.best["precision"]) == (256, "bf16")
+    for record in result.records:
+        if record.outcome is Outcome.HOST_OUT_OF_MEMORY:
+            assert peak_bytes(record.config) > 0.2 * 16 * GIB
+            assert record.ending is not None
+            assert "more than --max-memory 20%" in record.ending.reason
+
+
+def test_compiling_is_worth_its_time_in_a_long_training_alone(tmp_path: Path) -> None:
+    knobs: dict[str, tuple[KnobValue, ...]] = {"compile": ("off", "default")}
+    for hours, is_worth in ((0.05, False), (10.0, True)):
+        script = Script(
+            {"compile": {"default": 1.3}}, noise=0.02, process_noise=0.01, compile_s=60.0
+        )
+        searched = begin(tmp_path / f"{hours}", script, knobs, 0, Goal(hours=hours))
+        result = searched.go_on(400.0)
+        assert (result.finding is Finding.FASTER) is is_worth
+        if is_worth:
+            assert result.speedup.low <= 1.3 * (1 - 60 / 36_000) <= result.speedup.high
+
+
+def test_the_pareto_front_holds_what_nothing_beats_in_both_speed_and_memory(tmp_path: Path) -> None:
+    result = searched(tmp_path, Goal())
+    front = result.pareto
+    assert front[0][1].estimate == max(r.speedup.estimate for r in result.records if r.speedup)
+    peaks = [peak for _, _, peak in front]
+    speeds = [speedup.estimate for _, speedup, _ in front]
+    assert peaks == sorted(peaks, reverse=True)
+    assert speeds == sorted(speeds, reverse=True)
+    assert len(front) > 1
+
+
+def test_a_share_of_memory_is_read_as_users_write_it() -> None:
+    assert [share_of(text) for text in ("90%", "0.9", 0.9, None)] == [0.9, 0.9, 0.9, None]
+    for wrong in ("0", "120%", "much", -1):
+        with pytest.raises(UsageError, match="is not a share of the memory"):
+            share_of(wrong)
+
+
+def test_an_objective_has_a_name_and_a_training_takes_hours() -> None:
+    assert SearchRequest(objective="energy").options().goal == Goal(Objective.ENERGY)
+    with pytest.raises(UsageError, match="Did you mean 'throughput'"):
+        SearchRequest(objective="througput").options()
+    with pytest.raises(UsageError, match="hours of training, not 0"):
+        SearchRequest(for_hours=0).options()
