@@ -20,6 +20,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
@@ -29,7 +30,6 @@ import numpy as np
 
 from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import ENDED_BY_US, Outcome
-from autotune.measurement.run_mode import RunMode
 from autotune.measurement.stream import Array, Posterior, StreamModel
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import global_batch
@@ -282,11 +282,12 @@ class _Pool:
         self._space = space
         self._model = model
         self._forecast = forecast
-        self._modes = {r.config: r.visits[-1].mode for r in records if r.visits}
+        self._mode = next(r.visits[-1].mode for r in reversed(records) if r.visits)
         self._records = latest(records)
         self.baseline = records[0].config
-        self.looks = [record.config for record in records]
-        self.here = self.looks[-1]
+        self.looks = Counter(record.config for record in records)
+        self._lately = [record.config for record in records[-SPACING:]]
+        self.here = records[-1].config
         self._failed = [
             r for r in self._records if r.ending is not None and r.outcome is not Outcome.RAN_OUT
         ]
@@ -302,13 +303,13 @@ class _Pool:
         return [config for config in self._ranking if may(config)][:count]
 
     def posterior(self, configs: Sequence[Config]) -> Posterior:
-        mode = self._modes[self.here] if self.here in self._modes else RunMode()
-        return self._model.speedups([(c, mode) for c in configs], (self.baseline, mode))
+        keys = [(config, self._mode) for config in configs]
+        return self._model.speedups(keys, (self.baseline, self._mode))
 
     def may_visit(self, config: Config) -> bool:
         if config == self.baseline:
             return False
-        if config in self.looks[-SPACING:] or self.looks.count(config) >= MAX_LOOKS:
+        if config in self._lately or self.looks[config] >= MAX_LOOKS:
             return False
         if any(_rules_out(record, config, self.baseline, self._sound) for record in self._failed):
             return False

@@ -33,6 +33,7 @@ SAME_SPEED_APART = 0.95  # the same of configs in different processes
 FRESH = "tried in a fresh process, on top of the best config so far"
 # Share of the time for trials that is left when restart knobs are tried that were asked for
 ASKED_SHARE = 0.7
+LATEST_VISITS = 40  # by which the duration of another one is foreseen
 SWITCH_S = 0.7  # of a visit, besides what it waits and measures
 RESTART_S = 6.0  # a trial in a fresh process, without the starts
 
@@ -85,6 +86,7 @@ class Proposals:
         self._rng = random.Random(seed)
         self._has_time_for_restart = has_time_for_restart
         self._share_left = share_left
+        self._took_s: list[tuple[Config, float]] = []
         sure = diagnosis.all_in
         self._chooser = Chooser(
             space,
@@ -122,6 +124,7 @@ class Proposals:
             if self._share_left() < ASKED_SHARE:
                 for knob, value in restarts(self._space, self._space.asked):
                     yield from self._restarted(knob, value)
+            self._took_s = _visit_seconds(self._study.records)
             choice = self._chooser.choose(
                 self._study.records, self._share_left(), self._study.model
             )
@@ -160,12 +163,11 @@ class Proposals:
 
         A large buffer, for example, fills slowly.
         """
-        took_s: dict[int, list[float]] = {}
-        for record in self._study.records:
-            if (seen := record.measurement) is not None:
-                seconds = seen.warmup_s + sum(block.seconds for block in seen.blocks)
-                took_s.setdefault(len(config.changes_from(record.config)), []).append(seconds)
-        return SWITCH_S + fmean(took_s[min(took_s)])
+        apart = [len(config.changes_from(other)) for other, _ in self._took_s]
+        near = [
+            took_s for (_, took_s), n in zip(self._took_s, apart, strict=True) if n == min(apart)
+        ]
+        return SWITCH_S + fmean(near)
 
     def _known(self) -> dict[Config, TrialRecord]:
         records = latest(self._study.records)
@@ -248,6 +250,15 @@ class Proposals:
 
     def _best_speedup(self) -> float:
         return max((r.speedup.low for r in self._known().values() if r.speedup), default=1.0)
+
+
+def _visit_seconds(records: Sequence[TrialRecord]) -> list[tuple[Config, float]]:
+    """Return the seconds of the latest visits: what they waited and what they measured."""
+    seen = [(r.config, r.measurement) for r in records if r.measurement is not None]
+    return [
+        (config, measured.warmup_s + sum(block.seconds for block in measured.blocks))
+        for config, measured in seen[-LATEST_VISITS:]
+    ]
 
 
 def _memory_bytes(study: Study) -> float | None:
