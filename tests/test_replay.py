@@ -11,18 +11,18 @@ import pytest
 
 from autotune.measurement.pilot import Pace
 from autotune.measurement.visit import Visit
-from autotune.program.config import Config
+from autotune.program.config import Config, KnobValue
 from benchmarks.replay.tables import Table, line_of, product, read
 from benchmarks.replay.ways import Autotune, Clairvoyant, Greedy, Random, Way
 from benchmarks.replay.world import Run, World
 
-KNOBS = {
-    "num_workers": [0, 1, 2],
-    "num_threads": [2, 1],
-    "batch_size": [32, 64, 128],
-    "precision": ["fp32", "bf16"],
+KNOBS: dict[str, tuple[KnobValue, ...]] = {
+    "num_workers": (0, 1, 2),
+    "num_threads": (2, 1),
+    "batch_size": (32, 64, 128),
+    "precision": ("fp32", "bf16"),
 }
-FACTORS = {
+FACTORS: dict[str, dict[KnobValue, float]] = {
     "num_workers": {1: 1.2, 2: 1.1},
     "num_threads": {1: 0.8},
     "batch_size": {64: 1.3, 128: 1.5},
@@ -39,7 +39,7 @@ def write(path: Path, visits: int = 4) -> Path:
     rng = random.Random(0)
     baseline = {knob: values[0] for knob, values in KNOBS.items()}
     lines = [json.dumps({"knobs": KNOBS, "baseline": baseline})]
-    configs = list(enumerate(product({knob: tuple(v) for knob, v in KNOBS.items()})))
+    configs = list(enumerate(product(KNOBS)))
     at_s = 0.0
     for _ in range(visits):
         for number, config in rng.sample(configs, len(configs)):

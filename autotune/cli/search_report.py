@@ -158,7 +158,7 @@ def _changes(result: SearchResult) -> Iterator[str]:
 
 
 def _own_batch(result: SearchResult) -> Iterator[str]:
-    """Show beside a larger batch what was best without one."""
+    """Where the batch grew, tell what was best without that."""
     shown = result.best if result.changes else result.candidate
     own = global_batch(result.baseline)
     if shown is None or own is None or global_batch(shown) == own:

@@ -72,7 +72,7 @@ class Goal:
                 return 1 / (measured.throughput.estimate * peak) if peak else None
 
     def kept_share(self, compile_s: float) -> float:
-        """Return the share of the training that is left after compiling for so many seconds."""
+        """Return the share of the training that is left after some seconds of compiling."""
         if self.hours is None:
             return 1.0
         return max(LEAST_SHARE, 1 - compile_s / (3600 * self.hours))

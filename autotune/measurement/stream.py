@@ -49,9 +49,9 @@ OWN_SPREAD = 0.02  # of what a process makes of a config, which further visits t
 SLOPE, SLOPE_SPREAD = 0.4, 0.4  # of each pilot, where pilots explain the visits at all
 TAIL_DEGREES = 4.0
 TAIL_ROUNDS = 3
-LATEST = 60  # visits that are read one by one
-MOST_MERGED = 60  # visits that stand for all earlier ones
-TELLING = 60  # visits that tell the spreads; all of them tell the speeds
+LATEST = 45  # visits that are read one by one
+MOST_MERGED = 40  # visits that stand for all earlier ones
+TELLING = 45  # visits that tell the spreads; all of them tell the speeds
 TOGETHER = 50  # speedups that are computed at once; the covariances of all would cost more
 FEW, FAR = 3, 3.0  # visits of a config that have a median; robust deviations that are far from it
 # Intervals are Student's t, because the spreads are learned from few visits as well: with 3 degrees
@@ -64,9 +64,8 @@ STILL_POSSIBLE = 8.0  # logarithm of such a factor before the tails are known
 NOISES = (0.01, 0.02, 0.04, 0.08, 0.16)
 DRIFTS = (0.0, 0.03, 0.12)
 TIMES_S = (5.0, 40.0)
-# Spreads are assumed near to these, with the weight of a few visits: machines are seldom quieter,
-# and a search must not end because a noisy machine hides what the configs differ by
-USUAL_EFFECT, USUAL_NOISE, USUAL_DRIFT = 0.04, 0.04, 0.03
+# Spreads are assumed near to these, with the weight of a few visits: machines are seldom quieter
+USUAL_NOISE, USUAL_DRIFT = 0.04, 0.03
 
 
 @dataclass(frozen=True)
@@ -92,8 +91,7 @@ class Spreads:
     def log_prior(self) -> float:
         """How likely they are before any visit, up to a constant."""
         return -0.5 * (
-            (math.log(self.configs / USUAL_EFFECT)) ** 2
-            + (math.log(self.noise / USUAL_NOISE)) ** 2
+            (math.log(self.noise / USUAL_NOISE)) ** 2
             + (math.log((self.drift + 0.01) / (USUAL_DRIFT + 0.01))) ** 2
         )
 
@@ -133,6 +131,10 @@ class Likeness(Protocol):
         """The standard deviations that are tried for one unit of ``covariance()``."""
         ...
 
+    def log_prior(self, spread: float) -> float:
+        """Return how likely one of the spreads is before any visit, up to a constant."""
+        ...
+
     def covariance(self, some: Sequence[Hashable], others: Sequence[Hashable]) -> Array:
         """Return the prior covariance of configs, in units of ``Spreads.configs`` squared.
 
@@ -150,6 +152,10 @@ class Unlike(Likeness):
     def spreads(self) -> tuple[float, ...]:
         """Most gain little, or they differ."""
         return 0.05, 0.3
+
+    def log_prior(self, _spread: float) -> float:
+        """Return 0: one is as likely as the other."""
+        return 0.0
 
     def covariance(self, some: Sequence[Hashable], others: Sequence[Hashable]) -> Array:
         """Return 1 where two configs are equal, else 0."""
@@ -377,7 +383,9 @@ class StreamModel:
             left[:, row] -= np.einsum("ij,ij->i", factors[:, row, :row], left[:, :row])
             left[:, row] /= factors[:, row, row]
         sizes = np.log(np.diagonal(factors, axis1=1, axis2=2)).sum(axis=1)
-        priors = np.array([one.log_prior for one in spreads])
+        priors = np.array(
+            [one.log_prior + self._likeness.log_prior(one.configs) for one in spreads]
+        )
         found: Array = priors - 0.5 * (left**2).sum(axis=1) - sizes
         return found
 

@@ -78,7 +78,7 @@ def _from_record(session: Session) -> Baseline | None:
     facts, records = study.facts, study.records
     if facts is None:
         return None
-    space = study.head.space.resolve(study.head.hardware, facts.profile)
+    space = study.space
     applied = _applied(space, facts.profile, study.head)
     # Trials of the earlier session have seen whether the loss sums over samples; the learning rate
     # of a larger batch depends on it.

@@ -89,7 +89,7 @@ def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult
         raw_speedup=confirmation.raw if confirmation and says_enough else None,
         corrections=confirmation.corrections if confirmation and says_enough else None,
         own_batch=_own_batch(
-            session, baseline, best if is_faster else candidate and candidate.config
+            session, baseline, best if is_faster or candidate is None else candidate.config
         ),
         bounded=_bounded(
             baseline, confirmation.speedup.estimate if is_faster and confirmation else 1.0

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from enum import StrEnum
 
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config, KnobValue
@@ -42,7 +43,16 @@ SILENT_S = 20.0
 SUSPECTS = ("precision", "channels_last", "compile", "batch_size", "persistent_workers")
 
 
-def rehearse_best(session: Session, baseline: Baseline) -> None:
+class Rehearsed(StrEnum):
+    """What comes after a rehearsal."""
+
+    GO_ON = "go on"
+    """There is a candidate to confirm, or none is worth another look."""
+    NOTHING_LEFT = "nothing left"
+    """All that looked faster fails outside of the training loop, and there is time to search on."""
+
+
+def rehearse_best(session: Session, baseline: Baseline) -> Rehearsed:
     """Rehearse the best config; if the config is to blame for a failure, try the next best.
 
     Findings are recorded, so a resumed search does not repeat them. Nothing is rehearsed if that
@@ -50,24 +60,29 @@ def rehearse_best(session: Session, baseline: Baseline) -> None:
     """
     session.trial_runner.close()
     study = session.study
+    is_blamed = False
     for _ in range(MAX_CANDIDATES):
         candidate = next(iter(promising(study, baseline.space)), None)
         if candidate is None:
-            return
+            session.has_candidate = False
+            can_go_on = is_blamed and session.until_last_trial() is None
+            return Rehearsed.NOTHING_LEFT if can_go_on else Rehearsed.GO_ON
         most_s = session.time_to_rehearse_s(kept_s=_kept_s(session, baseline, candidate))
         if not most_s or _is_known(study, candidate.config, most_s):
-            return
+            return Rehearsed.GO_ON
         session.events.on_phase("rehearsing")
         session.events.on_rehearsal(candidate.config, baseline.space)
         began_s = session.budget.spent_s
         record = _examined(session, baseline, candidate, most_s)
         if _was_stopped(record.own):
-            return
+            return Rehearsed.GO_ON
         study.add_rehearsal(replace(record, cost_s=session.budget.spent_s - began_s))
         study.spent_s = session.budget.spent_s
         _tell(session, record)
         if not record.is_blamed:
-            return
+            return Rehearsed.GO_ON
+        is_blamed = True
+    return Rehearsed.GO_ON
 
 
 def _is_known(study: Study, config: Config, most_s: float) -> bool:

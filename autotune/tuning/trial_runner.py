@@ -306,7 +306,8 @@ class TrialRunner:
         else:
             self._since_baseline += 1
         factor = self._goal.factor(result)
-        assert factor is not None, "else there would be no measurement"
+        if factor is None:  # of the baseline; whoever asked for it says so
+            return
         visit = Visit.of(
             self._worth(config, result, factor),
             self._rigs.started,
@@ -342,10 +343,12 @@ class TrialRunner:
 
     def _beyond_goal(self, config: Config, result: Measurement) -> Ending | None:
         """Return why a window does not count for the goal of the search; None if it does."""
+        if config == self._base_config:
+            return None
         if self._goal.factor(result) is None:
             return Ending(Outcome.UNCLEAR, NO_COUNTER[self._goal.objective])
         most, used = self._goal.max_memory, result.memory.peak_bytes
-        if most is None or used is None or config == self._base_config:
+        if most is None or used is None:
             return None
         is_on_device = bool(result.memory.device_reserved_bytes)
         hardware = self._rigs.hardware

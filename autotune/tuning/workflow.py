@@ -13,7 +13,7 @@ from autotune.tuning.conclude import conclude
 from autotune.tuning.confirm import confirm_best
 from autotune.tuning.events import Events
 from autotune.tuning.explore import explore
-from autotune.tuning.rehearse import rehearse_best
+from autotune.tuning.rehearse import Rehearsed, rehearse_best
 from autotune.tuning.session import search_session
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
@@ -59,6 +59,7 @@ def search(
         )
         events.on_diagnosis(diagnosis, baseline.space)
         explore(session, baseline.space, diagnosis)
-        rehearse_best(session, baseline)
+        while rehearse_best(session, baseline) is Rehearsed.NOTHING_LEFT:
+            explore(session, baseline.space, diagnosis)
         confirmed = confirm_best(session, baseline)
         return conclude(session, baseline, confirmed)

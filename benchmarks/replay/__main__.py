@@ -12,31 +12,12 @@ as a script with Optuna does without a rig.
 from __future__ import annotations
 
 import argparse
-import math
-import time
-from collections.abc import Mapping
 from multiprocessing import get_context
-from statistics import fmean
 
 from benchmarks.record import save
+from benchmarks.replay.scoring import SLOW_WAYS, WAYS, scored, summary
 from benchmarks.replay.tables import FOLDER, read
-from benchmarks.replay.ways import GP, Autotune, Clairvoyant, Greedy, Random, Sampled, Unpaced, Way
-from benchmarks.replay.world import Run, World
-
-MARKS_S = (15.0, 30.0, 60.0, 120.0)
-LATER_S = (180.0, 240.0, 360.0, 480.0)  # for those that take longer
-ENOUGH = 0.98
-WAYS: Mapping[str, tuple[type[Way], bool]] = {
-    "autotune": (Autotune, False),
-    "autotune without pilots": (Unpaced, False),
-    "tpe": (Sampled, False),
-    "random": (Random, False),
-    "greedy": (Greedy, False),
-    "tpe, own processes": (Sampled, True),
-    "random, own processes": (Random, True),
-    "clairvoyant": (Clairvoyant, False),
-}
-SLOW_WAYS: Mapping[str, tuple[type[Way], bool]] = {"gp": (GP, False)}
+from benchmarks.replay.world import World
 
 
 def main() -> None:
@@ -65,39 +46,6 @@ def main() -> None:
             for way in ways:
                 print(f"  {way:26}", figures[table][way], flush=True)  # type: ignore[index]
     print(f"kept in {save('replay', {'runs': options.runs, **figures})}")
-
-
-def scored(table: str, way: str, seed: int) -> dict[str, float]:
-    """Return what a way reached at each mark in one run, and its own seconds per proposal."""
-    world = World(read(FOLDER / f"{table}.jsonl"))
-    found: dict[str, float] = {}
-    cls, owns_process = {**WAYS, **SLOW_WAYS}[way]
-    spent_s, count = 0.0, 0
-    # The last part of a budget is spent otherwise, so each mark is a search of its own
-    for mark_s in (*MARKS_S, *LATER_S):
-        search = cls(Run(world, seed), mark_s, owns_process=owns_process)
-        began_s = time.process_time()
-        search.go_on(mark_s)
-        spent_s += time.process_time() - began_s
-        count += sum(len(rates) for rates in search.rates.values())
-        found[f"{mark_s:.0f}"] = world.reached(search.recommend())
-    return {**found, "ms": 1000 * spent_s / count}
-
-
-def summary(runs: list[dict[str, float]]) -> dict[str, object]:
-    """Return means and 5th percentiles over the runs."""
-    figures: dict[str, object] = {}
-    means = {}
-    for mark_s in (*MARKS_S, *LATER_S):
-        reached = sorted(run[f"{mark_s:.0f}"] for run in runs)
-        means[mark_s] = fmean(reached)
-        if mark_s in MARKS_S:
-            worst = reached[int(0.05 * len(reached))]
-            figures[f"at_{mark_s:.0f}_s"] = [round(means[mark_s], 3), round(worst, 3)]
-    first = next((mark_s for mark_s, mean in means.items() if mean >= ENOUGH), math.inf)
-    figures["seconds_to_98"] = first if math.isfinite(first) else None
-    figures["ms_per_proposal"] = round(fmean(run["ms"] for run in runs), 1)
-    return figures
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 import optuna
-from optuna.distributions import CategoricalDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 from autotune.measurement.stream import StreamModel
 from autotune.program.config import Config, KnobValue
@@ -120,7 +120,7 @@ class Sampled(Way):
         self._study = optuna.create_study(
             direction="maximize", sampler=make_sampler(self.name, run.random.randrange(2**31))
         )
-        self._space = {
+        self._space: dict[str, BaseDistribution] = {
             knob: CategoricalDistribution(values) for knob, values in self.table.knobs.items()
         }
         self._study.enqueue_trial(dict(self.table.baseline))

@@ -66,9 +66,8 @@ class World:
         self.table, self.start_s = table, start_s
         seen = [(config, visit) for config, visit, _ in table.visits]
         configs = list(dict.fromkeys(config for config, _ in seen))
-        self.truth = dict(
-            zip(configs, _smoothed(configs, seen, table.baseline).tolist(), strict=True)
-        )
+        speeds = _smoothed(configs, seen, table.baseline).tolist()
+        self.truth: dict[Config, float] = dict(zip(configs, speeds, strict=True))
         self.best = max(self.truth.values())
         costs: dict[Config, list[float]] = defaultdict(list)
         for config, _, cost_s in table.visits:
@@ -119,7 +118,7 @@ class Run:
         """Visit a config in the running program; return its log rate."""
         moment = next(self._moments)
         self.now_s += self.world.cost_s(config)
-        rate = self.world.truth[config] + moment.off
+        rate = float(self.world.truth[config] + moment.off)
         pace = moment.pace if is_paced else None
         self.seen.append((config, Visit(1, self.now_s, rate, moment.own_spread, pace)))
         return rate
@@ -128,7 +127,7 @@ class Run:
         """Measure a config in a process of its own, as others do; return its log rate."""
         off = fmean(next(self._moments).off for _ in range(OWN_WINDOW))
         self.now_s += self.world.start_s + OWN_WINDOW * self.world.cost_s(config)
-        return self.world.truth[config] + off + self.random.gauss(0.0, PROCESS_SPREAD)
+        return float(self.world.truth[config] + off + self.random.gauss(0.0, PROCESS_SPREAD))
 
 
 def _smoothed(configs: list[Config], seen: list[tuple[Config, Visit]], baseline: Config) -> Array:

@@ -74,7 +74,7 @@ def test_with_the_largest_batch_in_front_ranks_are_tried_with_smaller_ones(tmp_p
     space = make_space(KNOBS)
     study = make_study(tmp_path, space)
     resolved = space.resolve(EIGHT_GPUS, CUDA)
-    best = resolved.baseline.replace(batch_size=512)
+    best = resolved.baseline.replace(batch_size=2048)
     for config, speedup in ((resolved.baseline, 1.0), (best, 3.0)):
         study.tell(study.ask_for(config, resolved), make_record(config, speedup))
     diagnosis = diagnose(CUDA, make_measurement(), resolved, EIGHT_GPUS)
@@ -88,9 +88,9 @@ def test_with_the_largest_batch_in_front_ranks_are_tried_with_smaller_ones(tmp_p
     assert {c["world_size"] for c in found} >= {2, 4, 8}
     for config in found:
         ranks = int(config["world_size"]) if config["strategy"] != "data_parallel" else 1
-        assert ranks * int(config["batch_size"]) <= 512
+        assert ranks * int(config["batch_size"]) <= 2048
         if ranks > 1:
-            assert ranks * int(config["batch_size"]) == 512, "as much as a step may have"
+            assert ranks * int(config["batch_size"]) == 2048, "as much as a step may have"
 
 
 def test_a_step_has_the_samples_of_all_ranks_and_the_rate_follows() -> None:

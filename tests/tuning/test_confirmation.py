@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 
 from autotune.cli.search_report import show
+from autotune.measurement.goal import THROUGHPUT
 from autotune.measurement.interval import Interval
 from autotune.measurement.pilot import Pilot
 from autotune.program.config import Config
@@ -166,6 +167,7 @@ def test_rounds_of_another_kind_do_not_count_and_other_candidates_have_spent_the
             needs_own_process=False,
             extra_work=lambda _: 1.0,
             slopes=(0.0, 0.0),
+            goal=THROUGHPUT,
         ),
     )
 

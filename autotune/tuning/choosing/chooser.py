@@ -12,7 +12,8 @@ Three stages follow each other:
    the best is known well. It ends when another config can hardly be better. In between, changes
    that may gain nothing are left out of the best config.
 
-A config that failed rules out others like it.
+A config that failed rules out others like it. Where larger batches are faster, some trials keep the
+program's own, so that the best of those is known as well.
 """
 
 from __future__ import annotations
@@ -45,13 +46,15 @@ ALL_IN = "every move that should help, at once"
 SIMPLER = "the best so far without changes that may gain nothing"
 RACING_SHARE = 0.4  # of the time for trials, at its end
 LEADERS = 3  # configs whose neighbours are looked at
-MAX_NEIGHBOURS = 150
+MAX_NEIGHBOURS = 100
 MAX_LOOKS = 6  # visits of one config
 SPACING = 2  # trials between two of the same config
 # Expected improvement (a logarithm) below which no config is worth a visit
 WORTH = 0.008
+BATCH = ("batch_size", "accumulation_steps")
+OWN_BATCH_EVERY = 4  # trials, of which one keeps the program's samples per step
 SAME = 0.02  # a loss in log speed that is worth a simpler config
-LIKELY_LEVEL = 0.3  # probability of losing no more than that, for a try
+LIKELY_LEVEL = 0.05  # probability of losing no more than that, for a try
 WORTH_SIMPLIFYING = 0.03  # log speedup of the best config
 Item = tuple[str, KnobValue]
 NORMAL = NormalDist()
@@ -112,6 +115,7 @@ class Chooser:
         records: Sequence[TrialRecord],
         share_left: float = 1.0,
         model: StreamModel | None = None,
+        guilty: Sequence[Mapping[str, KnobValue]] = (),
     ) -> Choice | None:
         """Return the config that is worth the next visit; None if none is.
 
@@ -119,29 +123,35 @@ class Chooser:
             records: All trials so far; the first is the baseline.
             share_left: Of the time for trials, 0 to 1.
             model: Of their visits with ``KnobEffects``, where the caller has it.
+            guilty: Changes with which the program fails outside of its training loop.
         """
         records = [record for record in records if record.outcome not in ENDED_BY_US]
         if model is None:
             model = StreamModel(seen_in(records), KnobEffects.of(self._space))
-        pool = _Pool(records, self._space, model, Forecast(records, self._memory_bytes))
+        forecast = Forecast(records, self._memory_bytes)
+        pool = _Pool(records, self._space, model, forecast, guilty)
         if len(records) == 1 and self._all_in is not None and pool.may_visit(self._all_in):
             return Choice(self._all_in, ALL_IN, self._expected([self._all_in], pool)[0])
         candidates = self._candidates(pool)
+        if len(records) % OWN_BATCH_EVERY == 0 and not self._has_own_batch(pool.best):
+            own = [config for config in candidates if self._has_own_batch(config)]
+            if choice := self._explore(own, pool, pool.leaders(1, self._has_own_batch)[0]):
+                return choice
         if share_left < RACING_SHARE:
             is_turn_to_simplify = len(records) % 2 == 0
             if is_turn_to_simplify and (choice := self._simplify(pool)):
                 return choice
             if choice := self._race(candidates, pool):
                 return choice
-        if choice := self._explore(candidates, pool) or self._simplify(pool):
+        if choice := self._explore(candidates, pool, pool.best) or self._simplify(pool):
             return choice
         return self._race([config for config in candidates if config in pool.looks], pool)
 
-    def _explore(self, candidates: list[Config], pool: _Pool) -> Choice | None:
-        """Return the config that promises most, if it promises enough."""
-        others = [config for config in candidates if config != pool.best]
+    def _explore(self, candidates: list[Config], pool: _Pool, best: Config) -> Choice | None:
+        """Return the config that promises most over the best of its kind, if it promises enough."""
+        others = [config for config in candidates if config != best]
         costs = [self._cost_s(pool.here, config) for config in others]
-        posterior = pool.posterior([pool.best, *others])
+        posterior = pool.posterior([best, *others])
         gains = _expected_improvements(posterior)[1:]
         worth = [
             (gain / cost_s, number)
@@ -187,7 +197,7 @@ class Chooser:
             is_level = NORMAL.cdf((SAME - loss) / spread)
             dropped = changes - len(config.changes_from(pool.baseline))
             if is_level >= LIKELY_LEVEL:
-                worth.append((is_level * dropped, number))
+                worth.append((is_level * dropped / self._cost_s(pool.here, config), number))
         if not worth:
             return None
         _, chosen = max(worth)
@@ -211,7 +221,7 @@ class Chooser:
         order = [knob for _, knob in sorted(zip(means, changed, strict=True), reverse=True)]
         some = [order[:count] for count in range(2, len(order))]
         found = dict.fromkeys(without(knobs) for knobs in ([[knob] for knob in order] + some))
-        return [c for c in found if not self._space.needs_restart(pool.here, c)]
+        return [c for c in found if self._cost_s(pool.here, c) < math.inf]
 
     def _choice(self, config: Config, posterior: Posterior, number: int, pool: _Pool) -> Choice:
         expected = _interval(posterior, number)
@@ -225,6 +235,9 @@ class Chooser:
     def _candidates(self, pool: _Pool) -> list[Config]:
         """Return configs near the best ones, and visited ones, that may be visited now."""
         leaders = [*pool.leaders(LEADERS), *pool.leaders(1, self._has_own_batch)]
+        if "batch_size" in self._space.domains:
+            own = {part: pool.baseline[part] for part in BATCH if part in pool.baseline}
+            leaders.append(self._space.canonical(pool.best.replace(**own)))
         self._bounded = self._cannot_gain(pool)
         near = dict.fromkeys(
             itertools.chain(leaders, *(self._one_change(leader) for leader in leaders))
@@ -257,7 +270,7 @@ class Chooser:
                     yield self._space.canonical(changed)
 
     def _exchanges(self, config: Config) -> Iterator[Config]:
-        """Yield larger batches with fewer of them to a step: as many samples as before."""
+        """Yield larger batches with fewer of them to a step, which has the same samples."""
         domains = self._space.domains
         if not {"batch_size", "accumulation_steps"} <= domains.keys():
             return
@@ -278,10 +291,12 @@ class _Pool:
         space: Choosable,
         model: StreamModel,
         forecast: Forecast,
+        guilty: Sequence[Mapping[str, KnobValue]],
     ) -> None:
         self._space = space
         self._model = model
         self._forecast = forecast
+        self._guilty = guilty
         self._mode = next(r.visits[-1].mode for r in reversed(records) if r.visits)
         self._records = latest(records)
         self.baseline = records[0].config
@@ -293,6 +308,9 @@ class _Pool:
         ]
         visited = [r.config for r in self._records if r.visits]
         self._sound = {item for config in visited for item in config.items()}
+        read = {key[0] for key in model.configs if isinstance(key, tuple)}
+        # Of many configs the model leaves out the slower ones, which lead nowhere
+        visited = [c for c in visited if c in read and not self._is_guilty(c)]
         means = self.posterior(visited).means
         order = np.argsort(-means, kind="stable")
         self._ranking = [visited[number] for number in order]
@@ -307,13 +325,16 @@ class _Pool:
         return self._model.speedups(keys, (self.baseline, self._mode))
 
     def may_visit(self, config: Config) -> bool:
-        if config == self.baseline:
+        if config == self.baseline or self._is_guilty(config):
             return False
         if config in self._lately or self.looks[config] >= MAX_LOOKS:
             return False
         if any(_rules_out(record, config, self.baseline, self._sound) for record in self._failed):
             return False
         return self._forecast.fits(config) and not self._space.conflicts(config)
+
+    def _is_guilty(self, config: Config) -> bool:
+        return any(changes.items() <= config.items() for changes in self._guilty)
 
 
 def _rules_out(failed: TrialRecord, config: Config, baseline: Config, sound: set[Item]) -> bool:

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import cast
 
 import numpy as np
@@ -27,6 +28,7 @@ from autotune.measurement.stream import Array, Likeness
 from autotune.program.config import Config, KnobValue
 from autotune.tuning.choosing.choosable import Choosable
 
+USUAL = 0.04  # standard deviation of the effect of one knob
 PAIR = 0.3  # standard deviation of the effect of a pair, where those of its knobs are 1
 OWN = 0.2  # of what is left of a config beyond knobs and pairs
 
@@ -44,6 +46,8 @@ class KnobEffects(Likeness):
 
     baseline: Config
     values: Mapping[str, Sequence[KnobValue]]
+    # Of each config that was asked about, what it shares with others: a row for all knobs
+    _rows: dict[Config, Array] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @classmethod
     def of(cls, space: Choosable) -> KnobEffects:
@@ -55,26 +59,42 @@ class KnobEffects(Likeness):
         """Of the effect of one knob: from none to speak of to a factor of two."""
         return 0.005, 0.02, 0.06, 0.25
 
+    def log_prior(self, spread: float) -> float:
+        """Return how likely a spread is before any visit, up to a constant.
+
+        Near ``USUAL``, with the weight of a few visits: a search must not end because a noisy
+        machine hides what the configs differ by.
+        """
+        return -0.5 * math.log(spread / USUAL) ** 2
+
     def covariance(self, some: Sequence[Hashable], others: Sequence[Hashable]) -> Array:
         """Return the prior covariance of log speedups, in units of one knob's effect."""
         single = np.zeros((len(some), len(others)))
         squares = np.zeros_like(single)
-        for knob in self.values:
-            shared = self._shared(knob, some, others)
+        rows, columns = (np.array([self._row(_config(one)) for one in of]) for of in (some, others))
+        for part in self._parts if len(some) and len(others) else ():
+            shared = rows[:, part] @ columns[:, part].T
             single += shared
             squares += shared**2
         pairs = (single**2 - squares) / 2  # the sum of all products of two different knobs
         covariance: Array = single + PAIR**2 * pairs + OWN**2 * self._equal(some, others)
         return covariance
 
-    def _shared(self, knob: str, some: Sequence[Hashable], others: Sequence[Hashable]) -> Array:
-        steps = _steps(self.values[knob], self.baseline[knob])
-        rows, columns = (
-            np.array([steps[_config(one).get(knob, self.baseline[knob])] for one in of])
-            for of in (some, others)
-        )
-        shared: Array = rows @ columns.T
-        return shared
+    @cached_property
+    def _steps(self) -> dict[str, dict[KnobValue, Array]]:
+        return {knob: _steps(of, self.baseline[knob]) for knob, of in self.values.items()}
+
+    @cached_property
+    def _parts(self) -> list[slice]:
+        """Where the steps of each knob stand in a row."""
+        sizes = [len(next(iter(steps.values()))) for steps in self._steps.values()]
+        return [slice(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
+
+    def _row(self, config: Config) -> Array:
+        if config not in self._rows:
+            steps = [of[config.get(knob, self.baseline[knob])] for knob, of in self._steps.items()]
+            self._rows[config] = np.concatenate(steps) if steps else np.zeros(0)
+        return self._rows[config]
 
     def _equal(self, some: Sequence[Hashable], others: Sequence[Hashable]) -> Array:
         numbers = {one: number for number, one in enumerate(dict.fromkeys([*some, *others]))}

@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
+from operator import ne
 from statistics import fmean
 
 from autotune.knobs.space.space import ResolvedSpace
@@ -86,7 +87,9 @@ class Proposals:
         self._rng = random.Random(seed)
         self._has_time_for_restart = has_time_for_restart
         self._share_left = share_left
-        self._took_s: list[tuple[Config, float]] = []
+        self._took_s: list[tuple[tuple[KnobValue, ...], float]] = []
+        facts = study.facts
+        self._startup_s = facts.startup_s if facts is not None else 0.0
         sure = diagnosis.all_in
         self._chooser = Chooser(
             space,
@@ -126,7 +129,10 @@ class Proposals:
                     yield from self._restarted(knob, value)
             self._took_s = _visit_seconds(self._study.records)
             choice = self._chooser.choose(
-                self._study.records, self._share_left(), self._study.model
+                self._study.records,
+                self._share_left(),
+                self._study.model,
+                [record.guilty for record in self._study.rehearsals if record.is_blamed],
             )
             if choice is None:
                 before = len(self._study.records)
@@ -155,15 +161,15 @@ class Proposals:
             return live_s
         if not all(self._has_time_for_restart(knob) for knob in restarting):
             return math.inf
-        facts = self._study.facts
-        return live_s + RESTART_S + (2 * facts.startup_s if facts is not None else 0.0)
+        return live_s + RESTART_S + 2 * self._startup_s
 
     def _visit_s(self, config: Config) -> float:
-        """Return the seconds of a visit: as many as those of the most similar configs took.
+        """Return the seconds that a visit takes: what those of the most similar configs took.
 
         A large buffer, for example, fills slowly.
         """
-        apart = [len(config.changes_from(other)) for other, _ in self._took_s]
+        values = config.values_by_knob.values()
+        apart = [sum(map(ne, values, of)) for of, _ in self._took_s]
         near = [
             took_s for (_, took_s), n in zip(self._took_s, apart, strict=True) if n == min(apart)
         ]
@@ -252,11 +258,17 @@ class Proposals:
         return max((r.speedup.low for r in self._known().values() if r.speedup), default=1.0)
 
 
-def _visit_seconds(records: Sequence[TrialRecord]) -> list[tuple[Config, float]]:
-    """Return the seconds of the latest visits: what they waited and what they measured."""
+def _visit_seconds(records: Sequence[TrialRecord]) -> list[tuple[tuple[KnobValue, ...], float]]:
+    """Return the seconds of the latest visits: what they waited and what they measured.
+
+    Each with the values of its config.
+    """
     seen = [(r.config, r.measurement) for r in records if r.measurement is not None]
     return [
-        (config, measured.warmup_s + sum(block.seconds for block in measured.blocks))
+        (
+            tuple(config.values()),
+            measured.warmup_s + sum(block.seconds for block in measured.blocks),
+        )
         for config, measured in seen[-LATEST_VISITS:]
     ]
 
@@ -285,7 +297,7 @@ def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRe
 
     Among those as fast as the best, within the noise of a live measurement, the one with the fewest
     changes comes first: a knob without effect does not belong in a best config. Where the best one
-    ran in a process of its own, the difference between processes counts as noise as well. The
+    needs another process, the difference between processes counts as noise as well. The
     baseline and configs without the user's fixed values are left out.
     """
     able = [
@@ -293,7 +305,7 @@ def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRe
         for r in latest(records)
         if r.speedup is not None
         and r.config != space.baseline
-        and r.config == space.canonical(r.config.replace(**space.fixed))
+        and (not space.fixed or r.config == space.canonical(r.config.replace(**space.fixed)))
     ]
     if not able:
         return []

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from optuna.exceptions import OptunaError
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -49,10 +48,10 @@ class Earlier:
 
 
 def look(run: SearchDir, head: SearchInfo, space: ResolvedSpace, baseline: TrialRecord) -> Earlier:
-    """Return what earlier searches beside a run say about its program.
+    """Return what earlier searches in the same folder say about a program.
 
     Args:
-        run: The directory of the search; others lie beside it.
+        run: The directory of the search; its parent holds the others.
         head: What is searched.
         space: What may be tried.
         baseline: The first record, whose visit must be like those of the earlier searches.
@@ -60,10 +59,10 @@ def look(run: SearchDir, head: SearchInfo, space: ResolvedSpace, baseline: Trial
     visits: list[tuple[Config, Visit]] = []
     hints: dict[str, tuple[Config, str]] = {}
     for number, study in enumerate(_studies(run.path), start=1):
-        other, facts, records = study.head, study.facts, study.records
-        if facts is None or not records or head.hardware.differences(other.hardware):
+        other, records = study.head, study.records
+        if not records or head.hardware.differences(other.hardware):
             continue
-        theirs = other.space.resolve(other.hardware, facts.profile)
+        theirs = study.space
         is_same = _is_same(head, other) and theirs.baseline == space.baseline
         if is_same and _is_alike(baseline, records[0]):
             visits += _visits(records, baseline, number)
@@ -84,7 +83,7 @@ def _studies(path: Path) -> Iterator[Study]:
             study = SearchDir(file.parent).load_study()
             if study.facts is not None:
                 yield study
-        except (AutotuneError, OptunaError, ValidationError, SQLAlchemyError, OSError, ValueError):
+        except (AutotuneError, ValidationError, SQLAlchemyError, OSError, ValueError):
             continue  # a run of another version, or one that is being written
 
 
@@ -106,7 +105,7 @@ def _is_alike(baseline: TrialRecord, other: TrialRecord) -> bool:
 def _visits(
     records: Sequence[TrialRecord], baseline: TrialRecord, number: int
 ) -> Iterator[tuple[Config, Visit]]:
-    """Yield the visits of an earlier search, in processes and at times of their own."""
+    """Yield the visits of an earlier search, in other processes and long before."""
     seen = [(config, visit) for (config, _), visit in seen_in(records)]
     last_s, process = max(visit.at_s for _, visit in seen), PROCESSES * number
     began_s = baseline.visits[0].at_s - number * LONG_AGO_S

@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 import optuna
+from optuna.distributions import CategoricalDistribution
 from optuna.trial import Trial, TrialState
 from pydantic import TypeAdapter
 
@@ -25,6 +26,7 @@ from autotune.measurement.run_mode import RunMode
 from autotune.measurement.stream import StreamModel
 from autotune.measurement.visit import Visit
 from autotune.program.config import Config
+from autotune.program.domain import Domain
 from autotune.program.rehearsal import RehearsalRecord
 from autotune.results.former_names import with_present_names
 from autotune.results.record import (
@@ -238,6 +240,29 @@ class Study:
         return [*self._read_together]
 
     @property
+    def space(self) -> ResolvedSpace:
+        """What may be proposed, with the values that the knobs had when the search began.
+
+        Another version of autotune may offer other values, but Optuna takes no new ones in a study.
+        The facts of the baseline must be known.
+        """
+        facts = self.facts
+        assert facts is not None, "the baseline was measured"
+        space = self.head.space.resolve(self.head.hardware, facts.profile)
+        begun = {
+            knob: distribution.choices
+            for trial in self._study.get_trials(deepcopy=False)
+            for knob, distribution in trial.distributions.items()
+            if isinstance(distribution, CategoricalDistribution)
+        }
+        domains = {
+            knob: Domain(tuple(v for v in begun[knob] if v is not None), domain.alone)
+            for knob, domain in space.domains.items()
+            if knob in begun
+        }
+        return replace(space, domains=domains)
+
+    @property
     def model(self) -> StreamModel:
         """What all visits say together about every config."""
         self.records  # noqa: B018 - brings it up to date
@@ -245,9 +270,8 @@ class Study:
 
     def _model_of(self, new: Sequence[TrialRecord]) -> StreamModel:
         records = [*self._read_together, *new]
-        if self._effects is None and (facts := self.facts) is not None:
-            space = self.head.space.resolve(self.head.hardware, facts.profile)
-            self._effects = KnobEffects.of(space)
+        if self._effects is None and self.facts is not None:
+            self._effects = KnobEffects.of(self.space)
         if self._earlier is None:
             self._earlier = [((config, visit.mode), visit) for config, visit in self.earlier]
         self._model = StreamModel([*self._earlier, *seen_in(records)], self._effects)
