@@ -50,7 +50,9 @@ MAX_NEIGHBOURS = 100
 MAX_LOOKS = 6  # visits of one config
 SPACING = 2  # trials between two of the same config
 # Expected improvement (a logarithm) below which no config is worth a visit
-WORTH = 0.008
+WORTH = 0.003
+# The same once a part of the time has shown nothing better than the program as written
+WORTH_IN_VAIN, IN_VAIN_SHARE = 0.01, 0.25
 BATCH = ("batch_size", "accumulation_steps")
 OWN_BATCH_EVERY = 4  # trials, of which one keeps the program's samples per step
 SAME = 0.02  # a loss in log speed that is worth a simpler config
@@ -107,6 +109,7 @@ class Chooser:
         self._shares = shares
         self._memory_bytes = memory_bytes
         self._bounded: frozenset[str] = frozenset()
+        self._worth = WORTH
         self._random = random.Random(seed)
         self._normal = np.random.default_rng(seed)
 
@@ -132,20 +135,27 @@ class Chooser:
         pool = _Pool(records, self._space, model, forecast, guilty)
         if len(records) == 1 and self._all_in is not None and pool.may_visit(self._all_in):
             return Choice(self._all_in, ALL_IN, self._expected([self._all_in], pool)[0])
+        ways = self._ways(pool, share_left, len(records))
+        return next((choice for choice in ways if choice is not None), None)
+
+    def _ways(self, pool: _Pool, share_left: float, count: int) -> Iterator[Choice | None]:
+        """Yield what each way to choose makes of it, the one whose turn it is first."""
         candidates = self._candidates(pool)
-        if len(records) % OWN_BATCH_EVERY == 0 and not self._has_own_batch(pool.best):
+        is_vain = share_left < 1 - IN_VAIN_SHARE and pool.gain < WORTH_SIMPLIFYING
+        self._worth = WORTH_IN_VAIN if is_vain else WORTH
+        if is_vain:
+            yield self._explore(candidates, pool, pool.best)
+            return
+        if count % OWN_BATCH_EVERY == 0 and not self._has_own_batch(pool.best):
             own = [config for config in candidates if self._has_own_batch(config)]
-            if choice := self._explore(own, pool, pool.leaders(1, self._has_own_batch)[0]):
-                return choice
+            yield self._explore(own, pool, pool.leaders(1, self._has_own_batch)[0])
         if share_left < RACING_SHARE:
-            is_turn_to_simplify = len(records) % 2 == 0
-            if is_turn_to_simplify and (choice := self._simplify(pool)):
-                return choice
-            if choice := self._race(candidates, pool):
-                return choice
-        if choice := self._explore(candidates, pool, pool.best) or self._simplify(pool):
-            return choice
-        return self._race([config for config in candidates if config in pool.looks], pool)
+            if count % 2 == 0:
+                yield self._simplify(pool)
+            yield self._race(candidates, pool)
+        yield self._explore(candidates, pool, pool.best)
+        yield self._simplify(pool)
+        yield self._race([config for config in candidates if config in pool.looks], pool)
 
     def _explore(self, candidates: list[Config], pool: _Pool, best: Config) -> Choice | None:
         """Return the config that promises most over the best of its kind, if it promises enough."""
@@ -156,7 +166,7 @@ class Chooser:
         worth = [
             (gain / cost_s, number)
             for number, (gain, cost_s) in enumerate(zip(gains, costs, strict=True))
-            if gain >= WORTH and cost_s < math.inf
+            if gain >= self._worth and cost_s < math.inf
         ]
         if not worth:
             return None
@@ -173,7 +183,7 @@ class Chooser:
         noise = self._normal.standard_normal((DRAWS, len(every)))
         drawn: Array = posterior.means + noise @ factor.T
         leads = drawn.max(axis=1) - drawn[:, 0]
-        if float(leads.mean()) < WORTH:
+        if float(leads.mean()) < self._worth:
             return None
         ahead = drawn[leads > 0].argmax(axis=1).tolist()
         rivals = [number for number in (0, self._random.choice(ahead)) if every[number] in able]
@@ -187,7 +197,7 @@ class Chooser:
         """
         fewer = [c for c in self._without_changes(pool) if c not in pool.looks]
         fewer = [c for c in fewer if pool.may_visit(c)]
-        if not fewer or float(pool.posterior([pool.best]).means[0]) < WORTH_SIMPLIFYING:
+        if not fewer or pool.gain < WORTH_SIMPLIFYING:
             return None
         posterior = pool.posterior([pool.best, *fewer])
         changes = len(pool.best.changes_from(pool.baseline))
@@ -255,7 +265,7 @@ class Chooser:
 
     def _cannot_gain(self, pool: _Pool) -> frozenset[str]:
         """Return the knobs whose bound leaves no gain over the best config."""
-        speedup = math.exp(float(pool.posterior([pool.best]).means[0]))
+        speedup = math.exp(pool.gain)
         return frozenset(bounded(self._shares, speedup, self._space.asked | self._space.requested))
 
     def _has_own_batch(self, config: Config) -> bool:
@@ -315,6 +325,7 @@ class _Pool:
         order = np.argsort(-means, kind="stable")
         self._ranking = [visited[number] for number in order]
         self.best = self._ranking[0]
+        self.gain = float(means[order[0]])  # its log speedup
 
     def leaders(self, count: int, may: Callable[[Config], bool] = lambda _: True) -> list[Config]:
         """Return the fastest configs of some, or of all."""

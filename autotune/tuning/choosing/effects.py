@@ -30,7 +30,7 @@ from autotune.tuning.choosing.choosable import Choosable
 
 USUAL = 0.04  # standard deviation of the effect of one knob
 PAIR = 0.3  # standard deviation of the effect of a pair, where those of its knobs are 1
-OWN = 0.2  # of what is left of a config beyond knobs and pairs
+OWN = 0.4  # of what is left of a config beyond knobs and pairs
 
 
 @dataclass(frozen=True)

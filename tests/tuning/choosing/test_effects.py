@@ -75,8 +75,8 @@ def test_the_model_knows_a_config_that_was_never_visited_by_its_parts() -> None:
     slow = both.replace(batch=128)
     posterior = model.speedups([both, slow, BASELINE.replace(workers=1)], BASELINE)
     spreads = np.sqrt(np.diag(posterior.covariance))
-    assert np.exp(posterior.means[0]) == pytest.approx(1.3 * 1.5, rel=0.1)
-    assert np.exp(posterior.means[1]) == pytest.approx(1.3 * 1.5 * 0.9, rel=0.1)
+    assert np.exp(posterior.means[0]) == pytest.approx(1.3 * 1.5, rel=0.15)
+    assert np.exp(posterior.means[1]) == pytest.approx(1.3 * 1.5 * 0.9, rel=0.15)
     assert spreads[0] > 1.5 * spreads[2]
     alone = StreamModel(seen).speedups([both], BASELINE)
     assert alone.means[0] == pytest.approx(0.0, abs=0.2), "without likeness nothing is known of it"

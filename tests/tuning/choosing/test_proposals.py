@@ -28,6 +28,7 @@ from tests.made import (
     storage_in,
 )
 
+TIME_FOR = 40  # trials, of which the last ones are spent on what may be best
 Speed = Callable[[Config], float | Ending]
 HARDWARE = make_hardware()
 PROFILE = make_profile()
@@ -69,12 +70,19 @@ class Search:
     def run(self, most: int = 500, *, restart: bool = True, wait_share: float = 0.5) -> None:
         measurement = make_measurement(wait_share=wait_share)
         diagnosis = diagnose(PROFILE, measurement, self.space, HARDWARE)
-        proposals = Proposals(self.study, self.space, diagnosis, self._seed, lambda _: restart)
+        proposals = Proposals(
+            self.study,
+            self.space,
+            diagnosis,
+            self._seed,
+            lambda _: restart,
+            lambda: max(0.0, 1 - len(self.study.records) / TIME_FOR),
+        )
         for proposal in proposals:
             (self.again if proposal.why == AGAIN else self.proposed).append(proposal.config)
             outcome = self.speed(proposal.config)
             self.study.tell(proposal.trial, self._record(proposal.config, outcome, proposal.why))
-            if len(self.proposed) >= most:
+            if len(self.proposed) >= most or len(self.study.records) > TIME_FOR:
                 return
         assert len(self.proposed) < most, "the proposals should have come to an end"
 
