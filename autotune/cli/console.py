@@ -101,7 +101,7 @@ class Console(Events):
         in_vain = bounded(diagnosis.shares, asked=space.asked | space.requested)
         searched = {knob: share for knob, share in in_vain.items() if knob in space.domains}
         for sentence in sentences(searched):
-            self._say(f"  [dim]not tried: {plain(sentence)}[/]")
+            self._say(f"  [dim]not tried at first: {plain(sentence)}[/]")
 
     def on_trial_start(self, config: Config, why: str, space: ResolvedSpace) -> None:
         """Show the config that is being measured in the live line."""

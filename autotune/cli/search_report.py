@@ -164,7 +164,7 @@ def _own_batch(result: SearchResult) -> Iterator[str]:
     if shown is None or own is None or global_batch(shown) == own:
         return
     if result.own_batch is None:
-        yield f"With the program's own {own} samples in a step, no config looked faster."
+        yield f"With the program's own {own} samples in a step, no faster config was found."
         return
     config, speedup = result.own_batch
     changes = config.changes_from(result.baseline)

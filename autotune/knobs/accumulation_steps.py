@@ -48,7 +48,7 @@ class AccumulationSteps(Knob):
         if refusal := here.profile.without_optimizer(", so autotune could not delay its updates"):
             return refusal
         if reason := next(_obstacles(here.profile), None):
-            return NotOffered(reason, is_unreached=reason == BY_ITSELF)
+            return NotOffered(reason)
         return here.profile.unless_by_steps(Domain((1, 2, 4)))
 
     def current(self, profile: Profile) -> KnobValue:
@@ -80,7 +80,6 @@ class AccumulationSteps(Knob):
         return flag.number or self.minimum
 
 
-BY_ITSELF = "the program accumulates gradients itself"
 # What would go wrong with each kind of work; completes "the program <kind> (<where>), …".
 BY_HAND = {
     HandKind.PARAMETERS: "which would be done for each micro-batch",
@@ -114,7 +113,7 @@ def _obstacles(profile: Profile) -> Iterator[str]:
     if profile.in_batch_loss:
         yield f"the loss compares samples of one batch: {profile.in_batch_loss}"
     if profile.accumulates:
-        yield BY_ITSELF
+        yield "the program accumulates gradients itself"
     # The seam groups batches in the order in which the loader hands them out. With reading ahead,
     # the batch handed out last is not the one that is trained.
     if profile.reads_ahead and not profile.trainer:

@@ -18,7 +18,7 @@ from autotune.program.profile import SEVERAL_LOADERS, HandKind, Profile
 # for others less than 8 times (Shallue et al. 2019, "Measuring the Effects of Data Parallelism",
 # section 4.1). So the best config at the program's own batch is shown as well.
 FACTORS = (1, 2, 4, 8, 16, 32)
-MAX_FACTOR_BY_STEPS = 8  # where the program makes a fixed number of steps
+MAX_FACTOR_BY_STEPS = 8  # where the number of steps is fixed, or the length of an epoch unknown
 # Workers would prefetch a shorter epoch almost whole, before its first step.
 MIN_STEPS_PER_EPOCH = 20
 TOO_SHORT = f"batches of {{}} cut {{}} samples into fewer than {MIN_STEPS_PER_EPOCH} steps"
@@ -86,11 +86,18 @@ class BatchSize(Knob):
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
         """Return the flag's value and its multiples; None if the loss compares a batch's samples.
 
-        The length of the dataset is not known where only a flag reaches the batch, so epochs may
-        become short.
+        An epoch keeps 20 steps if the length of the dataset is known; else the batch grows at most
+        8 times, as where the program makes a fixed number of steps.
         """
-        own = 0 if here.profile.in_batch_loss else flag.number
-        return None if not own else Domain(tuple(own * factor for factor in FACTORS))
+        profile = here.profile
+        own = 0 if profile.in_batch_loss else flag.number
+        if not own:
+            return None
+        lengths = [loader.dataset_len for loader in profile.loaders if loader.dataset_len]
+        most = min(lengths) // MIN_STEPS_PER_EPOCH if lengths else MAX_FACTOR_BY_STEPS * own
+        if profile.bounded_by_steps:
+            most = MAX_FACTOR_BY_STEPS * own
+        return Domain(tuple(own * f for f in FACTORS if f == 1 or own * f <= most))
 
     def parse_flag(self, flag: Flag) -> KnobValue:
         """Return the number of samples that the flag sets."""
@@ -107,7 +114,7 @@ def _obstacles(profile: Profile) -> Iterator[NotOffered]:
     if reason := profile.depends_on_batch_before:
         yield _unreached(reason)
     if profile.foreign_loader and (refusal := profile.without_training_loader):
-        yield refusal
+        yield _unreached(refusal.reason)
         return
     if not profile.loaders:
         yield _unreached("the program draws its batches without a DataLoader")

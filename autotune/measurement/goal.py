@@ -34,6 +34,11 @@ class Objective(StrEnum):
         return words[self]
 
     @property
+    def is_speed(self) -> bool:
+        """Whether it is about time alone."""
+        return self in {Objective.THROUGHPUT, Objective.STEP_TIME}
+
+    @property
     def counts_samples(self) -> bool:
         """Whether a step of more samples counts for more."""
         return self in {Objective.THROUGHPUT, Objective.ENERGY}

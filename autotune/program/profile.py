@@ -340,11 +340,11 @@ class Profile:
         """Why knobs of the loader cannot act; None if exactly one DataLoader trains."""
         if self.foreign_loader:
             why = f"its batches come from {self.foreign_loader}, {NO_DATALOADER}"
-            return NotOffered(why, is_unreached=True)
+            return NotOffered(why)
         if not self.loaders:
             return NotOffered("the program trains without a DataLoader")
         if self.training_loader is None:
-            return NotOffered(SEVERAL_LOADERS.format(len(self.loaders)), is_unreached=True)
+            return NotOffered(SEVERAL_LOADERS.format(len(self.loaders)))
         return None
 
     @property

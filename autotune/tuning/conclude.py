@@ -27,7 +27,9 @@ from autotune.tuning.baseline import Baseline
 from autotune.tuning.choosing.bounds import bounded, sentences, shares
 from autotune.tuning.choosing.diagnosis import DEVICES
 from autotune.tuning.choosing.proposals import restarts
-from autotune.tuning.confirm import ConfirmationResult, promising
+from autotune.tuning.choosing.ranking import promising
+from autotune.tuning.choosing.sampler import OURS
+from autotune.tuning.confirm import ConfirmationResult
 from autotune.tuning.confirmation import Confirmation
 from autotune.tuning.session import Session
 
@@ -92,7 +94,7 @@ def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult
             session, baseline, best if is_faster or candidate is None else candidate.config
         ),
         bounded=_bounded(
-            baseline, confirmation.speedup.estimate if is_faster and confirmation else 1.0
+            session, baseline, confirmation.speedup.estimate if is_faster and confirmation else 1.0
         ),
     )
 
@@ -109,12 +111,22 @@ def _own_batch(
     return None if found is None or found.speedup is None else (found.config, found.speedup)
 
 
-def _bounded(baseline: Baseline, speedup: float) -> tuple[str, ...]:
-    space = baseline.space
+def _bounded(session: Session, baseline: Baseline, speedup: float) -> tuple[str, ...]:
+    """Return which knobs nobody tried because of what they can give at most."""
+    space, options = baseline.space, session.study.head.options
+    if options.sampler != OURS:
+        return ()
     in_vain = bounded(
-        shares(baseline.breakdown, baseline.measurement), speedup, space.asked | space.requested
+        shares(baseline.breakdown, baseline.measurement, options.goal),
+        speedup,
+        space.asked | space.requested,
     )
-    searched = {knob: share for knob, share in in_vain.items() if knob in space.domains}
+    tried = [record.config for record in session.study.records]
+    searched = {
+        knob: share
+        for knob, share in in_vain.items()
+        if knob in space.domains and all(c[knob] == space.baseline[knob] for c in tried)
+    }
     return tuple(sentences(searched, speedup))
 
 
@@ -161,7 +173,9 @@ def _untried(baseline: Baseline, records: Sequence[TrialRecord], best: Config) -
     that can give next to nothing, are left out.
     """
     space = baseline.space
-    in_vain = bounded(shares(baseline.breakdown, baseline.measurement))
+    in_vain = bounded(
+        shares(baseline.breakdown, baseline.measurement), asked=space.asked | space.requested
+    )
     tried = [r.config for r in records if r.measurement is not None]
     for knob in space.domains.keys() - space.restart - space.fixed.keys():
         is_idle = not any(

@@ -34,12 +34,11 @@ from autotune.rig.rig import Rig
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import WindowPlan
 from autotune.tuning.baseline import Baseline
-from autotune.tuning.choosing.proposals import ranked
+from autotune.tuning.choosing.ranking import promising
 from autotune.tuning.confirmation import (
     PAIRS,
     TURNS,
     UNPACED,
-    WORTH_CONFIRMING,
     Confirmation,
     Round,
     Slopes,
@@ -320,30 +319,6 @@ def confirm(
             return outcome if confirmation is None or outcome.is_of_winner else confirmation
         keep(outcome)
         rounds.append(outcome)
-
-
-def looks_faster(record: TrialRecord) -> bool:
-    """Return whether a record's config is worth a confirmation.
-
-    Either the whole live interval lies above 1, or the estimate is at least ``WORTH_CONFIRMING``.
-    """
-    found = record.speedup
-    return found is not None and (found.low > 1.0 or found.estimate >= WORTH_CONFIRMING)
-
-
-def promising(study: Study, space: ResolvedSpace) -> list[TrialRecord]:
-    """Return the records that look faster than the baseline, best first.
-
-    Configs that contain the changes blamed by a rehearsal are left out: they fail outside of the
-    training loop, in the evaluation or a checkpoint for example.
-    """
-    guilty = [record.guilty for record in study.rehearsals if record.is_blamed]
-    able = [
-        record
-        for record in study.records
-        if not any(changes.items() <= record.config.items() for changes in guilty)
-    ]
-    return [record for record in ranked(able, space) if looks_faster(record)]
 
 
 def _round(plan: ConfirmationPlan, first: Side) -> Round | Failure:

@@ -12,8 +12,8 @@ from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.goal import Objective
 from autotune.results.blame import judged
 from autotune.tuning.choosing.diagnosis import Diagnosis
-from autotune.tuning.choosing.proposals import Proposals, ranked
-from autotune.tuning.confirm import promising
+from autotune.tuning.choosing.proposals import Proposals
+from autotune.tuning.choosing.ranking import promising, ranked
 from autotune.tuning.session import Session
 
 # Share of the best config's throughput; a window that is surely below it is ended early. Of 1,000

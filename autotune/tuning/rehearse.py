@@ -27,7 +27,7 @@ from autotune.program.rehearsal import (
 from autotune.results.record import TrialRecord, gradients_sum
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.budget import Until
-from autotune.tuning.confirm import promising
+from autotune.tuning.choosing.ranking import promising
 from autotune.tuning.live_rig import SILENCE_STEPS
 from autotune.tuning.session import Session
 from autotune.tuning.storage.study import Study

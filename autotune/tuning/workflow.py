@@ -56,6 +56,7 @@ def search(
             baseline.space,
             study.head.hardware,
             baseline.breakdown,
+            study.head.options.goal,
         )
         events.on_diagnosis(diagnosis, baseline.space)
         explore(session, baseline.space, diagnosis)

@@ -20,7 +20,7 @@ from autotune.results.record import TrialRecord
 from autotune.tuning.choosing.chooser import Chooser
 from autotune.tuning.choosing.diagnosis import DEVICES, SURE, SURE_GROWTH_CPU
 from autotune.tuning.choosing.effects import KnobEffects
-from autotune.tuning.choosing.proposals import SAME_SPEED
+from autotune.tuning.choosing.ranking import SAME_SPEED
 from autotune.tuning.choosing.sampler import make_sampler
 from benchmarks.replay.tables import Table
 from benchmarks.replay.world import Run

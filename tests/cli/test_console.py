@@ -41,6 +41,6 @@ def test_what_can_give_next_to_nothing_is_named_with_the_most_that_it_can_give(
     diagnosis = Diagnosis(Bottleneck.COMPUTE_BOUND, "it waits for nothing", shares=shares)
     Console().on_diagnosis(diagnosis, space)
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "  not tried: optimizer_implementation (can give at most 1.02x here: the optimizer takes "
-        "1% of the time)"
+        "  not tried at first: optimizer_implementation (can give at most 1.02x here: the "
+        "optimizer takes 1% of the time)"
     )

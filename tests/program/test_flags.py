@@ -13,6 +13,7 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
 from autotune.program.flags import AS_WRITTEN, Flag, find
+from autotune.program.profile import OptimizerFacts
 from autotune.program.program import LaunchPlan
 from tests.made import MACHINES, make_hardware, make_loader, make_profile
 
@@ -165,7 +166,7 @@ WORKERS = Flag("--workers", ("-j",), 0, "int")
 @pytest.mark.parametrize(
     ("knob", "flag", "values", "last"),
     [
-        ("batch_size", BATCH, (12, 24, 48, 96, 192, 384), "--batch-size=384"),
+        ("batch_size", BATCH, (12, 24, 48, 96), "--batch-size=96"),
         ("accumulation_steps", ACCUMULATE, (1, 2, 4, 8), "--gradient_accumulation_steps=8"),
         ("precision", DTYPE, ("fp32", "bf16"), "--dtype=bfloat16"),
         ("compile", COMPILE, ("off", "default"), "--compile"),
@@ -185,10 +186,7 @@ def test_a_flag_stands_in_where_the_seams_cannot_reach(
     )
     space = SearchSpace("auto", {knob: None})
     hardware = make_hardware(cpu_quota=4)
-    unasked = space.resolve(hardware, profile)
-    # Without a DataLoader, a flag of the name of the knob can mean only the batch
-    assert (knob in unasked.flags) is (knob == "batch_size")
-    assert not unasked.asked
+    assert knob not in space.resolve(hardware, profile).flags
     resolved = space.use_flags().resolve(hardware, profile)
     assert resolved.domains[knob].values == values
     assert resolved.flags == {knob: flag}
@@ -196,6 +194,26 @@ def test_a_flag_stands_in_where_the_seams_cannot_reach(
     base = AppliedConfig.as_written(resolved.baseline, profile, flags=resolved.flags)
     moved = replace(base, config=resolved.baseline.replace(**{knob: values[-1]}))
     assert launch_plan_for(moved, LaunchPlan((), "/")).args == (last,)
+
+
+def test_a_flag_of_the_batch_is_used_unasked_where_the_rate_can_follow_it() -> None:
+    """By its square root, which does not depend on whether the loss is a sum."""
+    adam = OptimizerFacts("AdamW", ("AdamW",), (0.001,))
+    sgd = OptimizerFacts("SGD", ("SGD",), (0.1,))
+    space = SearchSpace("default", {"batch_size": None})
+    for changes, is_used in (
+        ({"optimizers": (adam,)}, True),
+        ({"optimizers": (sgd,)}, False),
+        ({"optimizers": (adam,), "bounded_by_steps": "train.py:9: range(100)"}, False),
+        ({"optimizers": (adam,), "in_batch_loss": "it compares them"}, False),
+        ({"optimizers": (adam,), "steps_by_hand": "train.py:9"}, False),
+    ):
+        profile = make_profile(loaders=(), flags=(BATCH,), **changes)
+        resolved = space.resolve(make_hardware(), profile)
+        assert ("batch_size" in resolved.flags) is is_used, changes
+        if is_used:
+            assert resolved.domains["batch_size"].values == (12, 24, 48, 96)
+            assert not resolved.asked, "it is tried if it promises enough"
 
 
 def test_where_the_seams_reach_the_flag_is_left_alone() -> None:

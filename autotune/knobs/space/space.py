@@ -18,7 +18,7 @@ from autotune.machine.hardware import Hardware
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import KEYWORD, Flag, find
-from autotune.program.lr import PARTS, batch_parts, global_batch
+from autotune.program.lr import PARTS, LrRule, batch_parts, global_batch, rule_for
 from autotune.program.profile import Profile
 
 # How far a scaled learning rate holds depends on model and data (source: knobs/batch_size.py).
@@ -425,9 +425,19 @@ def _most_samples(
 
 
 def _is_for_flags(knob: Knob, refused: NotOffered, profile: Profile) -> bool:
-    """Return whether a flag may set a knob that is not offered, though nobody asked for flags."""
-    is_more_training = knob.name in PARTS and bool(profile.bounded_by_steps)
-    return refused.is_unreached and not is_more_training
+    """Return whether a flag may set a knob that is not offered, though nobody asked for flags.
+
+    A flag of the batch must leave the training sound: the number of steps is not fixed, and the
+    learning rate can follow. By how much it must follow depends on whether the loss is a sum, which
+    a process that starts with the new batch does not show; optimizers whose rate is scaled by the
+    square root do not depend on that.
+    """
+    if knob.name not in PARTS:
+        return refused.is_unreached
+    can_follow = profile.without_optimizer("") is None and all(
+        rule_for(optimizer.families) is LrRule.SQRT for optimizer in profile.optimizers
+    )
+    return refused.is_unreached and can_follow and not profile.bounded_by_steps
 
 
 def _first(profile: Profile) -> set[str]:

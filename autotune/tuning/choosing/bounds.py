@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from autotune.measurement.goal import THROUGHPUT, Goal
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.step_breakdown import StepBreakdown
 
@@ -80,14 +81,17 @@ def sentences(knobs: Mapping[str, Share], speedup: float = 1.0) -> list[str]:
     ]
 
 
-def shares(breakdown: StepBreakdown, baseline: Measurement) -> Mapping[str, Share]:
+def shares(
+    breakdown: StepBreakdown, baseline: Measurement, goal: Goal = THROUGHPUT
+) -> Mapping[str, Share]:
     """Return, by knob, the share of the time that it works on.
 
     Args:
         breakdown: Where the time of a step goes. If it was not profiled, no knob has a bound.
         baseline: The baseline's measurement.
+        goal: What is compared. Time bounds nothing else than speed.
     """
-    return dict(_shares(breakdown, baseline))
+    return dict(_shares(breakdown, baseline)) if goal.objective.is_speed else {}
 
 
 def _shares(breakdown: StepBreakdown, baseline: Measurement) -> Iterator[tuple[str, Share]]:

@@ -129,11 +129,14 @@ class Chooser:
             guilty: Changes with which the program fails outside of its training loop.
         """
         records = [record for record in records if record.outcome not in ENDED_BY_US]
+        if not records or not records[0].visits:
+            return None  # recorded by an earlier version: nothing can be expected
         if model is None:
             model = StreamModel(seen_in(records), KnobEffects.of(self._space))
         forecast = Forecast(records, self._memory_bytes)
         pool = _Pool(records, self._space, model, forecast, guilty)
-        if len(records) == 1 and self._all_in is not None and pool.may_visit(self._all_in):
+        is_first = self._all_in is not None and self._all_in not in pool.looks
+        if self._all_in is not None and is_first and pool.may_visit(self._all_in):
             return Choice(self._all_in, ALL_IN, self._expected([self._all_in], pool)[0])
         ways = self._ways(pool, share_left, len(records))
         return next((choice for choice in ways if choice is not None), None)
@@ -320,7 +323,7 @@ class _Pool:
         self._sound = {item for config in visited for item in config.items()}
         read = {key[0] for key in model.configs if isinstance(key, tuple)}
         # Of many configs the model leaves out the slower ones, which lead nowhere
-        visited = [c for c in visited if c in read and not self._is_guilty(c)]
+        visited = [c for c in visited if c in read and self._may_win(c)]
         means = self.posterior(visited).means
         order = np.argsort(-means, kind="stable")
         self._ranking = [visited[number] for number in order]
@@ -336,7 +339,7 @@ class _Pool:
         return self._model.speedups(keys, (self.baseline, self._mode))
 
     def may_visit(self, config: Config) -> bool:
-        if config == self.baseline or self._is_guilty(config):
+        if config == self.baseline or not self._may_win(config):
             return False
         if config in self._lately or self.looks[config] >= MAX_LOOKS:
             return False
@@ -344,8 +347,13 @@ class _Pool:
             return False
         return self._forecast.fits(config) and not self._space.conflicts(config)
 
-    def _is_guilty(self, config: Config) -> bool:
-        return any(changes.items() <= config.items() for changes in self._guilty)
+    def _may_win(self, config: Config) -> bool:
+        """Whether a config has the user's fixed values and nothing that fails elsewhere."""
+        if config == self.baseline:
+            return True
+        is_guilty = any(changes.items() <= config.items() for changes in self._guilty)
+        fixed = self._space.fixed
+        return not is_guilty and config == self._space.canonical(config.replace(**fixed))
 
 
 def _rules_out(failed: TrialRecord, config: Config, baseline: Config, sound: set[Item]) -> bool:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.knobs.strategies import STRATEGIES
 from autotune.machine.hardware import Hardware
+from autotune.measurement.goal import THROUGHPUT, Goal, Objective
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.config import KnobValue
@@ -94,6 +95,7 @@ def diagnose(
     space: ResolvedSpace,
     hardware: Hardware,
     breakdown: StepBreakdown = StepBreakdown(),  # noqa: B008 - a frozen value
+    goal: Goal = THROUGHPUT,
 ) -> Diagnosis:
     """Return the baseline's bottleneck and what follows from it.
 
@@ -106,6 +108,7 @@ def diagnose(
         space: What may be changed.
         hardware: Gives the cores that workers and compute threads share.
         breakdown: Where a step's time goes; adds evidence. Empty if it was not profiled.
+        goal: What is compared, which decides what should help.
     """
     share = baseline.wait_share
     if not profile.loaders or share < WAIT_IS_NOISE_SHARE:
@@ -115,10 +118,14 @@ def diagnose(
     else:
         verdict = Bottleneck.MIXED
     evidence = "; ".join(_evidence(profile, baseline, breakdown))
-    of_time = shares(breakdown, baseline)
+    of_time = shares(breakdown, baseline, goal)
     all_in = dict(_sure(space, hardware, profile))
     if verdict is not Bottleneck.COMPUTE_BOUND:
         all_in |= _workers(profile, space, hardware)
+    if goal.objective is Objective.MEMORY:
+        all_in = {}
+    if not goal.objective.counts_samples:
+        all_in.pop("batch_size", None)
     in_vain = bounded(of_time, asked=space.asked | space.requested)
     all_in = {knob: value for knob, value in all_in.items() if knob not in in_vain}
     devices = tuple(_within(space, [*_device_moves(space, hardware, profile)]))

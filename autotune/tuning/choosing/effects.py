@@ -41,7 +41,8 @@ class KnobEffects(Likeness):
 
     Attributes:
         baseline: The config whose effects are zero.
-        values: All values of each knob that is searched, in their order.
+        values: All values of each knob that is searched, in their order, and the values at which
+            others are held.
     """
 
     baseline: Config
@@ -52,12 +53,14 @@ class KnobEffects(Likeness):
     @classmethod
     def of(cls, space: Choosable) -> KnobEffects:
         """Return what configs of a space say about each other."""
-        return cls(space.baseline, {knob: domain.values for knob, domain in space.domains.items()})
+        fixed = {knob: (value,) for knob, value in space.fixed.items()}
+        searched = {knob: domain.values for knob, domain in space.domains.items()}
+        return cls(space.baseline, {**fixed, **searched})
 
     @property
     def spreads(self) -> tuple[float, ...]:
-        """Of the effect of one knob: from none to speak of to a factor of two."""
-        return 0.005, 0.02, 0.06, 0.25
+        """Of the effect of one knob: from none to speak of to a factor of two and more."""
+        return 0.005, 0.02, 0.06, 0.25, 0.8
 
     def log_prior(self, spread: float) -> float:
         """Return how likely a spread is before any visit, up to a constant.

@@ -21,6 +21,7 @@ from autotune.program.config import Config, KnobValue
 from autotune.results.record import TrialRecord, latest
 from autotune.tuning.choosing.chooser import Chooser
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
+from autotune.tuning.choosing.ranking import ranked
 from autotune.tuning.choosing.sampler import OURS
 from autotune.tuning.storage.study import Study, Trial
 
@@ -29,8 +30,6 @@ BETTER = 1.01  # a sampled config must beat the best by this factor to restart t
 # Known configs that the sampler may propose in a row before an unseen one is drawn at random: in a
 # small space it would go on proposing what it already knows.
 REPEATS_ALLOWED = 5
-SAME_SPEED = 0.99  # of the fastest: within the noise of live measurements, as fast
-SAME_SPEED_APART = 0.95  # the same of configs in different processes
 FRESH = "tried in a fresh process, on top of the best config so far"
 # Share of the time for trials that is left when restart knobs are tried that were asked for
 ASKED_SHARE = 0.7
@@ -290,40 +289,6 @@ def _memory_bytes(study: Study) -> float | None:
 def _conflicting(config: Config, sentences: Sequence[str]) -> TrialRecord:
     ending = Ending(Outcome.CONFLICT, " ".join(sentences))
     return TrialRecord(config, "proposed by the sampler", None, ending, None, None, 0.0)
-
-
-def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRecord]:
-    """Return the measured records that may win, best first.
-
-    Among those as fast as the best, within the noise of a live measurement, the one with the fewest
-    changes comes first: a knob without effect does not belong in a best config. Where the best one
-    needs another process, the difference between processes counts as noise as well. The
-    baseline and configs without the user's fixed values are left out.
-    """
-    able = [
-        r
-        for r in latest(records)
-        if r.speedup is not None
-        and r.config != space.baseline
-        and (not space.fixed or r.config == space.canonical(r.config.replace(**space.fixed)))
-    ]
-    if not able:
-        return []
-    best = max(able, key=_speed)
-
-    def order(record: TrialRecord) -> tuple[bool, int, float]:
-        is_apart = space.needs_restart(best.config, record.config)
-        same = SAME_SPEED_APART if is_apart else SAME_SPEED
-        is_level = _speed(record) >= same * _speed(best)
-        changes = len(record.config.changes_from(space.baseline))
-        return (not is_level, changes if is_level else 0, -_speed(record))
-
-    return sorted(able, key=order)
-
-
-def _speed(record: TrialRecord) -> float:
-    assert record.speedup is not None, "only measured records are ranked"
-    return record.speedup.estimate
 
 
 def restarts(

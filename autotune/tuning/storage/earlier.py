@@ -22,9 +22,8 @@ from autotune.measurement.visit import Visit
 from autotune.program.config import Config, KnobValue
 from autotune.results.record import SearchInfo, TrialRecord
 from autotune.results.speedups import seen_in
-from autotune.tuning.choosing.proposals import ranked
+from autotune.tuning.choosing.ranking import promising
 from autotune.tuning.storage.search_dir import FILE, SearchDir
-from autotune.tuning.storage.study import Study
 
 MOST_RUNS = 6  # the latest ones; reading one takes a tenth of a second
 PROCESSES = 10_000  # numbers that a search has for its own
@@ -58,33 +57,44 @@ def look(run: SearchDir, head: SearchInfo, space: ResolvedSpace, baseline: Trial
     """
     visits: list[tuple[Config, Visit]] = []
     hints: dict[str, tuple[Config, str]] = {}
-    for number, study in enumerate(_studies(run.path), start=1):
-        other, records = study.head, study.records
-        if not records or head.hardware.differences(other.hardware):
+    for number, folder in enumerate(_others(run.path), start=1):
+        try:
+            study = folder.load_study()
+            if study.facts is None or head.hardware.differences(study.head.hardware):
+                continue
+            records, theirs = study.records, study.space
+            is_same = _is_same(head, study.head) and theirs.baseline == space.baseline
+            best = next(iter(promising(study, theirs)), None)
+            has_goal = head.options.goal == study.head.options.goal
+        # a run of another version, with knobs that are gone, or one that is being written
+        except (AutotuneError, ValidationError, SQLAlchemyError, OSError, ValueError, KeyError):
             continue
-        theirs = study.space
-        is_same = _is_same(head, other) and theirs.baseline == space.baseline
-        if is_same and _is_alike(baseline, records[0]):
-            visits += _visits(records, baseline, number)
+        if is_same and records and _is_alike(baseline, records[0]):
+            visits += [v for v in _visits(records, baseline, number) if _is_known(v[0], space)]
         why = SAME if is_same else SIMILAR
-        best = next(iter(ranked(records, theirs)), None)
-        if best is not None and why not in hints:
+        if best is not None and has_goal and why not in hints:
             hints[why] = (_fitting(best.config.changes_from(theirs.baseline), space), why)
     return Earlier(
         tuple(visits), tuple(hint for hint in hints.values() if hint[0] != space.baseline)
     )
 
 
-def _studies(path: Path) -> Iterator[Study]:
-    """Yield the records of the latest other runs that can be read."""
+def _others(path: Path) -> list[SearchDir]:
+    """Return the latest other runs in the same folder."""
     others = [file for file in path.parent.glob(f"*/{FILE}") if file.parent != path]
-    for file in sorted(others, key=lambda f: -f.stat().st_mtime)[:MOST_RUNS]:
-        try:
-            study = SearchDir(file.parent).load_study()
-            if study.facts is not None:
-                yield study
-        except (AutotuneError, ValidationError, SQLAlchemyError, OSError, ValueError):
-            continue  # a run of another version, or one that is being written
+    latest = sorted(others, key=lambda file: -file.stat().st_mtime)[:MOST_RUNS]
+    return [SearchDir(file.parent) for file in latest]
+
+
+def _is_known(config: Config, space: ResolvedSpace) -> bool:
+    """Whether every value of a config may be tried, or is the program's own."""
+    if config == space.baseline:
+        return True
+    if config.keys() != space.baseline.keys() or not space.fixed.items() <= config.items():
+        return False
+    return all(config[knob] in domain.values for knob, domain in space.domains.items()) and all(
+        config[knob] == space.start[knob] for knob in config.keys() - space.domains.keys()
+    )
 
 
 def _is_same(one: SearchInfo, other: SearchInfo) -> bool:

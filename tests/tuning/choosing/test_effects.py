@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from autotune.measurement.stream import Array, StreamModel
 from autotune.measurement.visit import Visit
 from autotune.program.config import Config, KnobValue
 from autotune.tuning.choosing.effects import OWN, PAIR, KnobEffects
+from tests.made import make_hardware, make_profile, make_space
 
 BASELINE = Config({"workers": 0, "precision": "fp32", "batch": 64})
 VALUES: dict[str, tuple[KnobValue, ...]] = {
@@ -80,3 +83,24 @@ def test_the_model_knows_a_config_that_was_never_visited_by_its_parts() -> None:
     assert spreads[0] > 1.5 * spreads[2]
     alone = StreamModel(seen).speedups([both], BASELINE)
     assert alone.means[0] == pytest.approx(0.0, abs=0.2), "without likeness nothing is known of it"
+
+
+def test_a_value_at_which_the_user_holds_a_knob_has_an_effect_as_well() -> None:
+    """All configs but the baseline have it, so it must not be taken for noise."""
+    space = (
+        make_space(["num_workers", "precision", "num_threads"])
+        .fix({"precision": "bf16"})
+        .resolve(make_hardware(), make_profile())
+    )
+    for truth in (1.3, 2.0, 3.0):
+        seen = [
+            (space.baseline, Visit(1, 0.0, 7.0, 0.01)),
+            (space.start, Visit(1, 2.0, 7.0 + math.log(truth), 0.01)),
+            (space.start.replace(num_workers=1), Visit(1, 4.0, 7.0 + math.log(truth), 0.01)),
+            *((space.start, Visit(1, t, 7.0 + math.log(truth), 0.01)) for t in (6.0, 9.0, 12.0)),
+            *((space.baseline, Visit(1, t, 7.0, 0.01)) for t in (7.0, 10.0)),
+        ]
+        found = StreamModel(seen, KnobEffects.of(space)).speedup(space.start, space.baseline)
+        assert found is not None
+        assert found.estimate == pytest.approx(truth, rel=0.12)
+        assert found.low <= truth <= found.high

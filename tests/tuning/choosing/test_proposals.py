@@ -15,7 +15,8 @@ from autotune.measurement.visit import Visit
 from autotune.program.config import Config, KnobValue
 from autotune.results.record import AGAIN, BaselineInfo, SearchOptions, TrialRecord, latest
 from autotune.tuning.choosing.diagnosis import diagnose
-from autotune.tuning.choosing.proposals import Proposals, ranked, restarts
+from autotune.tuning.choosing.proposals import Proposals, restarts
+from autotune.tuning.choosing.ranking import ranked
 from autotune.tuning.choosing.sampler import SAMPLERS
 from autotune.tuning.storage.study import Study
 from tests.made import (

@@ -102,3 +102,20 @@ def test_what_is_known_stays_in_the_study(tmp_path: Path) -> None:
     assert tuple(again.earlier) == found.visits
     # The two visits of the run and four of earlier ones
     assert len(again.model.visits) == 2 + len(found.visits)
+
+
+def test_visits_of_values_that_this_search_does_not_try_are_left_out(tmp_path: Path) -> None:
+    run(tmp_path, "before")
+    narrower = SPACE.with_values({"num_workers": [0, 2]}).resolve(HEAD.hardware, PROFILE)
+    here = search_dir.new("now", "now", tmp_path)
+    found = look(here, HEAD, narrower, record(BASELINE, 1.0, 10.0))
+    assert [config for config, _ in found.visits] == [BASELINE]
+    assert found.hints == ((BASELINE.replace(precision="bf16"), SAME),)
+
+
+def test_a_run_with_a_knob_that_is_gone_is_left_out(tmp_path: Path) -> None:
+    study = run(tmp_path, "before")
+    head = study._study.user_attrs["head"]
+    head["space"]["knobs"]["no_such_knob"] = None
+    study._study.set_user_attr("head", head)
+    assert looked(tmp_path) == Earlier()

@@ -1,0 +1,71 @@
+"""Ranking: which of the measured configs may win, and which are worth a confirmation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autotune.knobs.space.space import ResolvedSpace
+from autotune.results.record import TrialRecord, latest
+from autotune.tuning.confirmation import WORTH_CONFIRMING
+from autotune.tuning.storage.study import Study
+
+SAME_SPEED = 0.99  # of the fastest: within the noise of live measurements, as fast
+SAME_SPEED_APART = 0.95  # the same of configs in different processes
+
+
+def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRecord]:
+    """Return the measured records that may win, best first.
+
+    Among those as fast as the best, within the noise of a live measurement, the one with the fewest
+    changes comes first: a knob without effect does not belong in a best config. Where the best one
+    needs another process, the difference between processes counts as noise as well. The
+    baseline and configs without the user's fixed values are left out.
+    """
+    able = [
+        r
+        for r in latest(records)
+        if r.speedup is not None
+        and r.config != space.baseline
+        and (not space.fixed or r.config == space.canonical(r.config.replace(**space.fixed)))
+    ]
+    if not able:
+        return []
+    best = max(able, key=_speed)
+
+    def order(record: TrialRecord) -> tuple[bool, int, float]:
+        is_apart = space.needs_restart(best.config, record.config)
+        same = SAME_SPEED_APART if is_apart else SAME_SPEED
+        is_level = _speed(record) >= same * _speed(best)
+        changes = len(record.config.changes_from(space.baseline))
+        return (not is_level, changes if is_level else 0, -_speed(record))
+
+    return sorted(able, key=order)
+
+
+def _speed(record: TrialRecord) -> float:
+    assert record.speedup is not None, "only measured records are ranked"
+    return record.speedup.estimate
+
+
+def looks_faster(record: TrialRecord) -> bool:
+    """Return whether a record's config is worth a confirmation.
+
+    Either the whole live interval lies above 1, or the estimate is at least ``WORTH_CONFIRMING``.
+    """
+    found = record.speedup
+    return found is not None and (found.low > 1.0 or found.estimate >= WORTH_CONFIRMING)
+
+
+def promising(study: Study, space: ResolvedSpace) -> list[TrialRecord]:
+    """Return the records that look faster than the baseline, best first.
+
+    Configs that contain the changes blamed by a rehearsal are left out: they fail outside of the
+    training loop, in the evaluation or a checkpoint for example.
+    """
+    guilty = [record.guilty for record in study.rehearsals if record.is_blamed]
+    able = [
+        record
+        for record in study.records
+        if not any(changes.items() <= record.config.items() for changes in guilty)
+    ]
+    return [record for record in ranked(able, space) if looks_faster(record)]
