@@ -125,13 +125,12 @@ def _visits(
 
 
 def _fitting(changes: Mapping[str, KnobValue], space: ResolvedSpace) -> Config:
-    """Return the start of a search with those changes that it may make without a fresh process."""
-    able = {
-        knob: value
-        for knob, value in changes.items()
-        if knob in space.domains
-        and knob not in space.restart
-        and value in space.domains[knob].values
-    }
-    config = space.canonical(space.start.replace(**able))
+    """Return the start of a search with the changes that need no fresh process.
+
+    The baseline if one of them cannot be made here: the others may help only with it.
+    """
+    live = {knob: value for knob, value in changes.items() if knob not in space.restart}
+    if any(k not in space.domains or v not in space.domains[k].values for k, v in live.items()):
+        return space.baseline
+    config = space.canonical(space.start.replace(**live))
     return space.baseline if space.conflicts(config) else config
