@@ -12,6 +12,8 @@ from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import Profile
 
 TORCH_DEFAULT = 2  # of torch.utils.data.DataLoader with workers; without workers it is None
+DEPTHS = (TORCH_DEFAULT, 4, 8)
+MAX_SHARE_OF_EPOCH = 1 / 8  # seen: 16 of 23 batches took 5 s to settle and gained nothing
 
 
 class PrefetchFactor(WorkerOption):
@@ -29,10 +31,18 @@ class PrefetchFactor(WorkerOption):
     def domain(self, here: Here) -> Domain | NotOffered:
         """Return PyTorch's default of 2 and two deeper buffers.
 
-        Refused where the program changes the sampler during an epoch: prefetched batches would
-        follow the old order.
+        A buffer is refilled in each epoch, so it is at most an eighth of one. Refused where the
+        program changes the sampler during an epoch: prefetched batches would follow the old order.
         """
-        return here.profile.without_workers or here.profile.ahead_of_order or Domain((2, 4, 8))
+        if refusal := here.profile.without_workers or here.profile.ahead_of_order:
+            return refusal
+        loader = here.profile.loaders[0]
+        if not loader.dataset_len or not loader.batch_size:
+            return Domain(DEPTHS)
+        most = loader.dataset_len / loader.batch_size * MAX_SHARE_OF_EPOCH
+        fitting = tuple(depth for depth in DEPTHS if depth == TORCH_DEFAULT or depth <= most)
+        alone = "" if len(fitting) > 1 else "a deeper buffer would hold much of an epoch"
+        return Domain(fitting, alone)
 
     def current(self, profile: Profile) -> KnobValue:
         """Return the loader's value; without workers, the default that it would get with them."""

@@ -108,6 +108,20 @@ def test_determinism_that_the_program_asks_for_is_left_to_it() -> None:
         values_named.tune(["deterministic_algorithms"]).resolve(make_hardware(), make_profile())
 
 
+# --- prefetch factor ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dataset_len", "expected"),
+    [(60_000, (2, 4, 8)), (4096, (2, 4, 8)), (4095, (2, 4)), (2000, (2,)), (None, (2, 4, 8))],
+)
+def test_a_buffer_holds_at_most_an_eighth_of_an_epoch(
+    dataset_len: int | None, expected: tuple[int, ...]
+) -> None:
+    profile = make_profile(loaders=(make_loader(dataset_len=dataset_len),))
+    assert values("prefetch_factor", make_hardware(), profile) == expected
+
+
 # --- batch size -----------------------------------------------------------------------------------
 
 
