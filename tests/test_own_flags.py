@@ -66,6 +66,15 @@ def test_a_flag_that_means_the_batch_takes_the_learning_rate_along(tmp_path: Pat
     assert [float(line) for line in seen[1:3]] == [0.02, 0.02]
 
 
+def test_a_rate_that_the_program_scales_itself_is_not_scaled_twice_though_it_begins_at_zero(
+    tmp_path: Path,
+) -> None:
+    """Four times the batch doubles the rate, once: the fourth step is at 3/50 of twice the rate."""
+    space = SearchSpace("auto", {"batch_size": None}).use_flags()
+    seen = restarted(tmp_path, "scales_itself.py", (), space, {"batch_size": 64})
+    assert f"{2 * 3 / 50:.4f}" in seen
+
+
 @pytest.mark.slow
 def test_a_search_over_own_flags_ends_in_a_file_that_trains_with_them(workplace: Path) -> None:
     result = autotune.search(

@@ -25,6 +25,7 @@ from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.seams import SeamSet
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.optimizer import implementation_of, implementations_of
+from autotune.inside.seams.rates import first_rates_of
 from autotune.inside.seams.torch_settings import matmul_precision, profiles, sdpa_backend
 from autotune.knobs.strategies.base import ACCELERATE, DDP, FABRIC, LIGHTNING, TRANSFORMERS
 from autotune.program.config import KnobValue
@@ -218,11 +219,10 @@ class Observer(FirstSteps):
 
 def _optimizer_facts(optimizer: Optimizer) -> OptimizerFacts:
     families = tuple(c.__name__ for c in type(optimizer).__mro__ if issubclass(c, Optimizer))
-    lrs = tuple(float(g["lr"]) for g in optimizer.param_groups if "lr" in g)
     return OptimizerFacts(
         type(optimizer).__name__,
         families,
-        lrs,
+        first_rates_of(optimizer),
         implementation_of(optimizer),
         implementations_of(optimizer),
         _has_own_step(optimizer),

@@ -64,7 +64,8 @@ class OptimizerFacts:
 
     Attributes:
         families: Names of its class and of the optimizers among its base classes.
-        lrs: The learning rate of each of its parameter groups.
+        lrs: The learning rate of each of its parameter groups, before a torch scheduler changed it;
+            0.0 if the program itself sets it later.
         implementation: The one in use: ``for-loop``, ``foreach`` or ``fused``.
         implementations: Those that it offers on its parameters' device.
         has_own_step: Whether its step is not one of torch's. torch's steps update each parameter

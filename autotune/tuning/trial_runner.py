@@ -23,6 +23,7 @@ from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.measurement.visit import Visit
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
+from autotune.program.lr import batch_parts
 from autotune.results.blame import after_baseline, unclear
 from autotune.results.record import TrialRecord
 from autotune.results.speedups import seen_in
@@ -55,6 +56,7 @@ UNASKED = (
 MAX_ASKED = 2  # attempts to see the effect of another batch; the program may end during the first
 # Starts of the program for one config: it may end before it was measured, and need three modes.
 MAX_STARTS = 5
+SAMPLES_TOLERANCE = 1.25  # factor; the last batch of an epoch is smaller
 BASELINE_EVERY = 8  # visits, of which one is the baseline's
 BETWEEN_SESSIONS_S = 3600.0  # long enough for the machine's pace of the earlier one to be forgotten
 
@@ -339,7 +341,31 @@ class TrialRunner:
             self._live.base = replace(self._live.base, sums=result.effect.sums)
         if result.effect is not None and result.effect.unmoved:
             self._unmoved = result.effect.unmoved
-        return self._refusal(config) or self._beyond_goal(config, result) or result
+        refusal = self._refusal(config) or self._other_batch_than_said(config, result)
+        return refusal or self._beyond_goal(config, result) or result
+
+    def _other_batch_than_said(self, config: Config, result: Measurement) -> Ending | None:
+        """Return why a flag is not the batch that its name says; None if it is.
+
+        The learning rate follows the flag, so the samples of a step must follow it, too. A flag may
+        be the batch of the evaluation, or a program may divide its batch by the accumulation steps.
+        """
+        ours, theirs = batch_parts(self._base_config), batch_parts(config)
+        changed = [knob for knob in theirs if theirs[knob] != ours.get(knob)]
+        flags = self._live.base.traits.flags
+        if not any(knob in flags for knob in changed) or "world_size" in changed:
+            return None
+        wanted = math.prod(theirs.values()) / math.prod(ours.values())
+        seen = result.samples_per_step / self._baseline_samples
+        if abs(math.log(seen / wanted)) < math.log(SAMPLES_TOLERANCE):
+            return None
+        named = " and ".join(flags[knob].name for knob in changed if knob in flags)
+        return Ending(
+            Outcome.CONFLICT,
+            f"with {named} changed, a step should have {wanted:g} times the samples, but "
+            f"{seen:.2g} times were seen at the model: it is not the batch that is trained on, so "
+            "the learning rate must not follow it",
+        )
 
     def _beyond_goal(self, config: Config, result: Measurement) -> Ending | None:
         """Return why a window does not count for the goal of the search; None if it does."""

@@ -21,6 +21,7 @@ from autotune.measurement.stream import StreamModel
 from autotune.measurement.visit import Visit
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
+from autotune.program.flags import Flag
 from autotune.results.blame import MAX_MORE_STEPS, judged
 from autotune.results.record import TrialRecord
 from autotune.results.speedups import reread, seen_in
@@ -179,6 +180,34 @@ def test_whether_more_ranks_are_more_samples_of_a_fixed_step_is_seen_where_a_pro
     base = trial_runner.baseline(never)
     record = trial_runner(other, "a test", never)
     assert speedup(base, record).estimate == pytest.approx(worth, rel=0.06)
+
+
+def test_a_flag_that_is_not_the_batch_of_the_training_is_refused_by_what_is_seen() -> None:
+    """Its name says so, but a step has the samples that it had, or the square of the growth."""
+
+    def measured(samples: int) -> Measurement:
+        blocks = (Block(2 * samples, 2, 0.1, 0.0),) * 10
+        return replace(make_measurement(1000.0), blocks=blocks)
+
+    larger = BASE.replace(batch_size=4 * int(BASE["batch_size"]))
+    flag = Flag("--batch-size", (), int(BASE["batch_size"]), "int")
+    for samples, outcome in (
+        (400, Outcome.OK),
+        (360, Outcome.OK),  # the last batch of an epoch is smaller
+        (100, Outcome.CONFLICT),
+        (1600, Outcome.CONFLICT),
+    ):
+        rigs = ScriptedRigs({BASE: repeat(measured(100)), larger: repeat(measured(samples))})
+        trial_runner = TrialRunner(cast("RigFactory", rigs))
+        trial_runner.observe(never)
+        applied = make_applied(BASE, baseline=BASE, flags={"batch_size": flag})
+        trial_runner.set_up(SPACE, applied)
+        trial_runner.baseline(never)
+        record = trial_runner(larger, "a test", never)
+        assert record.outcome is outcome
+        if record.ending is not None:
+            assert "--batch-size" in record.ending.reason
+            assert "the learning rate must not follow it" in record.ending.reason
 
 
 def test_a_machine_that_proves_noisy_makes_the_same_visits_claim_less() -> None:

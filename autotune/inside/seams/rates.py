@@ -292,7 +292,7 @@ class RatesSeam:
         facts = self._known[number % len(self._known)] if self._known else None
         if facts is None or facts.name != type(optimizer).__name__:
             return
-        now = rates_of(optimizer)
+        now = first_rates_of(optimizer)
         if how := _how_scaled(facts.lrs, now, self.growth):
             self._follows_itself.add(optimizer)
             self._tell(
@@ -315,9 +315,14 @@ def families_of(optimizer: Optimizer) -> tuple[str, ...]:
     return tuple(c.__name__ for c in type(optimizer).__mro__ if issubclass(c, Optimizer))
 
 
-def rates_of(optimizer: Optimizer) -> tuple[float, ...]:
-    """Return the learning rates of an optimizer's groups; groups without a rate are left out."""
-    return tuple(float(g["lr"]) for g in optimizer.param_groups if _has_rate(g))
+def first_rates_of(optimizer: Optimizer) -> tuple[float, ...]:
+    """Return the learning rates of an optimizer's groups before any schedule changed them.
+
+    torch's schedulers keep these as ``initial_lr``; a warm-up may begin at 0. Groups without a rate
+    are left out.
+    """
+    groups = [g for g in optimizer.param_groups if _has_rate(g)]
+    return tuple(float(g.get("initial_lr", g["lr"])) for g in groups)
 
 
 def _has_rate(group: dict[str, Any]) -> bool:

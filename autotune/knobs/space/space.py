@@ -430,12 +430,14 @@ def _is_for_flags(knob: Knob, refused: NotOffered, profile: Profile) -> bool:
     A flag of the batch must leave the training sound: the number of steps is not fixed, and the
     learning rate can follow. By how much it must follow depends on whether the loss is a sum, which
     a process that starts with the new batch does not show; optimizers whose rate is scaled by the
-    square root do not depend on that.
+    square root do not depend on that. And whether the program scales its rate itself shows only in
+    a rate that is not set by hand later.
     """
     if knob.name not in PARTS:
         return refused.is_unreached
     can_follow = profile.without_optimizer("") is None and all(
-        rule_for(optimizer.families) is LrRule.SQRT for optimizer in profile.optimizers
+        rule_for(optimizer.families) is LrRule.SQRT and all(optimizer.lrs)
+        for optimizer in profile.optimizers
     )
     return refused.is_unreached and can_follow and not profile.bounded_by_steps
 
