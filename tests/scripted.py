@@ -116,7 +116,8 @@ class Script:
         pilots: None takes no pilots.
         drift: The same of the machine's pace, which is forgotten within ``drift_s``.
         ends: Returns how a question ends instead of being answered.
-        peak_bytes: Returns the peak memory of the host under a config; None if it is not known.
+        peak_bytes: Returns the peak memory of the host under a config in a process, by its number;
+            None if it is not known.
         power_w: Returns the power under a config; None without a counter.
         compile_s: Seconds that a config compiles that does, before its first window.
     """
@@ -134,7 +135,7 @@ class Script:
     drift: float = 0.0
     drift_s: float = 10.0
     ends: Callable[[Question], Ending | None] = lambda _: None
-    peak_bytes: Callable[[Config], int | None] = lambda _: None
+    peak_bytes: Callable[[Config, int], int | None] = lambda _config, _process: None
     power_w: Callable[[Config], float | None] = lambda _: None
     compile_s: float = 0.0
 
@@ -280,7 +281,7 @@ class ScriptedRig:
             warmup_s,
             "steady",
             reason,
-            memory=Memory(host_bytes=machine.script.peak_bytes(applied.config)),
+            memory=Memory(host_bytes=machine.script.peak_bytes(applied.config, self._number)),
             power_w=machine.script.power_w(applied.config),
             compilation=self._compilation(applied.config),
             pilots_before=before,

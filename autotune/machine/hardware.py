@@ -80,6 +80,10 @@ class Hardware:
         """Whether every visible GPU multiplies bfloat16 natively: Ampere (8.0) and later."""
         return bool(self.gpus) and all(g.compute_capability >= (8, 0) for g in self.gpus)
 
+    def capacity_bytes(self, *, on_device: bool) -> int:
+        """Return the memory that a config may fill: of one GPU, or of the host."""
+        return self.gpus[0].memory_bytes if on_device and self.gpus else self.memory_bytes
+
     def differences(self, other: Hardware) -> list[str]:
         """Return the differences from *other* that affect speed, as clauses for the user.
 

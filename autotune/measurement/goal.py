@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from autotune.measurement.measurement import Measurement
+from autotune.measurement.memory import Memory
+from autotune.measurement.outcome import Ending, Outcome
 
 LEAST_SHARE = 0.01  # of the hours of a training that compiling leaves in any case
 
@@ -75,6 +77,26 @@ class Goal:
             case Objective.MEMORY:
                 peak = measured.memory.peak_bytes
                 return 1 / (measured.throughput.estimate * peak) if peak else None
+
+    def limit_bytes(self, capacity_bytes: int) -> float:
+        """Return how much of a memory a config may use."""
+        return capacity_bytes * (1.0 if self.max_memory is None else self.max_memory)
+
+    def excess(self, used: Memory, capacity_bytes: int) -> Ending | None:
+        """Return the ending of a config that used more than the user's limit; None if it did not.
+
+        Args:
+            used: Its peaks.
+            capacity_bytes: Of the memory that holds ``used.peak_bytes``.
+        """
+        peak = used.peak_bytes
+        if self.max_memory is None or peak is None or peak <= self.limit_bytes(capacity_bytes):
+            return None
+        return Ending(
+            Outcome.OUT_OF_MEMORY if used.is_on_device else Outcome.HOST_OUT_OF_MEMORY,
+            f"it used {peak / capacity_bytes:.0%} of the memory, more than --max-memory "
+            f"{self.max_memory:.0%}",
+        )
 
     def kept_share(self, compile_s: float) -> float:
         """Return the share of the training that is left after some seconds of compiling."""

@@ -30,7 +30,11 @@ class Memory:
     host_bytes: int | None = None
 
     @property
+    def is_on_device(self) -> bool:
+        """Whether torch used memory of a device."""
+        return bool(self.device_reserved_bytes)
+
+    @property
     def peak_bytes(self) -> int | None:
         """The peak on the device where one was used, else of the host; None if unknown."""
-        device = self.device_reserved_bytes
-        return device or self.host_bytes
+        return self.device_reserved_bytes if self.is_on_device else self.host_bytes

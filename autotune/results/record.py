@@ -6,12 +6,13 @@ The study stores these dataclasses as JSON. Whoever renames a field must add the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine.hardware import Hardware
+from autotune.measurement.compilation import Compilation
 from autotune.measurement.goal import Goal
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
@@ -128,6 +129,23 @@ def latest(records: Iterable[TrialRecord]) -> list[TrialRecord]:
         if record.config not in found or record.outcome not in {*ENDED_BY_US, Outcome.RAN_OUT}:
             found[record.config] = record
     return [*found.values()]
+
+
+def slowest_compilation(records: Sequence[TrialRecord], config: Config) -> Compilation | None:
+    """Return what compiling costs a run of a config with an empty cache; None if it does not.
+
+    That is the slowest compilation of any trial in the same mode, because later ones reuse the
+    cache that the run's rigs share.
+    """
+    mode = config.get("compile", "off")
+    if mode == "off":
+        return None
+    seen = [
+        record.measurement.compilation
+        for record in records
+        if record.measurement is not None and record.config.get("compile") == mode
+    ]
+    return max(filter(None, seen), key=lambda c: c.seconds, default=None)
 
 
 def gradients_sum(records: Iterable[TrialRecord]) -> bool | None:

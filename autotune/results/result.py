@@ -24,7 +24,7 @@ from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
 from autotune.results.learning import Learning
 from autotune.results.rank_notes import parallel_notes
-from autotune.results.record import SearchInfo, TrialRecord, latest
+from autotune.results.record import SearchInfo, TrialRecord, latest, slowest_compilation
 
 ADVISE_WARMUP_ABOVE = 4  # growth of the batch above which learning-rate warm-up is recommended
 
@@ -203,18 +203,9 @@ class SearchResult:
     def compilation(self) -> Compilation | None:
         """What compiling costs a run of ``best`` with an empty cache; None if it does not compile.
 
-        The slowest compilation of any trial in the same mode is taken, because later ones reuse the
-        cache that the run's rigs share.
+        Of the ``slowest_compilation`` that was seen.
         """
-        if self.best.get("compile", "off") == "off":
-            return None
-        seen = [
-            record.measurement.compilation
-            for record in self.records
-            if record.measurement is not None
-            and record.config.get("compile") == self.best["compile"]
-        ]
-        return max(filter(None, seen), key=lambda c: c.seconds, default=None)
+        return slowest_compilation(self.records, self.best)
 
     @property
     def break_even_steps(self) -> int | None:

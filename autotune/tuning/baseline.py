@@ -118,8 +118,10 @@ def _measure(session: Session) -> Baseline:
             "Use --objective throughput."
         )
     session.events.on_trial_end(0, study.records[0], space)
-    if (too_much := trial_runner.excess(record.measurement)) is not None:
-        session.events.warn(f"The program as written is beyond the limit: {too_much}.")
+    used = record.measurement.memory
+    capacity = head.hardware.capacity_bytes(on_device=used.is_on_device)
+    if (too_much := goal.excess(used, capacity)) is not None:
+        session.events.warn(f"The program as written is beyond the limit: {too_much.reason}.")
     facts = BaselineInfo(ready.profile, ready.startup_s, record.measurement.step_s)
     # Stored before the step is profiled: from here on the session knows how long a confirmation
     # takes, and a search that is killed need not measure the baseline again.

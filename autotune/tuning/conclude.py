@@ -24,7 +24,7 @@ from autotune.results.blame import judged
 from autotune.results.record import TrialRecord, gradients_sum
 from autotune.results.result import Finding, SearchResult
 from autotune.tuning.baseline import Baseline
-from autotune.tuning.choosing.bounds import bounded, sentences, shares
+from autotune.tuning.choosing.bounds import Share, bounded, sentences, shares
 from autotune.tuning.choosing.diagnosis import DEVICES
 from autotune.tuning.choosing.proposals import restarts
 from autotune.tuning.choosing.ranking import promising
@@ -76,7 +76,7 @@ def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult
         memory=(_peak(base_side), _peak(best_side)),
         losses=(_last_loss(base_side), _last_loss(best_side)),
         reason=(_why_nothing(records) if candidate is None else "") or confirmed.reason,
-        untried=tuple(_untried(baseline, records, best)),
+        untried=tuple(_untried(session, baseline, records, best)),
         worth_s=session.worth_s,
         warnings=_warnings(session, confirmation, best if is_faster else None),
         records=tuple(records),
@@ -116,11 +116,7 @@ def _bounded(session: Session, baseline: Baseline, speedup: float) -> tuple[str,
     space, options = baseline.space, session.study.head.options
     if options.sampler != OURS:
         return ()
-    in_vain = bounded(
-        shares(baseline.breakdown, baseline.measurement, options.goal),
-        speedup,
-        space.asked | space.requested,
-    )
+    in_vain = _in_vain(session, baseline, speedup)
     tried = [record.config for record in session.study.records]
     searched = {
         knob: share
@@ -128,6 +124,13 @@ def _bounded(session: Session, baseline: Baseline, speedup: float) -> tuple[str,
         if knob in space.domains and all(c[knob] == space.baseline[knob] for c in tried)
     }
     return tuple(sentences(searched, speedup))
+
+
+def _in_vain(session: Session, baseline: Baseline, speedup: float = 1.0) -> dict[str, Share]:
+    """Return the knobs that can give next to nothing on top of a speedup."""
+    goal = session.study.head.options.goal
+    of_time = shares(baseline.breakdown, baseline.measurement, goal)
+    return bounded(of_time, speedup, baseline.space.asked | baseline.space.requested)
 
 
 def _warnings(
@@ -165,7 +168,9 @@ def _finding(confirmed: ConfirmationResult, records: Sequence[TrialRecord]) -> F
     return Finding.FASTER if confirmed.confirmation.is_faster else Finding.NO_GAIN
 
 
-def _untried(baseline: Baseline, records: Sequence[TrialRecord], best: Config) -> Iterator[str]:
+def _untried(
+    session: Session, baseline: Baseline, records: Sequence[TrialRecord], best: Config
+) -> Iterator[str]:
     """Yield what was offered and never measured: users see it as what a longer search would try.
 
     That is each knob of which only the program's own value was measured, and ``knob=value`` for
@@ -173,9 +178,7 @@ def _untried(baseline: Baseline, records: Sequence[TrialRecord], best: Config) -
     that can give next to nothing, are left out.
     """
     space = baseline.space
-    in_vain = bounded(
-        shares(baseline.breakdown, baseline.measurement), asked=space.asked | space.requested
-    )
+    in_vain = _in_vain(session, baseline)
     tried = [r.config for r in records if r.measurement is not None]
     for knob in space.domains.keys() - space.restart - space.fixed.keys():
         is_idle = not any(

@@ -28,7 +28,13 @@ from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
-from autotune.results.record import Side, TrialRecord, WindowRecord, gradients_sum
+from autotune.results.record import (
+    Side,
+    TrialRecord,
+    WindowRecord,
+    gradients_sum,
+    slowest_compilation,
+)
 from autotune.rig.open_rig import ShouldStop
 from autotune.rig.rig import Rig
 from autotune.rig.rig_factory import RigFactory
@@ -153,6 +159,12 @@ class ConfirmationPlan:
         )
         return compiling * self.base.extra_work(self.winner, winner / baseline)
 
+    def excess(self, measured: Measurement) -> Ending | None:
+        """Return by how much a window is beyond the user's limit of memory; None if it is not."""
+        used = measured.memory
+        capacity = self.rigs.hardware.capacity_bytes(on_device=used.is_on_device)
+        return self.goal.excess(used, capacity)
+
     @property
     def needs_own_process(self) -> bool:
         """Whether the two configs cannot take turns within one process.
@@ -196,8 +208,10 @@ def confirm_best(session: Session, baseline: Baseline) -> ConfirmationResult:
     session.trial_runner.close()  # its process would compete with the rounds
     faster = promising(session.study, baseline.space)
     result = ConfirmationResult(None, reason="" if faster else _why_nothing_was_compared(session))
-    base = replace(baseline.applied, sums=gradients_sum(session.study.records))
+    records = session.study.records
+    base = replace(baseline.applied, sums=gradients_sum(records))
     for candidate in faster[:CANDIDATES]:
+        compilation = slowest_compilation(records, candidate.config)
         plan = ConfirmationPlan(
             session.rigs,
             baseline.space,
@@ -206,7 +220,7 @@ def confirm_best(session: Session, baseline: Baseline) -> ConfirmationResult:
             session.until_overdrawn,
             _frozen_slopes(session.study),
             session.study.head.options.goal,
-            _compile_s(session.study, candidate.config),
+            0.0 if compilation is None else compilation.seconds,
         )
         outcome = _confirm_in_time(session, plan, candidate)
         if isinstance(outcome, Confirmation):
@@ -219,22 +233,6 @@ def confirm_best(session: Session, baseline: Baseline) -> ConfirmationResult:
         result = ConfirmationResult(candidate, reason=reason)
         session.events.warn(f"The best config failed in a fresh process: {reason}")
     return result
-
-
-def _compile_s(study: Study, config: Config) -> float:
-    """Return the seconds that a config spent compiling without a cache: the longest that was seen.
-
-    0.0 if it compiles nothing.
-    """
-    mode = config.get("compile", "off")
-    seen = [
-        record.measurement.compilation.seconds
-        for record in study.records
-        if record.config.get("compile", "off") == mode != "off"
-        and record.measurement is not None
-        and record.measurement.compilation is not None
-    ]
-    return max(seen, default=0.0)
 
 
 def _frozen_slopes(study: Study) -> Slopes:
@@ -346,6 +344,8 @@ def _round_in_mode(plan: ConfirmationPlan, first: Side) -> Round | Failure:
                 # which changes the mode if the program needs another one
                 plan.rigs.learn(result, as_written=side is Side.BASELINE)
                 return Failure(side, result)
+            if side is Side.WINNER and (too_much := plan.excess(result)) is not None:
+                return Failure(side, too_much)
             config = plan.applied(side).config
             windows.append(WindowRecord(side, config, result, plan.rigs.clock() - began))
     return windows

@@ -373,21 +373,10 @@ class TrialRunner:
             return None
         if self._goal.factor(result) is None:
             return Ending(Outcome.UNCLEAR, NO_COUNTER[self._goal.objective])
-        if (reason := self.excess(result)) is None:
-            return None
-        is_on_device = bool(result.memory.device_reserved_bytes)
-        return Ending(Outcome.OUT_OF_MEMORY if is_on_device else Outcome.HOST_OUT_OF_MEMORY, reason)
-
-    def excess(self, result: Measurement) -> str | None:
-        """Return by how much a window is beyond the user's limit of memory; None if it is not."""
-        most, used = self._goal.max_memory, result.memory.peak_bytes
-        if most is None or used is None:
-            return None
-        hardware, is_on_device = self._rigs.hardware, bool(result.memory.device_reserved_bytes)
-        whole = hardware.gpus[0].memory_bytes if is_on_device else hardware.memory_bytes
-        if used <= most * whole:
-            return None
-        return f"it used {used / whole:.0%} of the memory, more than --max-memory {most:.0%}"
+        used = result.memory
+        return self._goal.excess(
+            used, self._rigs.hardware.capacity_bytes(on_device=used.is_on_device)
+        )
 
     def _ask_of_batch(self, config: Config, should_stop: ShouldStop) -> Ending | None:
         """Find out what another batch does to the loss, before a fresh process tries it.

@@ -29,7 +29,7 @@ FACTORS: Mapping[str, Mapping[KnobValue, float]] = {
 }
 
 
-def peak_bytes(config: Config) -> int:
+def peak_bytes(config: Config, _process: int = 1) -> int:
     """Half a GiB and more with the batch; reduced precision takes half as much."""
     part = 0.5 if config["precision"] == "bf16" else 1.0
     return round((0.5 + part * int(config["batch_size"]) / 64) * GIB)
@@ -104,6 +104,19 @@ def test_no_config_is_recommended_that_needs_more_than_the_share_of_memory(tmp_p
             assert peak_bytes(record.config) > 0.2 * 16 * GIB
             assert record.ending is not None
             assert "more than --max-memory 20%" in record.ending.reason
+
+
+def test_a_config_that_needs_more_memory_in_a_fresh_process_is_not_recommended(
+    tmp_path: Path,
+) -> None:
+    """What the search measured was within the limit."""
+
+    def grown(config: Config, process: int) -> int:
+        return peak_bytes(config) * (1 if process == 1 else 2)
+
+    result = searched(tmp_path, Goal(max_memory=0.2), peak_bytes=grown)
+    assert result.finding is not Finding.FASTER
+    assert "more than --max-memory 20%" in result.reason
 
 
 def test_compiling_is_worth_its_time_in_a_long_training_alone(tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ class ScriptedRigs:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.started = 0
+        self.hardware = make_hardware()
         self.opening_s = 6.0
         self.mode = RunMode()
 

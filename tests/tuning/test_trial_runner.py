@@ -56,6 +56,7 @@ class ScriptedRigs:
         self.clock = partial(next, count(0.0, 0.5))  # seconds: each look takes half of one
         self.rates = rates
         self.started = 0
+        self.hardware = make_hardware()
         self.asked: list[tuple[int, Config, WindowPlan]] = []
         self.settings: list[AppliedConfig] = []
         self.records: list[TrialRecord] = []  # of the baseline

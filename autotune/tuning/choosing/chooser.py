@@ -135,11 +135,26 @@ class Chooser:
             model = StreamModel(seen_in(records), KnobEffects.of(self._space))
         forecast = Forecast(records, self._memory_bytes)
         pool = _Pool(records, self._space, model, forecast, guilty)
-        is_first = self._all_in is not None and self._all_in not in pool.looks
-        if self._all_in is not None and is_first and pool.may_visit(self._all_in):
-            return Choice(self._all_in, ALL_IN, self._expected([self._all_in], pool)[0])
+        if (first := self._first(pool)) is not None:
+            return Choice(first, ALL_IN, self._expected([first], pool)[0])
         ways = self._ways(pool, share_left, len(records))
         return next((choice for choice in ways if choice is not None), None)
+
+    def _first(self, pool: _Pool) -> Config | None:
+        """Return all moves at once, with the largest batch that fits; None once that was tried."""
+        if self._all_in is None:
+            return None
+        size, sizes = self._all_in.get("batch_size"), self._space.domains.get("batch_size")
+        own = pool.baseline.get("batch_size")
+        smaller = [
+            self._space.canonical(self._all_in.replace(batch_size=value))
+            for value in (sizes.values if sizes is not None else ())
+            if int(own or 0) <= int(value) < int(size or 0)
+        ]
+        every = [self._all_in, *reversed(smaller)]
+        if any(config in pool.looks for config in every):
+            return None
+        return next(filter(pool.may_visit, every), None)
 
     def _ways(self, pool: _Pool, share_left: float, count: int) -> Iterator[Choice | None]:
         """Yield what each way to choose makes of it, the one whose turn it is first."""

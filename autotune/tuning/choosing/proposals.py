@@ -280,10 +280,8 @@ def _memory_bytes(study: Study) -> float | None:
     used = next((r.measurement.memory for r in study.records if r.measurement is not None), None)
     if used is None or used.peak_bytes is None:
         return None
-    hardware, share = study.head.hardware, study.head.options.goal.max_memory
-    is_on_device = bool(used.device_reserved_bytes) and bool(hardware.gpus)
-    whole = hardware.gpus[0].memory_bytes if is_on_device else hardware.memory_bytes
-    return whole * (1.0 if share is None else share)
+    capacity = study.head.hardware.capacity_bytes(on_device=used.is_on_device)
+    return study.head.options.goal.limit_bytes(capacity)
 
 
 def _conflicting(config: Config, sentences: Sequence[str]) -> TrialRecord:

@@ -231,13 +231,17 @@ class Study:
         Trials that are still open, or were open when a search was killed, are left out. Speedups
         are those that all visits show together.
         """
+        self._read_new()
+        return [*self._read_together]
+
+    def _read_new(self) -> None:
+        """Read the trials that were added since the last call, by any process."""
         for trial in self._study.get_trials(deepcopy=False):
             if trial.number not in self._records and "record" in trial.user_attrs:
                 self._records[trial.number] = _read(TrialRecord, trial.user_attrs["record"])
         if len(self._read_together) != len(self._records):
             new = [self._records[n] for n in sorted(self._records)][len(self._read_together) :]
             self._read_together = reread([*self._read_together, *new], self._model_of(new))
-        return [*self._read_together]
 
     @property
     def space(self) -> ResolvedSpace:
@@ -265,7 +269,7 @@ class Study:
     @property
     def model(self) -> StreamModel:
         """What all visits say together about every config."""
-        self.records  # noqa: B018 - brings it up to date
+        self._read_new()
         return self._model
 
     def _model_of(self, new: Sequence[TrialRecord]) -> StreamModel:

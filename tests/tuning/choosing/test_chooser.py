@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.visit import Visit
 from autotune.program.config import Config, KnobValue
@@ -104,6 +105,20 @@ def test_the_best_is_found_within_thirty_visits_whatever_helps(name: str) -> Non
         course.run(30, racing=10)
         reached.append(course.reached())
     assert sum(reached) / len(reached) > 0.97, reached
+
+
+def test_moves_that_do_not_fit_into_memory_at_once_are_tried_with_a_smaller_batch() -> None:
+    """A baseline of 8 GiB leaves no room for four times its batch, but may for twice of it."""
+    gib = 1 << 30
+    all_in = SPACE.baseline.replace(channels_last=True, batch_size=256)
+    course = Course(formula(), all_in=all_in, memory_bytes=16.0 * gib)
+    baseline = course.records[0]
+    assert baseline.measurement is not None
+    memory = Memory(device_reserved_bytes=8 * gib)
+    course.records[0] = replace(baseline, measurement=replace(baseline.measurement, memory=memory))
+    choices = course.run(8)
+    assert choices[0] == all_in.replace(batch_size=128)
+    assert all_in not in choices[1:2]
 
 
 def test_the_moves_that_should_help_come_first_all_at_once() -> None:
