@@ -6,6 +6,10 @@ over them as 0.05 (k / 6)^1.5, and the interval of each look is as wide as the p
 
 Source: Lan and DeMets 1983, "Discrete sequential boundaries for clinical trials"; the levels below
 were computed for equally spaced looks.
+
+Each look also foresees how likely the last one will find the config faster, if the processes to
+come are like those so far (predictive power: Spiegelhalter, Freedman and Blackburn 1986). Stopping
+where that is unlikely claims nothing that is not there.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from autotune.measurement.interval import Interval
 from autotune.measurement.stats import student_t
@@ -37,8 +42,21 @@ ASSUMED_DEGREES = 4
 F_95 = (7.71, 6.94, 6.59, 6.39, 6.26)
 
 
-def together(processes: Sequence[Sequence[float]], share: float = 1.0) -> Interval:
-    """Return the speedup of a config that took turns with the baseline in several processes.
+@dataclass(frozen=True)
+class Claim:
+    """What one look says.
+
+    Attributes:
+        speedup: With the interval of this look.
+        chance: How likely the interval of the last planned look will lie above 1, from 0 to 1.
+    """
+
+    speedup: Interval
+    chance: float
+
+
+def together(processes: Sequence[Sequence[float]], share: float = 1.0) -> Claim:
+    """Return what is said of a config that took turns with the baseline in several processes.
 
     The spread of the processes' means is estimated from two sources: the pairs within each process
     together with an assumed spread of processes, and the means themselves. If the means scatter
@@ -67,11 +85,14 @@ def together(processes: Sequence[Sequence[float]], share: float = 1.0) -> Interv
         spread = math.sqrt((ASSUMED_DEGREES * assumed + apart) / known)
         degrees, levels = known, TOGETHER
     level = share * levels[min(count, MAX_LOOKS) - 1]
-    return _around(centre, student_t(level, degrees) * spread / math.sqrt(count))
+    half = student_t(level, degrees) * spread / math.sqrt(count)
+    last = max(count, MAX_LOOKS)
+    last_t = student_t(share * levels[-1], degrees + last - count)
+    return Claim(_around(centre, half), _chance(centre, spread, count, last, last_t))
 
 
-def apart(winner: Sequence[float], baseline: Sequence[float], share: float = 1.0) -> Interval:
-    """Return the speedup of a config that was measured in processes other than the baseline's.
+def apart(winner: Sequence[float], baseline: Sequence[float], share: float = 1.0) -> Claim:
+    """Return what is said of a config that was measured in processes other than the baseline's.
 
     This is Student's two-sample t interval on the logarithms. Looks are planned after 3, 5, 8 and
     12 pairs of processes; in between, the interval is that of the next look.
@@ -89,9 +110,12 @@ def apart(winner: Sequence[float], baseline: Sequence[float], share: float = 1.0
         raise ValueError("a claim needs equally many processes of each side, at least two")
     sides = [[math.log(rate) for rate in rates] for rates in (winner, baseline)]
     centre = statistics.fmean(sides[0]) - statistics.fmean(sides[1])
-    spread = math.sqrt(sum(map(statistics.variance, sides)) / count)
+    spread = math.sqrt(sum(map(statistics.variance, sides)))
     level = next((level for pairs, level in APART.items() if pairs >= count), max(APART.values()))
-    return _around(centre, student_t(share * level, 2 * count - 2) * spread)
+    half = student_t(share * level, 2 * count - 2) * spread / math.sqrt(count)
+    last = max(count, *APART)
+    last_t = student_t(share * max(APART.values()), 2 * last - 2)
+    return Claim(_around(centre, half), _chance(centre, spread, count, last, last_t))
 
 
 def share_left(taken: Sequence[float]) -> float:
@@ -105,6 +129,23 @@ def share_left(taken: Sequence[float]) -> float:
         up all of their looks spends a tenth more for each further one.
     """
     return max(LEAST_SHARE, 1.0 - sum(math.pow(min(1.0, share), 1.5) for share in taken))
+
+
+def _chance(centre: float, spread: float, count: int, last: int, last_t: float) -> float:
+    """Return how likely the last look will find the config faster.
+
+    Args:
+        centre: Mean logarithm of the speedup so far.
+        spread: Standard deviation of one process.
+        count: Processes so far.
+        last: Processes at the last look.
+        last_t: How many standard errors wide each half of the last interval is.
+    """
+    needed = last_t * spread / math.sqrt(last)
+    uncertain = spread * math.sqrt((last - count) / (last * count))
+    if uncertain == 0.0:
+        return float(centre > needed)
+    return statistics.NormalDist().cdf((centre - needed) / uncertain)
 
 
 def _around(centre: float, half: float) -> Interval:

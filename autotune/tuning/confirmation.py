@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev
 
-from autotune.measurement import claim
+from autotune.measurement.claim import APART, MAX_LOOKS, Claim, apart, together
 from autotune.measurement.goal import NO_COUNTER, THROUGHPUT, Goal, Objective
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
@@ -39,6 +39,7 @@ Round = list[WindowRecord]
 Slopes = tuple[float, float]  # of one core and of all cores, as in the stream model
 UNPACED: Slopes = (0.0, 0.0)
 MOST_FAULTS = 0.5  # share of the time that faults may take; several threads share more of them
+UNLIKELY = 0.1  # chance of a claim at the last look, below which further rounds are in vain
 # A live speedup worth confirming however wide its interval is: only the confirmation decides.
 WORTH_CONFIRMING = 1.02
 
@@ -56,6 +57,7 @@ class Confirmation:
         raw: The speedup without the correction by the pilots; None if nothing was corrected.
         corrections: The least and the largest factor on the speed of a window that was taken out,
             relative to their median; None if nothing was corrected.
+        chance: How likely the last planned look would find the winner faster, from 0 to 1.
         carried_share: By what share the sides may have changed each other's speed, because what
             one leaves in a process stays there for the other. The speedup's interval allows for it.
     """
@@ -67,6 +69,7 @@ class Confirmation:
     is_apart: bool = False
     raw: Interval | None = None
     corrections: tuple[float, float] | None = None
+    chance: float = 1.0
     carried_share: float = 0.0
 
     @property
@@ -97,11 +100,11 @@ class Confirmation:
     def is_decided(self) -> bool:
         """Whether further rounds would not change the claim.
 
-        This is so when a planned look finds that the interval excludes 1, or that the gain is not
-        worth a claim even at its upper end.
+        This is so when a planned look finds that the interval excludes 1, that the gain is not
+        worth a claim even at its upper end, or that the last look is unlikely to claim it.
         """
         excludes_one = self.speedup.low > 1.0 or self.speedup.high < WORTH_CONFIRMING
-        return self.rounds in self._planned and excludes_one
+        return self.rounds in self._planned and (excludes_one or self.chance < UNLIKELY)
 
     @property
     def is_complete(self) -> bool:
@@ -146,21 +149,34 @@ def read(
     is_apart = is_pair(rounds[0])
     too_high, too_low = (0.0, 0.0) if is_apart else _carried_over(rounds)
 
-    def speedup(slopes: Slopes) -> Interval:
-        found = _speedup(rounds, share, slopes, goal, is_apart=is_apart).times(1 / extra_work)
-        return replace(found, low=found.low / (1 + too_high), high=found.high * (1 + too_low))
+    def claimed(slopes: Slopes) -> Claim:
+        claim = _claim(rounds, share, slopes, goal, extra_work, is_apart=is_apart)
+        found = claim.speedup
+        carried = Interval(found.estimate, found.low / (1 + too_high), found.high * (1 + too_low))
+        return replace(claim, speedup=carried)
 
-    carried_share = max(too_high, too_low)
-    raw = speedup(UNPACED)
+    raw = claimed(UNPACED)
     uncorrected = Confirmation(
-        raw, baseline, winner, len(rounds), is_apart, carried_share=carried_share
+        raw.speedup,
+        baseline,
+        winner,
+        len(rounds),
+        is_apart,
+        chance=raw.chance,
+        carried_share=max(too_high, too_low),
     )
     if not any(slopes) or not _corrects_both_alike(windows, slopes):
         return uncorrected
     factors = [_pace_factor(w.measurement, slopes) for w in windows]
     middle = median(factors)
-    corrections = min(factors) / middle, max(factors) / middle
-    return replace(uncorrected, speedup=speedup(slopes), raw=raw, corrections=corrections)
+    corrected = claimed(slopes)
+    return replace(
+        uncorrected,
+        speedup=corrected.speedup,
+        chance=corrected.chance,
+        raw=raw.speedup,
+        corrections=(min(factors) / middle, max(factors) / middle),
+    )
 
 
 def _carried_over(rounds: Sequence[Round]) -> tuple[float, float]:
@@ -221,7 +237,7 @@ def planned_looks(*, is_apart: bool) -> tuple[int, ...]:
     Args:
         is_apart: Whether a round is one process of each side.
     """
-    return tuple(claim.APART) if is_apart else tuple(range(MIN_ROUNDS, claim.MAX_LOOKS + 1))
+    return tuple(APART) if is_apart else tuple(range(MIN_ROUNDS, MAX_LOOKS + 1))
 
 
 def looks_taken(rounds: Sequence[Round]) -> list[float]:
@@ -234,10 +250,16 @@ def looks_taken(rounds: Sequence[Round]) -> list[float]:
     return taken
 
 
-def _speedup(
-    rounds: Sequence[Round], share: float, slopes: Slopes, goal: Goal, *, is_apart: bool
-) -> Interval:
-    """Return the speedup without the part that full buffers may have contributed.
+def _claim(
+    rounds: Sequence[Round],
+    share: float,
+    slopes: Slopes,
+    goal: Goal,
+    extra_work: float,
+    *,
+    is_apart: bool,
+) -> Claim:
+    """Return what is said without the part that full buffers may have contributed.
 
     Batches that were prefetched before a window make its config look faster than it is. For the
     estimate and the lower bound, the drained share is taken off the winner's rates, so that it
@@ -245,10 +267,10 @@ def _speedup(
     because the baseline may have profited as well.
     """
 
-    def ratio(lowered: Side) -> Interval:
+    def ratio(lowered: Side) -> Claim:
         rates = [  # windows next to each other are compared: they share the machine's pace
             [
-                {w.side: _rate(w, lowered, slopes, goal) for w in pair}
+                {w.side: _rate(w, lowered, slopes, goal) / work[w.side] for w in pair}
                 for pair in zip(r[::2], r[1::2], strict=True)
             ]
             for r in rounds
@@ -257,14 +279,16 @@ def _speedup(
             winner, baseline = (
                 [pair[side] for (pair,) in rates] for side in (Side.WINNER, Side.BASELINE)
             )
-            return claim.apart(winner, baseline, share)
-        return claim.together(
+            return apart(winner, baseline, share)
+        return together(
             [[pair[Side.WINNER] / pair[Side.BASELINE] for pair in pairs] for pairs in rates],
             share,
         )
 
+    work = {Side.BASELINE: 1.0, Side.WINNER: extra_work}
     least, most = ratio(Side.WINNER), ratio(Side.BASELINE)
-    return replace(least, high=max(least.high, most.high))
+    high = max(least.speedup.high, most.speedup.high)
+    return replace(least, speedup=replace(least.speedup, high=high))
 
 
 def _rate(window: WindowRecord, lowered: Side, slopes: Slopes, goal: Goal) -> float:

@@ -14,6 +14,7 @@ from autotune.measurement.claim import (
     APART,
     LEAST_SHARE,
     MAX_LOOKS,
+    Claim,
     apart,
     share_left,
     together,
@@ -22,6 +23,7 @@ from autotune.measurement.interval import Interval
 
 SEARCHES = 600
 FUTILE = 1.02
+UNLIKELY = 0.1
 
 
 @dataclass(frozen=True)
@@ -46,15 +48,16 @@ class Claims:
 
 
 def search(
-    truth: float, looks: Sequence[int], after: Callable[[random.Random, int], Interval]
+    truth: float, looks: Sequence[int], after: Callable[[random.Random, int], Claim]
 ) -> Claims:
     """Run searches that stop at the first look that decides."""
     found, stopped = [], []
     for seed in range(SEARCHES):
         rng = random.Random(seed)
         for look in looks:
-            interval = after(rng, look)
-            if interval.low > 1.0 or interval.high < FUTILE:
+            claim = after(rng, look)
+            interval = claim.speedup
+            if interval.low > 1.0 or interval.high < FUTILE or claim.chance < UNLIKELY:
                 break
         found.append(interval)
         stopped.append(look)
@@ -75,7 +78,7 @@ def in_turns(
         centre = math.log(truth) + rng.gauss(0, process_noise)
         return [math.exp(centre + noise(rng)) for _ in range(2)]
 
-    def after(rng: random.Random, look: int) -> Interval:
+    def after(rng: random.Random, look: int) -> Claim:
         if look == 2:
             processes[:] = [one(rng)]
         processes.append(one(rng))
@@ -88,7 +91,7 @@ def in_processes(truth: float, spread: float) -> Claims:
     """Processes of each side, as for configs that cannot share one."""
     sides: tuple[list[float], list[float]] = ([], [])
 
-    def after(rng: random.Random, look: int) -> Interval:
+    def after(rng: random.Random, look: int) -> Claim:
         if look == min(APART):
             for side in sides:
                 side.clear()
@@ -135,8 +138,8 @@ def test_a_gain_of_thirty_percent_is_found_by_two_processes() -> None:
 
 
 def test_processes_that_scatter_more_than_was_assumed_are_judged_by_their_scatter() -> None:
-    agreeing = together([[1.19, 1.21], [1.19, 1.21], [1.19, 1.21]])
-    scattered = together([[1.04, 1.06], [1.20, 1.20], [1.34, 1.36]])
+    agreeing = together([[1.19, 1.21], [1.19, 1.21], [1.19, 1.21]]).speedup
+    scattered = together([[1.04, 1.06], [1.20, 1.20], [1.34, 1.36]]).speedup
     assert agreeing.low > 1.1
     assert scattered.low < 1.0
 
@@ -150,29 +153,51 @@ def test_processes_of_their_own_claim_as_seldom_at_each_spread() -> None:
     assert in_processes(1.2, 0.05).faster >= 0.95
 
 
+def test_where_a_claim_is_unlikely_few_further_processes_are_started() -> None:
+    """Equal configs end after some three processes of six, not after all of them."""
+    for pair_noise in (0.02, 0.1):
+        claims = in_turns(1.0, pair_noise=pair_noise, process_noise=0.01)
+        assert statistics.fmean(claims.looks) < 3.2
+    assert statistics.fmean(in_processes(1.0, 0.05).looks) < 6.5
+
+
+def test_the_chance_of_a_claim_is_how_often_the_last_look_makes_it() -> None:
+    """Foreseen after two processes of a known spread, where nothing stops before the last."""
+    rng, foreseen, claimed = random.Random(1), [], []
+    for _ in range(1500):
+        truth = rng.gauss(0.03, 0.05)
+        means = [truth + rng.gauss(0, 0.04) for _ in range(MAX_LOOKS)]
+        processes = [[math.exp(m + rng.gauss(0, 0.001)) for _ in range(2)] for m in means]
+        foreseen.append(together(processes[:2]).chance)
+        claimed.append(together(processes).speedup.low > 1.0)
+    for low, high in ((0.0, 0.15), (0.15, 0.5), (0.5, 0.85), (0.85, 1.0)):
+        seen = [own for chance, own in zip(foreseen, claimed, strict=True) if low <= chance <= high]
+        assert low - 0.1 <= statistics.fmean(seen) <= high + 0.1, (low, high)
+
+
 def test_the_error_that_other_candidates_spent_is_not_spent_again() -> None:
     """A second candidate gets what is left of the 5 %, but never less than a tenth of it."""
     shares = [share_left(taken) for taken in ([], [1 / 6], [0.5], [0.5, 0.5], [1.0], [1.0, 1.0])]
     assert shares[0] == 1.0
     assert shares[1] > shares[2] > shares[3] > shares[4] == shares[5] == LEAST_SHARE
     processes = [[1.1, 1.12], [1.08, 1.11], [1.09, 1.1], [1.1, 1.1]]
-    widths = [together(processes, share).half_width_pct for share in shares[:5]]
+    widths = [together(processes, share).speedup.half_width_pct for share in shares[:5]]
     assert widths == sorted(set(widths))
     sides = [1.1, 1.2, 1.15], [1.0, 1.01, 0.99]
-    assert apart(*sides, share=0.5).half_width_pct > apart(*sides).half_width_pct
+    assert apart(*sides, share=0.5).speedup.half_width_pct > apart(*sides).speedup.half_width_pct
 
 
 def test_data_that_say_nothing_give_an_interval_that_says_so() -> None:
     """Two processes far apart, at what little error several candidates have left."""
-    found = together([[1.0, 1.001], [3.0, 3.001]], LEAST_SHARE)
+    found = together([[1.0, 1.001], [3.0, 3.001]], LEAST_SHARE).speedup
     assert 0.0 < found.low < 1e-6
     assert 1e6 < found.high < math.inf
 
 
 def test_the_estimate_is_the_geometric_mean_of_the_processes() -> None:
-    found = together([[1.1, 1.2], [1.3]])
+    found = together([[1.1, 1.2], [1.3]]).speedup
     assert found.estimate == pytest.approx(math.sqrt(math.sqrt(1.1 * 1.2) * 1.3))
-    found = apart([1.2, 1.3, 1.4], [1.0, 1.1, 0.9])
+    found = apart([1.2, 1.3, 1.4], [1.0, 1.1, 0.9]).speedup
     assert found.estimate == pytest.approx((1.2 * 1.3 * 1.4 / (1.0 * 1.1 * 0.9)) ** (1 / 3))
 
 
