@@ -55,18 +55,7 @@ def _headline(result: SearchResult) -> Iterator[str]:
             yield from _winners_curse(result)
         case Finding.NO_GAIN:
             yield "[bold]No significant gain:[/] your program's own config is kept."
-            if result.candidate_speedup is not None:
-                speedup = result.candidate_speedup
-                yield (
-                    f"  The best candidate came out at {speedup.estimate:.2f}x {bounds(speedup)} "
-                    "in fresh processes."
-                )
-            elif any(record.is_blamed for record in result.rehearsals):
-                yield "  The configs that were faster fail outside of the training loop."
-            elif any(record.measurement is not None for record in result.records[1:]):
-                yield "  No config that was measured looked fast enough to be worth a confirmation."
-            else:
-                yield "  There was no other config that could be tried here."
+            yield from _why_no_gain(result)
         case Finding.NOTHING:
             yield (
                 f"[bold red]Nothing could be measured:[/] {plain(result.reason)}. Your program's "
@@ -83,20 +72,45 @@ def _headline(result: SearchResult) -> Iterator[str]:
                 f"[bold yellow]Not confirmed[/] ({plain(result.reason)}): your program's own "
                 "config is kept."
             )
-            if result.candidate_speedup is not None and result.candidate is not None:
-                changes = result.candidate.changes_from(result.baseline)
-                listed = " ".join(f"{knob}={value}" for knob, value in changes.items())
-                speedup = result.candidate_speedup
-                gave = f"{speedup.estimate:.2f}x {bounds(speedup)}"
-                yield f"  During the search, {plain(listed)} gave {gave}{_unclaimed(result)}."
+            if result.candidate is not None:
+                yield f"{_live(result)}{_unclaimed(result)}."
                 yield from _own_batch(result)
             yield _go_on(result)
         case _:
             assert_never(result.finding)
 
 
+def _why_no_gain(result: SearchResult) -> Iterator[str]:
+    if result.reason:
+        yield f"{_live(result)} ({plain(result.reason)})."
+        yield _go_on(result)
+    elif result.candidate_speedup is not None:
+        speedup = result.candidate_speedup
+        yield (
+            f"  The best candidate came out at {speedup.estimate:.2f}x {bounds(speedup)} "
+            "in fresh processes."
+        )
+    elif any(record.is_blamed for record in result.rehearsals):
+        yield "  The configs that were faster fail outside of the training loop."
+    elif any(record.measurement is not None for record in result.records[1:]):
+        yield "  No config that was measured looked fast enough to be worth a confirmation."
+    else:
+        yield "  There was no other config that could be tried here."
+
+
 def _better(result: SearchResult) -> str:
     return result.head.options.goal.objective.better
+
+
+def _live(result: SearchResult) -> str:
+    """Say what the search measured of the candidate, as the beginning of a sentence."""
+    assert result.candidate is not None, "the finding is about one"
+    assert result.candidate_speedup is not None, "a candidate was measured"
+    changes = result.candidate.changes_from(result.baseline)
+    listed = " ".join(f"{knob}={value}" for knob, value in changes.items())
+    speedup = result.candidate_speedup
+    gave = f"{speedup.estimate:.2f}x {bounds(speedup)}"
+    return f"  During the search, {plain(listed)} gave {gave}"
 
 
 def _unclaimed(result: SearchResult) -> str:

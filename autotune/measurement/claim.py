@@ -30,6 +30,7 @@ SCATTERED = (0.0035, 0.0047, 0.0089, 0.0133, 0.0187, 0.0261)
 APART = {3: 0.0061, 5: 0.0126, 8: 0.0192, 12: 0.0256}
 MAX_LOOKS = len(TOGETHER)
 LEAST_SHARE = 0.1  # of the levels, that a candidate keeps however many others were looked at before
+NORMAL = statistics.NormalDist()
 MOST_LOG = 20.0  # half-width of an interval that says nothing; more would overflow
 # What a ratio is assumed to differ by between processes of one program (standard deviation of its
 # logarithm), and the weight of that assumption in degrees of freedom. On a shared 2-core machine
@@ -118,6 +119,26 @@ def apart(winner: Sequence[float], baseline: Sequence[float], share: float = 1.0
     return Claim(_around(centre, half), _chance(centre, spread, count, last, last_t))
 
 
+def prospect(live: Interval, count: int, *, is_apart: bool) -> float:
+    """Return how likely some processes would find a config faster, before any of them was started.
+
+    Args:
+        live: The speedup as the search expects it, with its interval.
+        count: Processes that there is time for, or pairs of them.
+        is_apart: Whether each config needs processes to itself.
+    """
+    centre = math.log(live.estimate)
+    spread = PROCESS_SPREAD * (math.sqrt(2) if is_apart else 1.0)
+    if is_apart:
+        levels = [level for pairs, level in APART.items() if pairs <= count]
+        level, degrees = max(levels, default=min(APART.values())), 2 * count - 2
+    else:
+        level, degrees = TOGETHER[min(count, MAX_LOOKS) - 1], ASSUMED_DEGREES + count - 1
+    error = spread / math.sqrt(count)
+    unknown = math.hypot(math.log(live.high / live.low) / (2 * NORMAL.inv_cdf(0.975)), error)
+    return NORMAL.cdf((centre - student_t(level, degrees) * error) / unknown)
+
+
 def share_left(taken: Sequence[float]) -> float:
     """Return the share of the error of 5 % that is left for another candidate of a search.
 
@@ -145,7 +166,7 @@ def _chance(centre: float, spread: float, count: int, last: int, last_t: float) 
     uncertain = spread * math.sqrt((last - count) / (last * count))
     if uncertain == 0.0:
         return float(centre > needed)
-    return statistics.NormalDist().cdf((centre - needed) / uncertain)
+    return NORMAL.cdf((centre - needed) / uncertain)
 
 
 def _around(centre: float, half: float) -> Interval:

@@ -69,6 +69,7 @@ WINDOW_APART = replace(WINDOW, window_min_s=1.5, window_max_s=3.0)
 # For programs that end within seconds: warm-up and window in one, since there is no second window.
 BRIEF = replace(WARM_UP, window_min_s=1.5, window_max_s=3.0, half_width=0.01)
 MAX_MODES = 3  # run modes that a program may turn out to need, one after the other
+TOO_LITTLE = "the time left holds too few fresh processes to tell that from none"
 CANDIDATES = 2  # configs that may fail in a fresh process before the baseline is kept
 
 
@@ -120,6 +121,8 @@ class ConfirmationPlan:
             its first confirmation. They stay the same for all rounds.
         goal: What is compared.
         compile_s: Seconds that the winner spends compiling.
+        claims: Whether only a claim is of interest. If not, rounds go on where none is likely: what
+            they show of the machine's noise is worth as much.
     """
 
     rigs: RigFactory
@@ -130,6 +133,7 @@ class ConfirmationPlan:
     slopes: Slopes = UNPACED
     goal: Goal = THROUGHPUT
     compile_s: float = 0.0
+    claims: bool = True
 
     @property
     def is_brief(self) -> bool:
@@ -192,11 +196,13 @@ class ConfirmationResult:
             of one round alone does not say enough for a claim.
         reason: Why there is no confirmation that says enough; empty if there is one, or if configs
             were measured and none looked faster.
+        is_in_vain: Whether it was left out, because it could hardly tell the speedup from none.
     """
 
     candidate: TrialRecord | None
     confirmation: Confirmation | None = None
     reason: str = ""
+    is_in_vain: bool = False
 
 
 def confirm_best(session: Session, baseline: Baseline) -> ConfirmationResult:
@@ -207,10 +213,13 @@ def confirm_best(session: Session, baseline: Baseline) -> ConfirmationResult:
     """
     session.trial_runner.close()  # its process would compete with the rounds
     faster = promising(session.study, baseline.space)
-    result = ConfirmationResult(None, reason="" if faster else _why_nothing_was_compared(session))
+    able = [record for record in faster if session.may_claim(record, baseline.space)]
+    if faster and not able:
+        return ConfirmationResult(faster[0], reason=TOO_LITTLE, is_in_vain=True)
+    result = ConfirmationResult(None, reason="" if able else _why_nothing_was_compared(session))
     records = session.study.records
     base = replace(baseline.applied, sums=gradients_sum(records))
-    for candidate in faster[:CANDIDATES]:
+    for candidate in able[:CANDIDATES]:
         compilation = slowest_compilation(records, candidate.config)
         plan = ConfirmationPlan(
             session.rigs,
@@ -304,6 +313,7 @@ def confirm(
         confirmation = read(rounds, plan.extra_work(rounds), share, plan.slopes, plan.goal)
         if confirmation is not None and (
             confirmation.is_decided
+            or (confirmation.is_in_vain and plan.claims)
             or confirmation.is_complete
             or not has_time_for(
                 confirmation.worth(max(sum(w.cost_s for w in r) for r in rounds)),

@@ -39,7 +39,7 @@ Round = list[WindowRecord]
 Slopes = tuple[float, float]  # of one core and of all cores, as in the stream model
 UNPACED: Slopes = (0.0, 0.0)
 MOST_FAULTS = 0.5  # share of the time that faults may take; several threads share more of them
-UNLIKELY = 0.1  # chance of a claim at the last look, below which further rounds are in vain
+UNLIKELY = 0.2  # chance of a claim at the last look, below which further rounds are in vain
 # A live speedup worth confirming however wide its interval is: only the confirmation decides.
 WORTH_CONFIRMING = 1.02
 
@@ -100,11 +100,16 @@ class Confirmation:
     def is_decided(self) -> bool:
         """Whether further rounds would not change the claim.
 
-        This is so when a planned look finds that the interval excludes 1, that the gain is not
-        worth a claim even at its upper end, or that the last look is unlikely to claim it.
+        This is so when a planned look finds that the interval excludes 1, or that the gain is not
+        worth a claim even at its upper end.
         """
         excludes_one = self.speedup.low > 1.0 or self.speedup.high < WORTH_CONFIRMING
-        return self.rounds in self._planned and (excludes_one or self.chance < UNLIKELY)
+        return self.rounds in self._planned and excludes_one
+
+    @property
+    def is_in_vain(self) -> bool:
+        """Whether a planned look finds that even the last one is unlikely to make a claim."""
+        return self.rounds in self._planned and self.chance < UNLIKELY
 
     @property
     def is_complete(self) -> bool:

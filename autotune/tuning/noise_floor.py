@@ -107,7 +107,7 @@ def measure_noise_floor(
         space = load("default").resolve(hardware, ready.profile)
         base = AppliedConfig.as_written(space.baseline, ready.profile)
         events.on_phase("comparing the program with itself, in fresh processes")
-        plan = ConfirmationPlan(rigs, space, base, base.config, should_stop)
+        plan = ConfirmationPlan(rigs, space, base, base.config, should_stop, claims=False)
 
         def has_time_for(seconds: float, *, is_needed: bool) -> bool:  # noqa: ARG001
             return not stop.requests and budget.left_s > seconds

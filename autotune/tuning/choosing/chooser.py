@@ -52,7 +52,7 @@ SPACING = 2  # trials between two of the same config
 # Expected improvement (a logarithm) below which no config is worth a visit
 WORTH = 0.003
 # The same once a part of the time has shown nothing better than the program as written
-WORTH_IN_VAIN, IN_VAIN_SHARE = 0.01, 0.25
+WORTH_IN_VAIN, IN_VAIN_SHARE = 0.015, 0.15
 BATCH = ("batch_size", "accumulation_steps")
 OWN_BATCH_EVERY = 4  # trials, of which one keeps the program's samples per step
 SAME = 0.02  # a loss in log speed that is worth a simpler config
@@ -134,11 +134,14 @@ class Chooser:
         if model is None:
             model = StreamModel(seen_in(records), KnobEffects.of(self._space))
         forecast = Forecast(records, self._memory_bytes)
-        pool = _Pool(records, self._space, model, forecast, guilty)
-        if (first := self._first(pool)) is not None:
-            return Choice(first, ALL_IN, self._expected([first], pool)[0])
-        ways = self._ways(pool, share_left, len(records))
-        return next((choice for choice in ways if choice is not None), None)
+        for spacing in range(SPACING, -1, -1):  # where little is left to choose from, none is kept
+            pool = _Pool(records, self._space, model, forecast, guilty, spacing)
+            if (first := self._first(pool)) is not None:
+                return Choice(first, ALL_IN, self._expected([first], pool)[0])
+            for choice in self._ways(pool, share_left, len(records)):
+                if choice is not None:
+                    return choice
+        return None
 
     def _first(self, pool: _Pool) -> Config | None:
         """Return all moves at once, with the largest batch that fits; None once that was tried."""
@@ -163,6 +166,7 @@ class Chooser:
         self._worth = WORTH_IN_VAIN if is_vain else WORTH
         if is_vain:
             yield self._explore(candidates, pool, pool.best)
+            yield self._doubt(pool)
             return
         if count % OWN_BATCH_EVERY == 0 and not self._has_own_batch(pool.best):
             own = [config for config in candidates if self._has_own_batch(config)]
@@ -190,6 +194,14 @@ class Chooser:
             return None
         _, chosen = max(worth)
         return self._choice(others[chosen], posterior, chosen + 1, pool)
+
+    def _doubt(self, pool: _Pool) -> Choice | None:
+        """Return the best config if it may well gain something after all, over the baseline."""
+        if not pool.may_visit(pool.best):
+            return None
+        posterior = pool.posterior([pool.baseline, pool.best])
+        unknown = _expected_improvements(posterior)[1] - max(0.0, pool.gain)
+        return self._choice(pool.best, posterior, 1, pool) if unknown >= self._worth else None
 
     def _race(self, candidates: list[Config], pool: _Pool) -> Choice | None:
         """Return the best config or a rival, if another may well be better than the best."""
@@ -320,6 +332,7 @@ class _Pool:
         model: StreamModel,
         forecast: Forecast,
         guilty: Sequence[Mapping[str, KnobValue]],
+        spacing: int,
     ) -> None:
         self._space = space
         self._model = model
@@ -329,7 +342,7 @@ class _Pool:
         self._records = latest(records)
         self.baseline = records[0].config
         self.looks = Counter(record.config for record in records)
-        self._lately = [record.config for record in records[-SPACING:]]
+        self._lately = [record.config for record in records[len(records) - spacing :]]
         self.here = records[-1].config
         self._failed = [
             r for r in self._records if r.ending is not None and r.outcome is not Outcome.RAN_OUT
