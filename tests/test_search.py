@@ -52,7 +52,7 @@ def test_a_search_on_the_command_line_writes_what_it_claims(workplace: Path) -> 
     assert (run.path / "best.yaml").read_text() == text
     measured = [r for r in run.load_study().records if r.measurement is not None]
     assert len(measured) >= 2
-    assert {r.rig for r in measured} == {1}, "one process measures all of them"
+    assert len({r.rig for r in measured}) == 1, "one process measures all of them"
     # Its items sleep, so workers are faster on any machine: fresh processes have run both configs
     rounds = run.load_study().confirmation
     assert rounds

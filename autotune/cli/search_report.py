@@ -81,10 +81,7 @@ def _headline(result: SearchResult) -> Iterator[str]:
 
 
 def _why_no_gain(result: SearchResult) -> Iterator[str]:
-    if result.reason:
-        yield f"{_live(result)} ({plain(result.reason)})."
-        yield _go_on(result)
-    elif result.candidate_speedup is not None:
+    if result.candidate_speedup is not None:
         speedup = result.candidate_speedup
         yield (
             f"  The best candidate came out at {speedup.estimate:.2f}x {bounds(speedup)} "

@@ -25,7 +25,7 @@ from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.seams import SeamSet
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.optimizer import implementation_of, implementations_of
-from autotune.inside.seams.rates import first_rates_of
+from autotune.inside.seams.rates import initial_rates_of, rates_of
 from autotune.inside.seams.torch_settings import matmul_precision, profiles, sdpa_backend
 from autotune.knobs.strategies.base import ACCELERATE, DDP, FABRIC, LIGHTNING, TRANSFORMERS
 from autotune.program.config import KnobValue
@@ -222,10 +222,11 @@ def _optimizer_facts(optimizer: Optimizer) -> OptimizerFacts:
     return OptimizerFacts(
         type(optimizer).__name__,
         families,
-        first_rates_of(optimizer),
+        rates_of(optimizer),
         implementation_of(optimizer),
         implementations_of(optimizer),
         _has_own_step(optimizer),
+        initial_rates_of(optimizer),
     )
 
 

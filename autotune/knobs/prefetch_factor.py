@@ -31,8 +31,9 @@ class PrefetchFactor(WorkerOption):
     def domain(self, here: Here) -> Domain | NotOffered:
         """Return PyTorch's default of 2 and two deeper buffers.
 
-        A buffer is refilled in each epoch, so it is at most an eighth of one. Refused where the
-        program changes the sampler during an epoch: prefetched batches would follow the old order.
+        Buffers are refilled in each epoch, so that of one worker is at most an eighth of it.
+        Refused where the program changes the sampler during an epoch: prefetched batches would
+        follow the old order.
         """
         if refusal := here.profile.without_workers or here.profile.ahead_of_order:
             return refusal

@@ -119,26 +119,6 @@ def apart(winner: Sequence[float], baseline: Sequence[float], share: float = 1.0
     return Claim(_around(centre, half), _chance(centre, spread, count, last, last_t))
 
 
-def prospect(live: Interval, count: int, *, is_apart: bool) -> float:
-    """Return how likely some processes would find a config faster, before any of them was started.
-
-    Args:
-        live: The speedup as the search expects it, with its interval.
-        count: Processes that there is time for, or pairs of them.
-        is_apart: Whether each config needs processes to itself.
-    """
-    centre = math.log(live.estimate)
-    spread = PROCESS_SPREAD * (math.sqrt(2) if is_apart else 1.0)
-    if is_apart:
-        levels = [level for pairs, level in APART.items() if pairs <= count]
-        level, degrees = max(levels, default=min(APART.values())), 2 * count - 2
-    else:
-        level, degrees = TOGETHER[min(count, MAX_LOOKS) - 1], ASSUMED_DEGREES + count - 1
-    error = spread / math.sqrt(count)
-    unknown = math.hypot(math.log(live.high / live.low) / (2 * NORMAL.inv_cdf(0.975)), error)
-    return NORMAL.cdf((centre - student_t(level, degrees) * error) / unknown)
-
-
 def share_left(taken: Sequence[float]) -> float:
     """Return the share of the error of 5 % that is left for another candidate of a search.
 

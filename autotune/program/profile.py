@@ -64,10 +64,11 @@ class OptimizerFacts:
 
     Attributes:
         families: Names of its class and of the optimizers among its base classes.
-        lrs: The learning rate of each of its parameter groups, before a torch scheduler changed it;
-            0.0 if the program itself sets it later.
+        lrs: The learning rate of each of its parameter groups at the first step; 0.0 in a warm-up
+            that begins there.
         implementation: The one in use: ``for-loop``, ``foreach`` or ``fused``.
         implementations: Those that it offers on its parameters' device.
+        initial_lrs: The same before any of torch's schedulers changed it; as ``lrs`` without one.
         has_own_step: Whether its step is not one of torch's. torch's steps update each parameter
             independently; another may combine parameters.
     """
@@ -78,6 +79,7 @@ class OptimizerFacts:
     implementation: str = "for-loop"
     implementations: tuple[str, ...] = ()
     has_own_step: bool = False
+    initial_lrs: tuple[float, ...] = ()
 
 
 # Why worker processes would load other items than the program does: each worker has a copy of the

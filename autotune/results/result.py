@@ -33,8 +33,8 @@ class Finding(StrEnum):
     """How a search came out.
 
     - ``FASTER``: a config was confirmed to be faster than the baseline.
-    - ``NO_GAIN``: no config looked faster, or by so little that the confirmation did not show it
-      or could hardly have; the program's config stays the best one.
+    - ``NO_GAIN``: no config looked faster, or the confirmation did not show that it is; the
+      program's config stays the best one.
     - ``UNCONFIRMED``: the search stopped before a claim was confirmed, or before any config but the
       baseline was measured.
     - ``NOTHING``: no config but the baseline could be measured.

@@ -164,8 +164,7 @@ def _finding(confirmed: ConfirmationResult, records: Sequence[TrialRecord]) -> F
         return Finding.NOTHING
     if confirmed.confirmation is None or not confirmed.confirmation.says_enough:
         has_reason = bool(confirmed.candidate or confirmed.reason)
-        is_open = has_reason and not confirmed.is_in_vain
-        return Finding.UNCONFIRMED if is_open else Finding.NO_GAIN
+        return Finding.UNCONFIRMED if has_reason else Finding.NO_GAIN
     return Finding.FASTER if confirmed.confirmation.is_faster else Finding.NO_GAIN
 
 

@@ -69,7 +69,6 @@ WINDOW_APART = replace(WINDOW, window_min_s=1.5, window_max_s=3.0)
 # For programs that end within seconds: warm-up and window in one, since there is no second window.
 BRIEF = replace(WARM_UP, window_min_s=1.5, window_max_s=3.0, half_width=0.01)
 MAX_MODES = 3  # run modes that a program may turn out to need, one after the other
-TOO_LITTLE = "the time left holds too few fresh processes to tell that from none"
 CANDIDATES = 2  # configs that may fail in a fresh process before the baseline is kept
 
 
@@ -196,13 +195,11 @@ class ConfirmationResult:
             of one round alone does not say enough for a claim.
         reason: Why there is no confirmation that says enough; empty if there is one, or if configs
             were measured and none looked faster.
-        is_in_vain: Whether it was left out, because it could hardly tell the speedup from none.
     """
 
     candidate: TrialRecord | None
     confirmation: Confirmation | None = None
     reason: str = ""
-    is_in_vain: bool = False
 
 
 def confirm_best(session: Session, baseline: Baseline) -> ConfirmationResult:
@@ -213,13 +210,10 @@ def confirm_best(session: Session, baseline: Baseline) -> ConfirmationResult:
     """
     session.trial_runner.close()  # its process would compete with the rounds
     faster = promising(session.study, baseline.space)
-    able = [record for record in faster if session.may_claim(record, baseline.space)]
-    if faster and not able:
-        return ConfirmationResult(faster[0], reason=TOO_LITTLE, is_in_vain=True)
-    result = ConfirmationResult(None, reason="" if able else _why_nothing_was_compared(session))
+    result = ConfirmationResult(None, reason="" if faster else _why_nothing_was_compared(session))
     records = session.study.records
     base = replace(baseline.applied, sums=gradients_sum(records))
-    for candidate in able[:CANDIDATES]:
+    for candidate in faster[:CANDIDATES]:
         compilation = slowest_compilation(records, candidate.config)
         plan = ConfirmationPlan(
             session.rigs,

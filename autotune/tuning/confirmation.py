@@ -39,7 +39,7 @@ Round = list[WindowRecord]
 Slopes = tuple[float, float]  # of one core and of all cores, as in the stream model
 UNPACED: Slopes = (0.0, 0.0)
 MOST_FAULTS = 0.5  # share of the time that faults may take; several threads share more of them
-UNLIKELY = 0.2  # chance of a claim at the last look, below which further rounds are in vain
+UNLIKELY = 0.05  # chance of a claim at the last look, below which further rounds are in vain
 # A live speedup worth confirming however wide its interval is: only the confirmation decides.
 WORTH_CONFIRMING = 1.02
 

@@ -13,16 +13,14 @@ from dataclasses import dataclass, field, replace
 from shlex import quote
 
 from autotune.knobs.space.space import ResolvedSpace
-from autotune.measurement.claim import prospect
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.run_mode import RunMode
 from autotune.program.config import Config
-from autotune.results.record import BaselineInfo, TrialRecord
+from autotune.results.record import BaselineInfo
 from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import SLOW_STEP_S, Progress
 from autotune.tuning.budget import ENDING_S, Budget, Until, since_command_s
-from autotune.tuning.confirmation import UNLIKELY, planned_looks, winner_of
 from autotune.tuning.events import Events
 from autotune.tuning.interrupts import InterruptCounter
 from autotune.tuning.start.start_up_time import StartUp
@@ -263,22 +261,6 @@ class Session:
         if own_process_s is not None:
             return min(PAIRS_WORTH) * self._pair_s(facts, own_process_s)
         return min(ROUNDS_WORTH) * ROUND.cost_s(facts)
-
-    def may_claim(self, candidate: TrialRecord, space: ResolvedSpace) -> bool:
-        """Return whether the time left may tell the speedup of a config from none.
-
-        True as well if there is no time for a confirmation at all, or if one was begun.
-        """
-        facts, live = self.study.facts, candidate.speedup
-        if facts is None or live is None:
-            return True
-        if any(winner_of(r) == candidate.config for r in self.study.confirmation):
-            return True
-        is_apart = self.needs_own_process(candidate.config, space)
-        round_s = self._pair_s(facts, candidate.cost_s) if is_apart else ROUND.cost_s(facts)
-        looks = planned_looks(is_apart=is_apart)
-        count = min(int(self.budget.left_s / round_s), looks[-1])
-        return count < looks[0] or prospect(live, count, is_apart=is_apart) >= UNLIKELY
 
     def has_time_for(self, seconds: float, *, is_needed: bool) -> bool:
         """Return whether the budget holds *seconds* more and the user has not asked to end.

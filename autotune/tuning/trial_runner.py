@@ -56,7 +56,8 @@ UNASKED = (
 MAX_ASKED = 2  # attempts to see the effect of another batch; the program may end during the first
 # Starts of the program for one config: it may end before it was measured, and need three modes.
 MAX_STARTS = 5
-SAMPLES_TOLERANCE = 1.25  # factor; the last batch of an epoch is smaller
+# Of the logarithm of a batch's growth. Without effect it would be 1, and so with the effect twice.
+MAX_AMISS = 0.5
 BASELINE_EVERY = 8  # visits, of which one is the baseline's
 BETWEEN_SESSIONS_S = 3600.0  # long enough for the machine's pace of the earlier one to be forgotten
 
@@ -85,7 +86,9 @@ class TrialRunner:
         self._baseline_mode: RunMode | None = None
         self._baseline_step_s = 0.0
         self._baseline_samples = math.nan  # samples in a step of the baseline
+        self._baseline_largest = 0.0  # the same of its largest step
         self._has_asked = False  # whether a process has tried what another batch does to the loss
+        self._misnamed: dict[str, str] = {}  # flags that are not the batch, with the reason
         self._unmoved = ""  # class name of a module that kept its batch when another was tried
 
     def __enter__(self) -> Self:
@@ -126,6 +129,7 @@ class TrialRunner:
             self._later_s = max(0.0, last_s + BETWEEN_SESSIONS_S - self._rigs.clock())
         if earlier and (measured := earlier[0].measurement) is not None:
             self._baseline_samples = measured.samples_per_step
+            self._baseline_largest = _largest_step(measured)
 
     def baseline(self, should_stop: ShouldStop) -> TrialRecord:
         """Measure the baseline on the rig that observed it, and return the record of trial 0.
@@ -305,6 +309,7 @@ class TrialRunner:
             self._since_baseline, self._baseline_rig = 0, self._rigs.started
             self._baseline_mode, self._baseline_step_s = mode, result.step_s
             self._baseline_samples = result.samples_per_step
+            self._baseline_largest = max(self._baseline_largest, _largest_step(result))
         else:
             self._since_baseline += 1
         factor = self._goal.factor(result)
@@ -349,6 +354,7 @@ class TrialRunner:
 
         The learning rate follows the flag, so the samples of a step must follow it, too. A flag may
         be the batch of the evaluation, or a program may divide its batch by the accumulation steps.
+        Smaller steps at the end of an epoch are left out: the largest of each side are compared.
         """
         ours, theirs = batch_parts(self._base_config), batch_parts(config)
         changed = [knob for knob in theirs if theirs[knob] != ours.get(knob)]
@@ -356,16 +362,17 @@ class TrialRunner:
         if not any(knob in flags for knob in changed) or "world_size" in changed:
             return None
         wanted = math.prod(theirs.values()) / math.prod(ours.values())
-        seen = result.samples_per_step / self._baseline_samples
-        if abs(math.log(seen / wanted)) < math.log(SAMPLES_TOLERANCE):
+        seen = _largest_step(result) / self._baseline_largest
+        if wanted == 1.0 or abs(math.log(seen / wanted)) < MAX_AMISS * abs(math.log(wanted)):
             return None
         named = " and ".join(flags[knob].name for knob in changed if knob in flags)
-        return Ending(
-            Outcome.CONFLICT,
+        reason = (
             f"with {named} changed, a step should have {wanted:g} times the samples, but "
-            f"{seen:.2g} times were seen at the model: it is not the batch that is trained on, so "
-            "the learning rate must not follow it",
+            f"{seen:.2g} times were counted: it is not the batch that is trained on, so the "
+            "learning rate must not follow it"
         )
+        self._misnamed |= {knob: reason for knob in changed if knob in flags}
+        return Ending(Outcome.CONFLICT, reason)
 
     def _beyond_goal(self, config: Config, result: Measurement) -> Ending | None:
         """Return why a window does not count for the goal of the search; None if it does."""
@@ -422,6 +429,9 @@ class TrialRunner:
         Only what trials have seen counts: a module that still gets the old number of samples.
         """
         own = self._base_config.get("batch_size")
+        for knob, reason in self._misnamed.items():
+            if config.get(knob) != self._base_config.get(knob):
+                return Ending(Outcome.CONFLICT, reason)
         if not self._unmoved or config.get("batch_size") == own:
             return None
         return Ending(
@@ -461,3 +471,8 @@ class TrialRunner:
                 visit for seen, visit in visits if seen == self._base_config != config
             ),
         )
+
+
+def _largest_step(measured: Measurement) -> float:
+    """Return the samples of a window's largest step, as far as its blocks tell."""
+    return max(block.samples / block.steps for block in measured.blocks)

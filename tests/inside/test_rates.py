@@ -21,6 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.inside.seams import SeamSet
+from autotune.inside.seams.rates import RatesSeam, initial_rates_of, rates_of
 from autotune.inside.steering import Steering
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
@@ -438,3 +439,32 @@ def test_where_the_loader_is_no_longer_there_rates_are_the_programs_own(
     with caplog.at_level(logging.WARNING), running(applied(batch_size=40)):
         assert moved(SGD([weight()], lr=0.1)) == pytest.approx(0.1)
     assert "no DataLoader here is the one that was tuned" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "scales", ["at construction, warmed up from zero", "in its schedule", "no"]
+)
+def test_a_program_that_scales_its_rate_by_a_schedule_is_recognised(scales: str) -> None:
+    """The rate that counts is the one before torch's schedulers, or the one at the first step."""
+    said: list[str] = []
+    seam = RatesSeam(said.append)
+    growth = 4.0
+
+    def made(growth: float) -> Optimizer:
+        begins, factor = 0.1, 1.0
+        if scales.startswith("at first"):
+            begins, factor = 0.1 * growth, 0.0
+        elif scales == "in its schedule":
+            factor = growth
+        optimizer = SGD([nn.Parameter(torch.ones(1))], begins)
+        lr_scheduler.LambdaLR(optimizer, lambda _: factor)
+        return optimizer
+
+    own = made(1.0)
+    facts = OptimizerFacts(
+        "SGD", ("SGD", "Optimizer"), rates_of(own), initial_lrs=initial_rates_of(own)
+    )
+    seam.set_rule(LrRule.LINEAR, {"batch_size": 10}, (facts,))
+    seam.follow(batch_size=round(10 * growth))
+    seam.before_step(made(growth))
+    assert ("already scales the learning rate" in "".join(said)) is (scales != "no")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -15,14 +14,13 @@ from autotune.cli.search_report import show
 from autotune.measurement.goal import THROUGHPUT
 from autotune.measurement.interval import Interval
 from autotune.measurement.pilot import Pilot
-from autotune.program.config import Config, KnobValue
+from autotune.program.config import Config
 from autotune.results.record import Side, WindowRecord
 from autotune.results.result import Finding
 from autotune.tuning.confirm import ConfirmationPlan, confirm
 from autotune.tuning.confirmation import MIN_ROUNDS, PAIRS, TURNS, Confirmation, Round, read
 from tests.made import make_interval, make_measurement
 from tests.results.test_result import make_result
-from tests.scripted import Script, begin
 
 TRUTH = 1000.0
 
@@ -272,29 +270,3 @@ def test_without_pilots_around_each_window_nothing_is_corrected() -> None:
     found = read(rounds, slopes=(1.0, 0.0))
     assert found is not None
     assert found.raw is None
-
-
-def test_a_search_does_not_confirm_what_the_time_left_could_hardly_tell_from_none(
-    tmp_path: Path,
-) -> None:
-    """Nearly equal speeds: each search says so, and a longer one may confirm."""
-    knobs: dict[str, tuple[KnobValue, ...]] = {"num_workers": (0, 1, 2), "num_threads": (1, 2)}
-    speeds: dict[str, dict[KnobValue, float]] = {
-        "num_threads": {1: 1.04},
-        "num_workers": {1: 0.8, 2: 0.7},
-    }
-    left_out = 0
-    for seed in range(6):
-        script = Script(speeds, noise=0.02, process_noise=0.02, start_s=8.0)
-        search = begin(tmp_path / str(seed), script, knobs, seed)
-        result = search.go_on(60.0)
-        assert result.finding in {Finding.NO_GAIN, Finding.FASTER}
-        if result.reason:
-            left_out += 1
-            assert "too few fresh processes" in result.reason
-            assert not search.study.confirmation
-            assert result.candidate is not None
-            assert result.best == result.baseline
-            assert search.go_on(600.0).candidate is not None
-            assert search.study.confirmation, "there is time for more processes"
-    assert left_out >= 2

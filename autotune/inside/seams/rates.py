@@ -292,14 +292,16 @@ class RatesSeam:
         facts = self._known[number % len(self._known)] if self._known else None
         if facts is None or facts.name != type(optimizer).__name__:
             return
-        now = first_rates_of(optimizer)
-        if how := _how_scaled(facts.lrs, now, self.growth):
-            self._follows_itself.add(optimizer)
-            self._tell(
-                f"the program already scales the learning rate with the batch size ({how}): that "
-                f"of {facts.name} begins at {now[0]:g} instead of {facts.lrs[0]:g}, so autotune "
-                "does not scale it"
-            )
+        pairs = (facts.lrs, rates_of(optimizer)), (facts.initial_lrs, initial_rates_of(optimizer))
+        for before, now in pairs:  # a warm-up may begin at 0, and a schedule may do the scaling
+            if how := _how_scaled(before, now, self.growth):
+                self._follows_itself.add(optimizer)
+                self._tell(
+                    f"the program already scales the learning rate with the batch size ({how}): "
+                    f"that of {facts.name} begins at {now[0]:g} instead of {before[0]:g}, so "
+                    "autotune does not scale it"
+                )
+                return
 
     def _tell(self, sentence: str) -> None:
         if sentence not in self._said:
@@ -315,11 +317,15 @@ def families_of(optimizer: Optimizer) -> tuple[str, ...]:
     return tuple(c.__name__ for c in type(optimizer).__mro__ if issubclass(c, Optimizer))
 
 
-def first_rates_of(optimizer: Optimizer) -> tuple[float, ...]:
-    """Return the learning rates of an optimizer's groups before any schedule changed them.
+def rates_of(optimizer: Optimizer) -> tuple[float, ...]:
+    """Return the learning rates of an optimizer's groups; groups without a rate are left out."""
+    return tuple(float(g["lr"]) for g in optimizer.param_groups if _has_rate(g))
 
-    torch's schedulers keep these as ``initial_lr``; a warm-up may begin at 0. Groups without a rate
-    are left out.
+
+def initial_rates_of(optimizer: Optimizer) -> tuple[float, ...]:
+    """Return the same before any of torch's schedulers changed them.
+
+    A scheduler keeps them as ``initial_lr``.
     """
     groups = [g for g in optimizer.param_groups if _has_rate(g)]
     return tuple(float(g.get("initial_lr", g["lr"])) for g in groups)
@@ -343,7 +349,7 @@ def _how_scaled(before: tuple[float, ...], now: tuple[float, ...], growth: float
         now: The present rates.
         growth: Ratio of the samples per step (now / before).
     """
-    if growth == 1.0 or len(before) != len(now) or not all(before):
+    if growth == 1.0 or not before or len(before) != len(now) or not all(before):
         return ""
     for rule in (LrRule.LINEAR, LrRule.SQRT):
         wanted = lr_factor(rule, growth)

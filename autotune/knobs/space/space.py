@@ -436,7 +436,7 @@ def _is_for_flags(knob: Knob, refused: NotOffered, profile: Profile) -> bool:
     if knob.name not in PARTS:
         return refused.is_unreached
     can_follow = profile.without_optimizer("") is None and all(
-        rule_for(optimizer.families) is LrRule.SQRT and all(optimizer.lrs)
+        rule_for(optimizer.families) is LrRule.SQRT and all(optimizer.initial_lrs or optimizer.lrs)
         for optimizer in profile.optimizers
     )
     return refused.is_unreached and can_follow and not profile.bounded_by_steps

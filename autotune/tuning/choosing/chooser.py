@@ -134,14 +134,13 @@ class Chooser:
         if model is None:
             model = StreamModel(seen_in(records), KnobEffects.of(self._space))
         forecast = Forecast(records, self._memory_bytes)
-        for spacing in range(SPACING, -1, -1):  # where little is left to choose from, none is kept
-            pool = _Pool(records, self._space, model, forecast, guilty, spacing)
-            if (first := self._first(pool)) is not None:
-                return Choice(first, ALL_IN, self._expected([first], pool)[0])
-            for choice in self._ways(pool, share_left, len(records)):
-                if choice is not None:
-                    return choice
-        return None
+        pool = _Pool(records, self._space, model, forecast, guilty, SPACING)
+        if (first := self._first(pool)) is not None:
+            return Choice(first, ALL_IN, self._expected([first], pool)[0])
+        ways = self._ways(pool, share_left, len(records))
+        if (choice := next((choice for choice in ways if choice is not None), None)) is not None:
+            return choice
+        return self._doubt(_Pool(records, self._space, model, forecast, guilty, 0))
 
     def _first(self, pool: _Pool) -> Config | None:
         """Return all moves at once, with the largest batch that fits; None once that was tried."""
@@ -152,7 +151,7 @@ class Chooser:
         smaller = [
             self._space.canonical(self._all_in.replace(batch_size=value))
             for value in (sizes.values if sizes is not None else ())
-            if int(own or 0) <= int(value) < int(size or 0)
+            if int(own or 0) < int(value) < int(size or 0)
         ]
         every = [self._all_in, *reversed(smaller)]
         if any(config in pool.looks for config in every):
@@ -166,7 +165,6 @@ class Chooser:
         self._worth = WORTH_IN_VAIN if is_vain else WORTH
         if is_vain:
             yield self._explore(candidates, pool, pool.best)
-            yield self._doubt(pool)
             return
         if count % OWN_BATCH_EVERY == 0 and not self._has_own_batch(pool.best):
             own = [config for config in candidates if self._has_own_batch(config)]
@@ -196,12 +194,16 @@ class Chooser:
         return self._choice(others[chosen], posterior, chosen + 1, pool)
 
     def _doubt(self, pool: _Pool) -> Choice | None:
-        """Return the best config if it may well gain something after all, over the baseline."""
-        if not pool.may_visit(pool.best):
+        """Return the best config if it may well gain something after all, over the baseline.
+
+        It may have been visited just before: nothing else is left to choose.
+        """
+        is_apart = self._space.needs_restart(pool.here, pool.best)
+        if pool.gain >= WORTH_SIMPLIFYING or is_apart or not pool.may_visit(pool.best):
             return None
         posterior = pool.posterior([pool.baseline, pool.best])
         unknown = _expected_improvements(posterior)[1] - max(0.0, pool.gain)
-        return self._choice(pool.best, posterior, 1, pool) if unknown >= self._worth else None
+        return self._choice(pool.best, posterior, 1, pool) if unknown >= WORTH_IN_VAIN else None
 
     def _race(self, candidates: list[Config], pool: _Pool) -> Choice | None:
         """Return the best config or a rival, if another may well be better than the best."""
