@@ -442,7 +442,7 @@ def test_where_the_loader_is_no_longer_there_rates_are_the_programs_own(
 
 
 @pytest.mark.parametrize(
-    "scales", ["at construction, warmed up from zero", "in its schedule", "no"]
+    "scales", ["at first, warmed up from zero", "in its schedule", "no"]
 )
 def test_a_program_that_scales_its_rate_by_a_schedule_is_recognised(scales: str) -> None:
     """The rate that counts is the one before torch's schedulers, or the one at the first step."""
