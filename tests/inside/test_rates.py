@@ -441,9 +441,7 @@ def test_where_the_loader_is_no_longer_there_rates_are_the_programs_own(
     assert "no DataLoader here is the one that was tuned" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "scales", ["at first, warmed up from zero", "in its schedule", "no"]
-)
+@pytest.mark.parametrize("scales", ["at first, warmed up from zero", "in its schedule", "no"])
 def test_a_program_that_scales_its_rate_by_a_schedule_is_recognised(scales: str) -> None:
     """The rate that counts is the one before torch's schedulers, or the one at the first step."""
     said: list[str] = []

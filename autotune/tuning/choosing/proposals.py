@@ -35,6 +35,10 @@ FRESH = "tried in a fresh process, on top of the best config so far"
 ASKED_SHARE = 0.7
 LATEST_VISITS = 40  # by which the duration of another one is foreseen
 SWITCH_S = 0.7  # of a visit, besides what it waits and measures
+# More where workers hold a deeper buffer than torch's: its batches must be used up before the speed
+# is that of the loader. Seen: 3-20 s.
+SETTLE_S = 5.0
+SHALLOW = 2  # torch's own prefetch factor
 RESTART_S = 6.0  # a trial in a fresh process, without the starts
 
 
@@ -155,6 +159,8 @@ class Proposals:
     def _cost_s(self, here: Config, config: Config) -> float:
         """Return the seconds that a trial takes; infinite if there is no time for a restart."""
         live_s = self._visit_s(config)
+        if config.get("num_workers") and int(config.get("prefetch_factor", SHALLOW)) > SHALLOW:
+            live_s += SETTLE_S
         restarting = self._space.restart & config.changes_from(here).keys()
         if not restarting:
             return live_s
