@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import Any, TypeVar
 
 import optuna
-from optuna.distributions import CategoricalDistribution
-from optuna.trial import Trial, TrialState
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.trial import TrialState, create_trial
 from pydantic import TypeAdapter
 
 from autotune.errors import RunDirectoryError
@@ -25,7 +25,7 @@ from autotune.measurement.outcome import Outcome
 from autotune.measurement.run_mode import RunMode
 from autotune.measurement.stream import StreamModel
 from autotune.measurement.visit import Visit
-from autotune.program.config import Config
+from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
 from autotune.program.rehearsal import RehearsalRecord
 from autotune.results.former_names import with_present_names
@@ -51,6 +51,22 @@ Storage = str | optuna.storages.BaseStorage  # a URL, or an object of Optuna's
 MEMORY_OUTCOMES = {Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY, Outcome.SHARED_MEMORY}
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """A trial that the caller chose, before it is written.
+
+    Attributes:
+        params: The value of each knob that is searched.
+        distributions: Their choices, as Optuna takes them.
+    """
+
+    params: dict[str, KnobValue]
+    distributions: dict[str, BaseDistribution]
+
+
+Trial = Chosen | optuna.trial.Trial
+
+
 class Study:
     """The record of one run.
 
@@ -70,6 +86,7 @@ class Study:
         # again each time took half of a search's own time.
         self._records: dict[int, TrialRecord] = {}
         self._read_together: list[TrialRecord] = []
+        self._facts: BaselineInfo | None = None  # read often, as the head is
         self._effects: KnobEffects | None = None
         self._earlier: list[tuple[tuple[Config, RunMode], Visit]] | None = None
         self._model = StreamModel([])
@@ -122,7 +139,7 @@ class Study:
         # A resumed sampler does not repeat its draws
         return cls(study, replace(options, seed=options.seed + len(study.trials)))
 
-    @property
+    @cached_property
     def head(self) -> SearchInfo:
         """What is searched, with which options and where; written once by ``create()``."""
         return _read(SearchInfo, self._study.user_attrs["head"])
@@ -130,12 +147,14 @@ class Study:
     @property
     def facts(self) -> BaselineInfo | None:
         """What was learned from the untouched program; None until the baseline was measured."""
-        raw = self._study.user_attrs.get("facts")
-        return None if raw is None else _read(BaselineInfo, raw)
+        if self._facts is None and (raw := self._study.user_attrs.get("facts")) is not None:
+            self._facts = _read(BaselineInfo, raw)
+        return self._facts
 
     @facts.setter
     def facts(self, facts: BaselineInfo) -> None:
         self._set("facts", facts)
+        self._facts = facts
         self._read_together = []  # they tell the space, in which configs say more about each other
 
     @property
@@ -307,12 +326,12 @@ class Study:
         self._study.set_user_attr("lease", None)
 
     def ask_for(self, config: Config, space: ResolvedSpace) -> Trial:
-        """Open a trial with exactly this config, chosen by the caller and not by the sampler.
+        """Return a trial of exactly this config, chosen by the caller and not by the sampler.
 
-        The sampler learns from it all the same. Close it with ``tell()``.
+        The sampler learns from it all the same. ``tell()`` writes it, at once and whole: Optuna
+        takes a transaction for each parameter of a trial that it opens.
         """
-        self._study.enqueue_trial({n: config[n] for n in space.domains})
-        return self._study.ask(distributions(space))
+        return Chosen({n: config[n] for n in space.domains}, distributions(space))
 
     def propose(self, space: ResolvedSpace, at: Config) -> tuple[Trial, Config]:
         """Open a trial that the sampler chose.
@@ -337,15 +356,45 @@ class Study:
         constraint), so the sampler avoids its neighbours. Any other ending is a failed trial, which
         the sampler ignores.
         """
-        trial.set_user_attr("record", _dump(TrialRecord, record))
-        speedup = self.records[-1].speedup
+        self._read_new()
+        together = reread([*self._read_together, record], self._model_of([record]))
+        speedup = together[-1].speedup
+        value, state, constraints = None, TrialState.FAIL, {}
         if record.measurement is not None and speedup is not None:
-            self._study.tell(trial, math.log(speedup.low))
+            value, state = math.log(speedup.low), TrialState.COMPLETE
         elif record.outcome in MEMORY_OUTCOMES:
-            trial.set_constraint("memory", 1.0)
-            self._study.tell(trial, state=TrialState.PRUNED)
+            state, constraints = TrialState.PRUNED, {"memory": 1.0}
+        stored = _dump(TrialRecord, record)
+        if isinstance(trial, Chosen):
+            number = self._add(trial, stored, value, state, constraints)
         else:
-            self._study.tell(trial, state=TrialState.FAIL)
+            number = trial.number
+            trial.set_user_attr("record", stored)
+            for name, excess in constraints.items():
+                trial.set_constraint(name, excess)
+            self._study.tell(trial, value, state=state)
+        self._records[number], self._read_together = record, together
+
+    def _add(
+        self,
+        chosen: Chosen,
+        record: Any,
+        value: float | None,
+        state: TrialState,
+        constraints: dict[str, float],
+    ) -> int:
+        """Write a whole trial and return its number."""
+        self._study.add_trial(
+            create_trial(
+                state=state,
+                value=value,
+                params=chosen.params,
+                distributions=chosen.distributions,
+                user_attrs={"record": record},
+                constraints=constraints,
+            )
+        )
+        return self._study.get_trials(deepcopy=False)[-1].number
 
     def tell_again(self, trial: Trial, record: TrialRecord) -> None:
         """Close a trial whose config already has a record; it is not recorded a second time.
@@ -356,6 +405,7 @@ class Study:
             trial: The open trial.
             record: The record of the same config.
         """
+        assert not isinstance(trial, Chosen), "the sampler proposed it"
         if record.speedup is None:
             self._study.tell(trial, state=TrialState.FAIL)
         else:

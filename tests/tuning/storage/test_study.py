@@ -84,7 +84,7 @@ def tell(study: Study, record: TrialRecord) -> FrozenTrial:
     """Record a trial and return what Optuna keeps of it."""
     trial = study.ask_for(record.config, SPACE)
     study.tell(trial, record)
-    return trials(study)[trial.number]
+    return trials(study)[-1]
 
 
 @contextmanager
@@ -365,7 +365,7 @@ def test_a_holder_that_cannot_be_seen_gives_way_to_force(study: Study) -> None:
 def test_a_second_process_leaves_the_running_trial_of_the_first_alone(
     study: Study, tmp_path: Path
 ) -> None:
-    with other_process(tmp_path, "study.take_lease(); study.ask_for(SPACE.baseline, SPACE)"):
+    with other_process(tmp_path, "study.take_lease(); study.propose(SPACE, SPACE.baseline)"):
         with pytest.raises(RunDirectoryError):
             study.take_lease()
         assert [t.state for t in trials(study)] == [TrialState.RUNNING]
@@ -374,7 +374,7 @@ def test_a_second_process_leaves_the_running_trial_of_the_first_alone(
 def test_a_killed_process_holds_no_lease_and_its_running_trial_has_failed(
     study: Study, tmp_path: Path
 ) -> None:
-    killed(tmp_path, "study.take_lease(); study.ask_for(SPACE.baseline, SPACE)")
+    killed(tmp_path, "study.take_lease(); study.propose(SPACE, SPACE.baseline)")
     assert [t.state for t in trials(study)] == [TrialState.RUNNING]
     study.take_lease()
     assert [t.state for t in trials(study)] == [TrialState.FAIL]
@@ -425,7 +425,7 @@ def test_a_process_killed_between_recording_and_telling_loses_no_record(
 ) -> None:
     work = (
         "from tests.made import make_record; "
-        "study.take_lease(); trial = study.ask_for(SPACE.baseline, SPACE); "
+        "study.take_lease(); trial, _ = study.propose(SPACE, SPACE.baseline); "
         "study._study.tell = lambda *a, **k: (print('done', flush=True), sys.stdin.read()); "
         "study.tell(trial, make_record(SPACE.baseline, 1.1))"
     )
