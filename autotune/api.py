@@ -56,6 +56,7 @@ def search(
     objective: str = "throughput",
     max_memory: str | float | None = None,
     for_hours: float | None = None,
+    accept_learning_change: bool = False,
     sampler: str = "autotune",
     seed: int = 0,
     fence: FenceOptions = STRONGEST,
@@ -100,6 +101,8 @@ def search(
         max_memory: Share of the memory that a config may use at most, such as ``0.9`` or
             ``"90%"``: of the device where one is used, else of the host.
         for_hours: Hours that the training will take, so that time spent compiling counts.
+        accept_learning_change: Recommend the fastest config even if its training was seen to
+            differ from that of the program as written.
         sampler: What chooses the configs: ``"autotune"``, or a sampler of Optuna, ``"tpe"``,
             ``"gp"`` or ``"random"``.
         seed: Seed of the sampler.
@@ -132,6 +135,7 @@ def search(
         objective=objective,
         max_memory=max_memory,
         for_hours=for_hours,
+        accept_learning_change=accept_learning_change,
         sampler=sampler,
         seed=seed,
         fence=fence,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self, cast
@@ -30,6 +30,7 @@ from autotune.measurement.pilot import Pilot
 from autotune.measurement.stats import relative_half_width
 from autotune.measurement.step_breakdown import StepBreakdown, StepParts
 from autotune.measurement.throughput import throughput
+from autotune.measurement.training_trace import TracedStep, TrainingTrace
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.profile import Profile
@@ -120,6 +121,7 @@ class Script:
             None if it is not known.
         power_w: Returns the power under a config; None without a counter.
         compile_s: Seconds that a config compiles that does, before its first window.
+        trains: Returns a factor on all losses under a config; 1 trains what the program does.
     """
 
     factors: Mapping[str, Mapping[KnobValue, float]] = field(default_factory=dict)
@@ -138,6 +140,7 @@ class Script:
     peak_bytes: Callable[[Config, int], int | None] = lambda _config, _process: None
     power_w: Callable[[Config], float | None] = lambda _: None
     compile_s: float = 0.0
+    trains: Callable[[Config], float] = lambda _: 1.0
 
     def rate(self, config: Config) -> float:
         """Return the true samples/s of a config."""
@@ -336,7 +339,17 @@ class ScriptedRig:
             return Rehearsal(None, ending)
         if ending := self._ends("rehearse", applied):
             return Rehearsal(None, ending)
-        return Rehearsal(Seen(20, 2, 2, "as planned"))
+        seen = Seen(20, 2, 2, "as planned")
+        return Rehearsal(replace(seen, trace=self._trace(applied, plan) if plan.traces else None))
+
+    def _trace(self, applied: AppliedConfig, plan: RehearsalPlan) -> TrainingTrace:
+        factor, rounding = self._machine.script.trains(applied.config), 1e-7
+        rounded = rounding * (plan.shakes or applied.config != applied.baseline)
+        steps = tuple(
+            TracedStep((1 + rounded * n) * factor / (n + 2), n, 0.1, 1 + n // plan.batches)
+            for n in range(plan.batches * plan.epochs)
+        )
+        return TrainingTrace(steps, rounding)
 
     def run_bare(self, should_stop: ShouldStop) -> Ending:
         ending = self._machine.pass_time(self._machine.script.start_s, should_stop)

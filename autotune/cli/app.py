@@ -156,6 +156,13 @@ def search(
         float | None,
         typer.Option(help="Hours that the training will take, so that compiling time counts."),
     ] = None,
+    accept_learning_change: Annotated[
+        bool,
+        typer.Option(
+            "--accept-learning-change",
+            help="Recommend the fastest config even if it was seen to train something else.",
+        ),
+    ] = False,
     sampler: Annotated[
         str, typer.Option(help="What chooses configs: autotune, or Optuna's tpe, gp or random.")
     ] = "autotune",
@@ -195,6 +202,7 @@ def search(
             objective=objective,
             max_memory=max_memory,
             for_hours=for_hours,
+            accept_learning_change=accept_learning_change,
             sampler=sampler,
             seed=seed,
             fence=options.fence(

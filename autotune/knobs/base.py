@@ -136,6 +136,8 @@ class Knob(ABC):
         value_type: Type of the values.
         choices: All values that exist; only for knobs of type ``str``.
         minimum: The smallest valid value; only for knobs of type ``int``.
+        changes_learning: Whether other values train something else by design, as another precision
+            does. The self-check leaves such knobs out.
         flag_names: Common names of program flags that set the same thing, without dashes and with
             underscores (``batch_size``). ``--arg auto`` recognises flags by them.
     """
@@ -145,6 +147,7 @@ class Knob(ABC):
     value_type: ClassVar[type[bool] | type[int] | type[str]]
     choices: ClassVar[tuple[str, ...]] = ()
     minimum: ClassVar[int] = 0
+    changes_learning: ClassVar[bool] = False
     flag_names: ClassVar[tuple[str, ...]] = ()
 
     @property

@@ -22,6 +22,7 @@ class FsdpMixedPrecision(StrategyOption):
     """
 
     name = "fsdp_mixed_precision"
+    changes_learning = True
     strategies = frozenset({"fsdp"})
     value_type = str
     choices = ("fp32", "bf16")

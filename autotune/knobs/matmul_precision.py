@@ -22,6 +22,7 @@ class MatmulPrecision(ProcessSwitch):
     """
 
     name = "matmul_precision"
+    changes_learning = True
     value_type = str
     choices = ("highest", "high", "medium")
 

@@ -35,6 +35,7 @@ class Precision(Knob):
     """
 
     name = "precision"
+    changes_learning = True
     value_type = str
     choices = ("fp32", "tf32", "bf16", "fp16")
     flag_names = ("precision", "dtype", "amp_dtype", "mixed_precision")

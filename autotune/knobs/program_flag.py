@@ -25,6 +25,7 @@ class ProgramFlag(Knob):
 
     scope = Scope.RESTART
     value_type = str
+    changes_learning = True
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -22,6 +22,7 @@ class SyncBatchnorm(StrategyOption):
     """
 
     name = "sync_batchnorm"
+    changes_learning = True
     strategies = frozenset({"ddp", "zero1"})
     value_type = bool
 

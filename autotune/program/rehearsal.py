@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import ENDED_BY_US, Ending
+from autotune.measurement.training_trace import Agreement, Sameness, TrainingTrace
 from autotune.program.config import Config, KnobValue
 
 Ended = Literal["as planned", "by itself", "out of time"]
@@ -29,6 +31,10 @@ class RehearsalPlan:
         most_epochs: The most epochs of a program that may still end on its own.
         enough_s: Seconds after the first step from which a program is no longer given time to end.
         most_s: Seconds after the start of the process at which the rehearsal ends in any case.
+        least_steps: Optimizer steps from which the same holds.
+        traces: Record what the first steps learn, under conditions that are the same for all
+            rehearsals.
+        shakes: Move each weight by one unit in its last place before the first step.
     """
 
     batches: int = 3
@@ -37,6 +43,9 @@ class RehearsalPlan:
     most_epochs: int = 30
     enough_s: float = 4.0
     most_s: float = 60.0
+    least_steps: int = 0
+    traces: bool = False
+    shakes: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,7 @@ class Seen:
         evaluations: How often it computed without gradients outside its training loop.
         ended: Why the rehearsal was over.
         silent_s: Seconds since the program last requested a batch, called its model or made a step.
+        trace: What its first steps learned; None if that was not recorded.
     """
 
     steps: int
@@ -56,6 +66,7 @@ class Seen:
     evaluations: int
     ended: Ended
     silent_s: float = 0.0
+    trace: TrainingTrace | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -125,10 +136,15 @@ class RehearsalRecord:
         config: The config that was rehearsed.
         own: The result under that config.
         baseline: The result for the baseline; None if the config did not fail or time was short.
-        guilty: The part of the config that fails although the baseline does not: a single knob if
-            one was found, otherwise all differences from the baseline. Empty if the config is not
-            blamed.
+        guilty: The part of the config that fails although the baseline does not, or that trains
+            something else: a single knob if one was found, otherwise all differences from the
+            baseline. Empty if the config is not blamed.
         cost_s: Wall time of all these rehearsals.
+        training: How its training compares with that of the baseline, apart from *by_design*; None
+            if there was no time to compare, or nothing to compare.
+        by_design: Changes whose purpose is to train otherwise, such as another precision.
+        learning: By how much these make the loss larger at equal samples, relative; None if that
+            was not compared.
     """
 
     config: Config
@@ -136,6 +152,31 @@ class RehearsalRecord:
     baseline: Rehearsal | None = None
     guilty: Mapping[str, KnobValue] = field(default_factory=dict)
     cost_s: float = 0.0
+    training: Agreement | None = None
+    by_design: Mapping[str, KnobValue] = field(default_factory=dict)
+    learning: Interval | None = None
+
+    @property
+    def difference(self) -> str:
+        """How its training differs from the baseline's where it must not; empty if it does not."""
+        if self.training is not None and self.training.sameness is Sameness.DIFFERS:
+            return str(self.training)
+        if self.is_blamed and self.learning is not None:
+            return f"loss at equal samples {_percent(self.learning)}"
+        return ""
+
+    @property
+    def training_note(self) -> str:
+        """What is known about its training, for the user; empty if nothing is."""
+        changed = _listed(self.by_design, all_of_them=True)
+        parts = [] if self.training is None else [str(self.training)]
+        if changed and self.learning is not None:
+            parts.append(f"with {changed}, loss at equal samples {_percent(self.learning)}")
+        elif changed:
+            parts.append(f"what {changed} does to learning was not checked")
+        if self.training is not None and changed:
+            parts[0] += f" apart from {changed}"
+        return f"Training: {'; '.join(parts)}." if parts else ""
 
     @property
     def is_settled(self) -> bool:
@@ -166,11 +207,19 @@ def survives(written: Rehearsal, other: Rehearsal) -> bool:
 def blames(records: Sequence[RehearsalRecord]) -> tuple[str, ...]:
     """Return one sentence for the user about each config that is not recommended."""
     return tuple(
-        f"Not recommended: {_listed(record.guilty)} fails outside of the training loop: "
+        f"Not recommended: {_listed(record.guilty)} changes the training: {record.difference}."
+        if record.difference
+        else f"Not recommended: {_listed(record.guilty)} fails outside of the training loop: "
         f"{_reason(record.own)}. As written, the program does not fail there."
         for record in records
         if record.is_blamed
     )
+
+
+def trained(records: Sequence[RehearsalRecord], config: Config) -> RehearsalRecord | None:
+    """Return the record that says how a config's training compares; None if there is none."""
+    found = (r for r in reversed(records) if r.config == config and r.training_note)
+    return next(found, None)
 
 
 def note(records: Sequence[RehearsalRecord], config: Config) -> str:
@@ -212,9 +261,14 @@ def _reason(rehearsal: Rehearsal) -> str:
     return rehearsal.ending.reason.rstrip(".") if rehearsal.ending is not None else ""
 
 
-def _listed(changes: Mapping[str, KnobValue]) -> str:
+def _listed(changes: Mapping[str, KnobValue], *, all_of_them: bool = False) -> str:
     listed = " ".join(f"{knob}={value}" for knob, value in changes.items())
-    return listed if len(changes) == 1 else f"one of {listed}"
+    return listed if len(changes) == 1 or all_of_them else f"one of {listed}"
+
+
+def _percent(gap: Interval) -> str:
+    """Return a relative difference as text, with half of its interval: ``+0.3 % ± 0.5 %``."""
+    return f"{100 * gap.estimate:+.2g} % ± {100 * (gap.high - gap.low) / 2:.2g} %"
 
 
 def _count(number: int, noun: str) -> str:

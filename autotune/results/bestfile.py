@@ -122,6 +122,8 @@ class LearningSection(_Section):
         loss: Mean of the windows' last losses; null if the program shows none.
         note: The same for the user, in sentences.
         own_batch: What to use where the batch must stay; null if ``config`` keeps it.
+        training: How the training compares with that of the program as written; empty if it was not
+            compared.
     """
 
     lr_rule: LrRule
@@ -131,6 +133,7 @@ class LearningSection(_Section):
     loss: dict[Literal["baseline", "best"], float | None]
     note: str
     own_batch: OwnBatchSection | None = None
+    training: str = ""
 
 
 class SearchSection(_Section):

@@ -41,6 +41,8 @@ class SearchOptions:
         sampler: What chooses configs: ``autotune``, or one of Optuna's samplers (tpe, gp, random).
         fence: How trials are kept from changing the user's files.
         goal: What is compared, and within which limits.
+        accepts_learning_change: Whether a config may be recommended whose training was seen to
+            differ from that of the program as written.
     """
 
     budget_s: float
@@ -49,6 +51,7 @@ class SearchOptions:
     sampler: str = "autotune"
     fence: FenceOptions = field(default_factory=FenceOptions)
     goal: Goal = field(default_factory=Goal)
+    accepts_learning_change: bool = False
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from autotune.measurement.memory import Memory
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.program import LaunchPlan
-from autotune.program.rehearsal import RehearsalRecord, blames, note
+from autotune.program.rehearsal import RehearsalRecord, blames, note, trained
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
 from autotune.results.learning import Learning
@@ -196,8 +196,17 @@ class SearchResult:
 
         First what ``best`` passed after its training loop, then which other configs failed there.
         """
-        own = note(self.rehearsals, self.best) if self.changes else ""
-        return (*([own] if own else []), *blames(self.rehearsals))
+        own = [note(self.rehearsals, self.best), self.training_note] if self.changes else []
+        return (*filter(None, own), *blames(self.rehearsals))
+
+    @property
+    def training_note(self) -> str:
+        """How the training under ``best`` compares with the program as written; empty if unknown.
+
+        Of the self-check.
+        """
+        record = trained(self.rehearsals, self.best)
+        return "" if record is None else record.training_note
 
     @property
     def compilation(self) -> Compilation | None:
@@ -310,6 +319,7 @@ class SearchResult:
                 loss=dict(zip(sides, self.losses, strict=True)),
                 note=self.learning_note,
                 own_batch=self._own_batch_section,
+                training=self.training_note if self.changes else "",
             ),
             hardware=hardware,
             versions=dict(hardware.versions),

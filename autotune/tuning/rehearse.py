@@ -4,7 +4,8 @@ Trials see only a training loop that never ends. A rehearsal is a fresh process 
 program under the config with epochs of a few batches. So its evaluation, its checkpoints, its
 schedules and its second epoch run as they will later, but behind the fence.
 
-A config is blamed only for what fails under it and not in the program as written.
+A config is blamed only for what fails under it and not in the program as written. One that does not
+fail is compared with the program as written by what it trains (``self_check``), in the same runs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from enum import StrEnum
 
-from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.outcome import Outcome
 from autotune.program.config import Config, KnobValue
 from autotune.program.rehearsal import (
     Rehearsal,
@@ -24,20 +25,17 @@ from autotune.program.rehearsal import (
     survives,
     warning,
 )
-from autotune.results.record import TrialRecord, gradients_sum
+from autotune.results.record import TrialRecord
 from autotune.tuning.baseline import Baseline
-from autotune.tuning.budget import Until
 from autotune.tuning.choosing.ranking import promising
-from autotune.tuning.live_rig import SILENCE_STEPS
+from autotune.tuning.self_check import SelfCheck
 from autotune.tuning.session import Session
+from autotune.tuning.short_runs import ShortRuns
 from autotune.tuning.storage.study import Study
 
 MAX_CANDIDATES = 4
 # A rehearsal that time ended is repeated if there is this many times the time that it took.
 WORTH_MORE = 1.5
-ANSWER_S = 3.0  # a rig that exceeds its time by this is considered not to answer any more
-# A program that did nothing for this long, and for longer than SILENCE_STEPS steps, stands still.
-SILENT_S = 20.0
 # These knobs change what the program's code meets outside of its training loop, such as dtypes and
 # wrapped models, so they are suspected first.
 SUSPECTS = ("precision", "channels_last", "compile", "batch_size", "persistent_workers")
@@ -111,9 +109,14 @@ def _examined(
     confirmed. Without time for it nobody is blamed.
     """
     config = candidate.config
-    own = _rehearse(session, baseline, config, most_s)
+    runs = ShortRuns(session, baseline, _kept_s(session, baseline, candidate))
+    check = SelfCheck(runs, baseline, session.traces)
+    plan = replace(check.plan_to_rehearse(config, most_s), most_s=most_s)
+    own = runs.run(config, plan)
     if not own.has_failed:
-        return RehearsalRecord(config, own)
+        record = _checked(check, config, own, has_trace=plan.traces)
+        accepts = session.study.head.options.accepts_learning_change
+        return replace(record, guilty={}) if accepts else record
     most_s = session.time_to_rehearse_s(kept_s=0.0)
     if not most_s:
         return RehearsalRecord(config, own)
@@ -122,6 +125,33 @@ def _examined(
         return RehearsalRecord(config, own, written)
     guilty = _guilty(session, baseline, candidate)
     return RehearsalRecord(config, own, written, guilty)
+
+
+def _checked(
+    check: SelfCheck, config: Config, own: Rehearsal, *, has_trace: bool
+) -> RehearsalRecord:
+    """Return the record of a config that did not fail, with how its training compares.
+
+    Args:
+        check: Compares it.
+        config: The config.
+        own: Its rehearsal.
+        has_trace: Whether the rehearsal was to trace the training.
+    """
+    if own.seen is None or _was_stopped(own):
+        return RehearsalRecord(config, own)
+    trace, own = own.seen.trace, replace(own, seen=replace(own.seen, trace=None))
+    if has_trace and trace is None:
+        return RehearsalRecord(config, own)
+    found = check.check(config, trace)
+    return RehearsalRecord(
+        config,
+        own,
+        guilty=found.guilty,
+        training=found.training,
+        by_design=found.by_design,
+        learning=found.learning,
+    )
 
 
 def _guilty(session: Session, baseline: Baseline, candidate: TrialRecord) -> dict[str, KnobValue]:
@@ -149,35 +179,8 @@ def _suspects(changes: dict[str, KnobValue]) -> Iterator[str]:
 
 def _rehearse(session: Session, baseline: Baseline, config: Config, most_s: float) -> Rehearsal:
     """Run a config through short epochs in a fresh process, for at most *most_s* seconds."""
-    until_s = session.budget.left_s - most_s - ANSWER_S
-    should_stop = Until(
-        session.until_overdrawn.stopped,
-        lambda: session.budget.left_s - until_s,
-        "the rehearsal did not end in time",
-    )
-    sums = gradients_sum(session.study.records)
-    applied = replace(baseline.applied, config=config, sums=sums)
-    with session.rigs.new() as rig:
-        rehearsal = rig.rehearse(applied, RehearsalPlan(most_s=most_s), should_stop)
-    if config.get("compile", "off") != "off":
-        return rehearsal  # compiling takes long, and the program is silent meanwhile
-    return _judged(rehearsal, SILENCE_STEPS * baseline.measurement.step_s)
-
-
-def _judged(rehearsal: Rehearsal, usual_s: float) -> Rehearsal:
-    """Return the rehearsal as hung if the program stood still when time was up.
-
-    One that was still at work has merely run out of time and is not a failure.
-
-    Args:
-        rehearsal: How it came out.
-        usual_s: Silence in seconds that is normal for this program.
-    """
-    seen = rehearsal.seen
-    if seen is None or seen.is_whole or not seen.steps or seen.silent_s < max(SILENT_S, usual_s):
-        return rehearsal
-    reason = f"it stood still: nothing for {seen.silent_s:.0f} s after step {seen.steps}"
-    return replace(rehearsal, ending=Ending(Outcome.HUNG, reason))
+    runs = ShortRuns(session, baseline, kept_s=0.0)
+    return runs.run(config, RehearsalPlan(most_s=most_s))
 
 
 def _was_stopped(rehearsal: Rehearsal) -> bool:
@@ -191,3 +194,5 @@ def _tell(session: Session, record: RehearsalRecord) -> None:
         session.events.warn(unseen)
     else:
         session.events.note(note([record], record.config))
+        if record.training_note:
+            session.events.note(record.training_note)

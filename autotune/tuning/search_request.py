@@ -39,6 +39,7 @@ class SearchRequest:
     objective: str = "throughput"
     max_memory: str | float | None = None
     for_hours: float | None = None
+    accept_learning_change: bool = False
     sampler: str = "autotune"
     seed: int = 0
     fence: FenceOptions = STRONGEST
@@ -78,6 +79,7 @@ class SearchRequest:
             sampler=self.sampler,
             fence=self.fence,
             goal=Goal(self._objective(), share_of(self.max_memory), self._hours()),
+            accepts_learning_change=self.accept_learning_change,
         )
 
     def _objective(self) -> Objective:

@@ -15,7 +15,9 @@ from shlex import quote
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.run_mode import RunMode
+from autotune.measurement.training_trace import TrainingTrace
 from autotune.program.config import Config
+from autotune.program.rehearsal import RehearsalPlan
 from autotune.results.record import BaselineInfo
 from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
@@ -43,6 +45,9 @@ RESTART_WORTH_S = 6.0
 RESTART_WORTH_STEPS = 8
 REHEARSAL_WORTH_S = 4.0  # without the start: two short epochs and what lies between them
 REHEARSAL_WORTH_STEPS = 16
+CHECK_RUNS = 2  # the program as written, and the same with shaken weights
+CHECK_STEPS = 36
+TRAINING_S = 4.0  # that the steps of one run of the self-check may take
 MAX_REHEARSAL_S = 60.0  # or twice the least it takes, for a program that starts slowly
 MAX_KEPT_FOR_REHEARSAL = 1 / 3  # share of the time of the trials
 COMPILING_WORTH_S = 25.0  # without two starts: compiling a small model took 15-40 s on 2 cores
@@ -90,6 +95,7 @@ class Session:
             needs processes of the two configs; else None. ``explore`` sets it.
         has_candidate: Whether some config may be confirmed. ``explore`` sets it.
         divided_s: Seconds left after the baseline, which trials and confirmation share.
+        traces: What the program as written learned in short runs, by their plan.
     """
 
     run: SearchDir
@@ -103,6 +109,7 @@ class Session:
     best_own_process_s: float | None = None
     has_candidate: bool = True
     divided_s: float = math.inf
+    traces: dict[RehearsalPlan, TrainingTrace] = field(default_factory=dict)
 
     @property
     def until_over(self) -> Until:
@@ -229,16 +236,24 @@ class Session:
 
     @property
     def rehearsal_s(self) -> float:
-        """Seconds reserved for rehearsing the best config.
+        """Seconds reserved for rehearsing the best config and comparing its training.
 
-        0 if no confirmation fits, or if the rehearsal would take more than a third of the trials'
-        time.
+        Without the comparison, or 0, if that would take more than a third of the trials' time; 0 as
+        well if no confirmation fits.
         """
         reserve_s = self.reserve_s
         if not reserve_s:
             return 0.0
         least_s = ENDING_S + self.least_rehearsal_s  # the program of the trials ends before it
-        return least_s if least_s <= MAX_KEPT_FOR_REHEARSAL * (self.divided_s - reserve_s) else 0.0
+        most_s = MAX_KEPT_FOR_REHEARSAL * (self.divided_s - reserve_s)
+        return next((s for s in (least_s + self.check_s, least_s) if s <= most_s), 0.0)
+
+    @property
+    def check_s(self) -> float:
+        """Least seconds of the self-check after a rehearsal: two more short runs."""
+        facts = self.study.facts
+        assert facts is not None, "the baseline was measured"
+        return CHECK_RUNS * (facts.startup_s + min(TRAINING_S, CHECK_STEPS * facts.step_s))
 
     def time_to_rehearse_s(self, *, kept_s: float) -> float:
         """Return how many seconds a rehearsal may take; 0 if there is not enough time for one.

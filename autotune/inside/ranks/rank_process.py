@@ -28,7 +28,7 @@ from autotune.rig.link import Link, LinkClosed
 from autotune.rig.wire import Ended, Rehearsed, Start, ToRig, encode
 
 if TYPE_CHECKING:
-    from autotune.inside.short_epochs import ShortEpochs
+    from autotune.inside.rehearsing.short_epochs import ShortEpochs
     from autotune.inside.step_tracker import StepTracker
     from autotune.program.rehearsal import Seen
 
@@ -62,7 +62,7 @@ def leader(
 
         return LeadRank(link, commands, start, started, close, group)
     assert start.applied is not None, "a rehearsal runs a config"
-    from autotune.inside.short_epochs import ShortEpochs
+    from autotune.inside.rehearsing.short_epochs import ShortEpochs
 
     def over(seen: Seen) -> None:
         link.send(Rehearsed(seen))
@@ -81,7 +81,7 @@ def follower(start: Start, group: Group) -> StepTracker | ShortEpochs:
 
         return FollowerRank(start.applied, group, quit_process, start.program.mode.epochs)
     assert start.applied is not None, "a rehearsal runs a config"
-    from autotune.inside.short_epochs import ShortEpochs
+    from autotune.inside.rehearsing.short_epochs import ShortEpochs
 
     epochs = start.program.mode.epochs
     return ShortEpochs(start.applied, start.rehearsal, None, perf_counter(), group, epochs)

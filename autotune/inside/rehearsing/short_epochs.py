@@ -23,6 +23,7 @@ import torch
 from autotune.inside.epochs import MAX_BATCHES, Pass, Passes, known_by
 from autotune.inside.listener import Listener
 from autotune.inside.ranks.group import ALONE, Group
+from autotune.inside.rehearsing.training_recorder import TrainingRecorder, even_out
 from autotune.inside.seams import SeamSet
 from autotune.inside.steering import Steering, loose_knobs
 from autotune.measurement.run_mode import Epochs
@@ -88,6 +89,14 @@ class ShortEpochs(Listener):
         self._longest = 0
         self._trained: set[LoaderFacts] = set()
         self._training_facts: LoaderFacts | None = None
+        self._recorder: TrainingRecorder | None = None
+        if plan.traces:
+            even_out()
+            self._recorder = TrainingRecorder(
+                lambda: self.seams.forward.roots,
+                shakes=plan.shakes,
+                is_alone=group.world_size == 1,
+            )
         self._ending = threading.Lock()  # whoever acquires it reports; it is never released
         self._process = os.getpid()
         self._timer = threading.Timer(
@@ -145,6 +154,11 @@ class ShortEpochs(Listener):
         else:
             self._evaluates()
 
+    def loss_seen(self, loss: torch.Tensor) -> None:
+        """Note the loss, where training is traced."""
+        if self._recorder is not None:
+            self._recorder.loss_seen(loss)
+
     def forward_called(self, root: Root, args: tuple[Any, ...]) -> None:  # noqa: ARG002
         """Notice an evaluation whose samples do not come from a loader.
 
@@ -152,34 +166,43 @@ class ShortEpochs(Listener):
         """
         self.seams.by_hand.look()
         self._heard = perf_counter()
+        if self._recorder is not None:
+            self._recorder.forward_called(args)
         is_between = self._lead is not None and self._lead.is_over
         if is_between and not torch.is_grad_enabled():
             self._evaluates()
 
-    def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: ARG002
+    def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """Count a step of any optimizer."""
-        self.stepped_by_hand()
+        self._stepped(optimizer)
 
     def stepped_by_hand(self) -> None:
+        """Count a step that the program made without an optimizer."""
+        self._stepped(None)
+
+    def _stepped(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Count a step and, if it is the first one of its pass, an epoch."""
         self._heard = now = perf_counter()
         self.steps += 1
         self._first_step_at = min(self._first_step_at, now)
         self._is_evaluating = False
-        if self._lead is None:
-            if self._is_long_enough:
-                self._end("as planned")
-        elif not self._lead.trains:
+        if self._lead is not None and not self._lead.trains:
             assert self._training_facts is not None, "the batch came from a loader"
             self._lead.trains = True
             self._epochs += 1
             self._trained.add(self._training_facts)
-        elif self.steps - self._lead.steps > MAX_STEPS and self._is_long_enough:
+        if self._recorder is not None:
+            self._recorder.stepped(optimizer, self._epochs)
+        has_no_epochs = self._lead is None or self.steps - self._lead.steps > MAX_STEPS
+        if has_no_epochs and self._is_long_enough:
             self._end("as planned")
 
     @property
     def _is_long_enough(self) -> bool:
-        return perf_counter() - self._first_step_at >= self._plan.enough_s
+        plan = self._plan
+        return (
+            self.steps >= plan.least_steps and perf_counter() - self._first_step_at >= plan.enough_s
+        )
 
     @property
     def _is_enough(self) -> bool:
@@ -204,4 +227,6 @@ class ShortEpochs(Listener):
         self._timer.cancel()
         silent_s = perf_counter() - self._heard
         with suppress(LinkClosed):
-            self._over(Seen(self.steps, self._epochs, self._evaluations, how, silent_s))
+            trace = None if self._recorder is None else self._recorder.trace
+            seen = Seen(self.steps, self._epochs, self._evaluations, how, silent_s, trace)
+            self._over(seen)

@@ -1,0 +1,206 @@
+"""Self-check: compare what a config trains with what the program trains as it is written.
+
+Tests on our own programs cannot foresee every script, so the comparison runs on the user's program:
+fresh processes, all from the same random state and over the same short epochs. One runs it as
+written, one under the config. If their numbers are not equal, a third one tells how far rounding
+alone leads in this program (``measurement/training_trace.py``).
+
+Changes that train something else by design, such as another precision or a larger global batch, are
+taken back for the comparison. What another precision does to the loss is compared at equal samples;
+what a larger global batch does would take longer than these short runs.
+
+It runs in the short epochs of a rehearsal instead of the first steps of measured processes, because
+those never begin a second epoch, where workers that persist differ from new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from autotune.knobs import registry
+from autotune.measurement.interval import Interval
+from autotune.measurement.training_trace import (
+    Agreement,
+    Sameness,
+    TrainingTrace,
+    compare,
+    is_equal,
+    loss_gap,
+    same,
+)
+from autotune.program.config import Config, KnobValue
+from autotune.program.lr import PARTS, batch_growth
+from autotune.program.rehearsal import RehearsalPlan
+from autotune.tuning.baseline import Baseline
+from autotune.tuning.session import CHECK_STEPS, TRAINING_S
+from autotune.tuning.short_runs import ShortRuns
+
+EPOCHS = 3
+MOST_BATCHES = CHECK_STEPS // EPOCHS  # of an epoch
+LEAST_BATCHES = 3
+MOST_LOSS = 0.02  # relative, by which a change by design may make the loss larger
+# With the batch, where the global batch grows: what one process makes of it cannot be told apart
+RANKS = ("world_size", "strategy")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What the self-check of a config found.
+
+    Attributes:
+        training: How its training compares; None if there was no time, or nothing to compare.
+        by_design: Changes that were taken back for that.
+        learning: By how much these make the loss larger at equal samples, relative; None if that
+            was not compared.
+        guilty: What makes the training differ: one change if one was found. Empty if it does not.
+    """
+
+    training: Agreement | None
+    by_design: Mapping[str, KnobValue] = field(default_factory=dict)
+    learning: Interval | None = None
+    guilty: Mapping[str, KnobValue] = field(default_factory=dict)
+
+
+class SelfCheck:
+    """Compares configs with the program as written, which is run once for all of them.
+
+    Args:
+        runs: Runs the program with short epochs.
+        baseline: The program as written, with the space that configs are from.
+        known: Traces of the program as written that earlier checks took, which this one adds to.
+    """
+
+    def __init__(
+        self, runs: ShortRuns, baseline: Baseline, known: dict[RehearsalPlan, TrainingTrace]
+    ) -> None:
+        self._runs = runs
+        self._space = baseline.space
+        batches = int(TRAINING_S / baseline.measurement.step_s / EPOCHS)
+        self._batches = min(MOST_BATCHES, max(LEAST_BATCHES, batches))
+        self._step_s = baseline.measurement.step_s
+        self._known = known
+
+    def plan(self, config: Config) -> RehearsalPlan:
+        """Return how a config is run for the comparison; its steps are those of the baseline."""
+        own, theirs = (int(c.get("accumulation_steps", 1)) for c in (self._space.baseline, config))
+        return RehearsalPlan(
+            batches=max(1, self._batches * theirs // own),
+            epochs=EPOCHS,
+            enough_s=0.0,
+            least_steps=self._batches,
+            traces=True,
+        )
+
+    def plan_to_rehearse(self, config: Config, most_s: float) -> RehearsalPlan:
+        """Return how a config is rehearsed: as it is compared, if all of it is and time allows."""
+        usual = RehearsalPlan()
+        is_compared = self._has_own_samples(config) and most_s > 2 * self._cost_s
+        return replace(self.plan(config), enough_s=usual.enough_s) if is_compared else usual
+
+    def _has_own_samples(self, config: Config) -> bool:
+        """Whether the samples of a step stay those of the program."""
+        return batch_growth(self._space.baseline, config) == 1.0
+
+    def exact_part(self, config: Config) -> Config:
+        """Return a config without the changes that train something else by design."""
+        own = self._space.baseline
+        back = {knob: own[knob] for knob in by_design(config, own)}
+        return self._space.canonical(config.replace(**back))
+
+    def check(self, config: Config, traced: TrainingTrace | None = None) -> Checked:
+        """Compare a config's training with that of the program as written.
+
+        Args:
+            config: The config.
+            traced: What it trained in a rehearsal under ``plan(config)``, if there was one.
+        """
+        own = self._space.baseline
+        designed = by_design(config, own)
+        learning = self._learned(config, traced) if designed else None
+        if learning is not None and learning.low > MOST_LOSS:
+            return Checked(None, designed, learning, designed)
+        exact = self.exact_part(config)
+        if exact == own:
+            return Checked(None, designed, learning)
+        found = self._compared(exact, traced if exact == config else None)
+        if found is None or found.sameness is not Sameness.DIFFERS:
+            return Checked(found, designed, learning)
+        if not self._is_repeatable():
+            why = "two runs as written train different things"
+            return Checked(Agreement(Sameness.UNKNOWN, why=why), designed, learning)
+        return Checked(found, designed, learning, self._guilty(exact))
+
+    def _learned(self, config: Config, traced: TrainingTrace | None) -> Interval | None:
+        """Return by how much a config's loss is larger at equal samples; None if not compared."""
+        if traced is None or not self._has_own_samples(config):
+            return None
+        written = self._written()
+        return None if written is None else loss_gap(written, traced)
+
+    def _compared(self, config: Config, traced: TrainingTrace | None = None) -> Agreement | None:
+        """Return how a config compares; None if there is no time, or if a run failed."""
+        written = self._written()
+        own = traced or (written and self._runs.trace(config, self.plan(config), self._cost_s))
+        if written is None or own is None:
+            return None
+        if is_equal(written, own):
+            return same(written, own)
+        shaken = self._written(shakes=True)
+        return None if shaken is None else compare(written, shaken, own)
+
+    def _written(self, *, shakes: bool = False) -> TrainingTrace | None:
+        """Return the trace of the program as written; it is run once."""
+        config = self._space.baseline
+        plan = replace(self.plan(config), shakes=shakes)
+        if plan not in self._known and (trace := self._runs.trace(config, plan, self._cost_s)):
+            self._known[plan] = trace
+        return self._known.get(plan)
+
+    def _is_repeatable(self) -> bool:
+        """Return whether the program as written trains the same when it is run again."""
+        config = self._space.baseline
+        written, shaken = self._written(), self._written(shakes=True)
+        again = self._runs.trace(config, self.plan(config), self._cost_s)
+        if written is None or shaken is None or again is None:
+            return True  # there is no time to doubt what was seen
+        return (
+            is_equal(written, again)
+            or compare(written, shaken, again).sameness is Sameness.ROUNDING
+        )
+
+    def _guilty(self, config: Config) -> dict[str, KnobValue]:
+        """Return the change without which a config trains the same; all changes if none is found.
+
+        Each change is taken back in turn, as long as there is time.
+        """
+        own = self._space.baseline
+        changes = config.changes_from(own)
+        for knob in changes if len(changes) > 1 else ():
+            without = self._space.canonical(config.replace(**{knob: own[knob]}))
+            if without == config:
+                continue
+            found = self._compared(without)
+            if found is not None and found.sameness in {Sameness.BITS, Sameness.ROUNDING}:
+                return {knob: changes[knob]}
+        return changes
+
+    @property
+    def _cost_s(self) -> float:
+        """Seconds that the steps of one run take."""
+        return EPOCHS * self._batches * self._step_s
+
+
+def by_design(config: Config, own: Config) -> dict[str, KnobValue]:
+    """Return the changes of a config whose purpose is to train otherwise than the program does.
+
+    Args:
+        config: The config.
+        own: The program's own.
+    """
+    changes = config.changes_from(own)
+    designed = {k: v for k, v in changes.items() if registry()[k].changes_learning}
+    if batch_growth(own, config) != 1.0:
+        parts = (*PARTS, *RANKS) if "world_size" in changes else PARTS
+        designed |= {knob: changes[knob] for knob in parts if knob in changes}
+    return designed

@@ -1,0 +1,82 @@
+"""Short runs: the program with short epochs in a fresh process, within the time that is left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.training_trace import TrainingTrace
+from autotune.program.config import Config
+from autotune.program.rehearsal import Rehearsal, RehearsalPlan
+from autotune.results.record import gradients_sum
+from autotune.tuning.baseline import Baseline
+from autotune.tuning.budget import Until
+from autotune.tuning.live_rig import SILENCE_STEPS
+from autotune.tuning.session import Session
+
+ANSWER_S = 3.0  # a rig that exceeds its time by this is considered not to answer any more
+# A program that did nothing for this long, and for longer than SILENCE_STEPS steps, stands still.
+SILENT_S = 20.0
+
+
+class ShortRuns:
+    """Runs the program with short epochs.
+
+    Args:
+        session: Gives the rigs and the time.
+        baseline: The program as written.
+        kept_s: Seconds of the budget that traced runs must leave.
+    """
+
+    def __init__(self, session: Session, baseline: Baseline, kept_s: float) -> None:
+        self._session = session
+        self._baseline = baseline
+        self._kept_s = kept_s
+
+    def trace(self, config: Config, plan: RehearsalPlan, cost_s: float) -> TrainingTrace | None:
+        """Return what the first steps under a config learn; None if it fails or time is short.
+
+        Args:
+            config: What the program starts under.
+            plan: Its epochs.
+            cost_s: Seconds that its steps take.
+        """
+        facts = self._session.study.facts
+        most_s = self._session.time_to_rehearse_s(kept_s=self._kept_s)
+        if facts is None or most_s < facts.startup_s + cost_s:
+            return None
+        ran = self.run(config, replace(plan, most_s=most_s))
+        return None if ran.seen is None or ran.has_failed else ran.seen.trace
+
+    def run(self, config: Config, plan: RehearsalPlan) -> Rehearsal:
+        """Run a config through short epochs, for at most the seconds of the plan."""
+        session = self._session
+        until_s = session.budget.left_s - plan.most_s - ANSWER_S
+        should_stop = Until(
+            session.until_overdrawn.stopped,
+            lambda: session.budget.left_s - until_s,
+            "the rehearsal did not end in time",
+        )
+        sums = gradients_sum(session.study.records)
+        applied = replace(self._baseline.applied, config=config, sums=sums)
+        with session.rigs.new() as rig:
+            ran = rig.rehearse(applied, plan, should_stop)
+        if config.get("compile", "off") != "off":
+            return ran  # compiling takes long, and the program is silent meanwhile
+        return _judged(ran, SILENCE_STEPS * self._baseline.measurement.step_s)
+
+
+def _judged(rehearsal: Rehearsal, usual_s: float) -> Rehearsal:
+    """Return the rehearsal as hung if the program stood still when time was up.
+
+    One that was still at work has merely run out of time and is not a failure.
+
+    Args:
+        rehearsal: How it came out.
+        usual_s: Silence in seconds that is normal for this program.
+    """
+    seen = rehearsal.seen
+    if seen is None or seen.is_whole or not seen.steps or seen.silent_s < max(SILENT_S, usual_s):
+        return rehearsal
+    reason = f"it stood still: nothing for {seen.silent_s:.0f} s after step {seen.steps}"
+    return replace(rehearsal, ending=Ending(Outcome.HUNG, reason))

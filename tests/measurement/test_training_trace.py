@@ -1,0 +1,151 @@
+"""Whether two runs trained the same, told from their first steps."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from autotune.measurement.training_trace import (
+    FACTOR,
+    MOST_NOISE,
+    Agreement,
+    Sameness,
+    TracedStep,
+    TrainingTrace,
+    compare,
+    is_equal,
+    loss_gap,
+    same,
+)
+
+EPS = 1.2e-7
+STEPS, PER_EPOCH = 36, 12
+
+
+def trace(
+    noise: float = 0.0,
+    growth: float = 1.2,
+    seed: int = 0,
+    factor: float = 1.0,
+    since: int = 1,
+    changes: dict[str, object] | None = None,
+) -> TrainingTrace:
+    """Return a trace whose rounding errors grow from step to step.
+
+    Args:
+        noise: Relative rounding error at the first step.
+        growth: Its factor from step to step.
+        seed: Of its signs.
+        factor: On all losses, from the step *since* on.
+        since: Counted from 1.
+        changes: Fields of the steps from there on.
+    """
+    dice, steps = random.Random(seed), []
+    for number in range(1, STEPS + 1):
+        off = noise * growth**number * dice.choice((-1, 1))
+        loss = (1 + off) / math.sqrt(number)
+        step = TracedStep(
+            loss * (factor if number >= since else 1.0),
+            number,
+            0.1,
+            1 + (number - 1) // PER_EPOCH,
+            tuple(w * (1 + off) for w in (0.1, -0.2, 0.3, 0.01)),
+            (1.0 + off, 2.0),
+        )
+        if number >= since and changes:
+            step = TracedStep(**{**vars(step), **changes})
+        steps.append(step)
+    return TrainingTrace(tuple(steps), EPS)
+
+
+WRITTEN, SHAKEN = trace(), trace(EPS, seed=1)
+
+
+def agreement(own: TrainingTrace) -> Agreement:
+    return compare(WRITTEN, SHAKEN, own)
+
+
+def test_equal_numbers_are_the_same_bit_for_bit() -> None:
+    assert is_equal(WRITTEN, trace())
+    assert str(same(WRITTEN, trace())) == "same, bit for bit (36 steps in 3 short epochs)"
+    assert not is_equal(WRITTEN, trace(EPS))
+    assert not is_equal(WRITTEN, TrainingTrace(WRITTEN.steps[:2], EPS)), "too few to tell"
+
+
+def test_what_rounding_alone_explains_is_the_same() -> None:
+    for times in (0.1, 1.0, 0.5 * FACTOR):
+        found = agreement(trace(times * EPS, seed=3))
+        assert found.sameness is Sameness.ROUNDING
+    assert str(found) == "same within rounding (36 steps in 3 short epochs)"
+
+
+def test_a_difference_that_rounding_does_not_explain_is_found_where_it_begins() -> None:
+    found = agreement(trace(EPS, factor=1.01, since=13))
+    assert (found.sameness, found.part, found.at) == (Sameness.DIFFERS, "losses", 13)
+    assert str(found) == "losses differ by 0.01 from step 13 on, when epoch 2 begins"
+    found = agreement(trace(EPS, factor=1.01, since=15))
+    assert str(found) == "losses differ by 0.01 from step 15 on"
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"rate": 0.2}, "learning rates"),
+        ({"weights": (0.11, -0.22, 0.33, 0.011)}, "weights"),
+        ({"buffers": (1.2, 2.2)}, "buffers"),
+        ({"loss": math.nan}, "losses"),
+    ],
+)
+def test_each_part_is_compared(changes: dict[str, object], part: str) -> None:
+    found = agreement(trace(EPS, since=4, changes=changes))
+    assert (found.sameness, found.part, found.at) == (Sameness.DIFFERS, part, 4)
+
+
+def test_other_samples_are_told() -> None:
+    found = agreement(trace(factor=1.3, since=5, changes={"fed": 0}))
+    assert found.other_samples
+    assert str(found).endswith("from step 5 on, from which it is fed other samples")
+
+
+def test_weights_that_rounding_alone_moves_do_not_count() -> None:
+    """The bias before a BatchNorm goes anywhere; half of the weights do not."""
+    found = agreement(trace(changes={"weights": (0.1, -0.2, 0.3, 5.0)}))
+    assert found.sameness is Sameness.ROUNDING
+
+
+def test_nothing_is_told_beyond_the_step_from_which_rounding_leads_anywhere() -> None:
+    wild = trace(EPS, growth=1.8, seed=1)
+    found = compare(WRITTEN, wild, trace(EPS, factor=1.5, since=30))
+    assert found.sameness is Sameness.ROUNDING
+    assert found.steps < 20
+    assert compare(WRITTEN, wild, trace(factor=1.01, since=3)).sameness is Sameness.DIFFERS
+
+
+def test_a_program_that_differs_from_itself_is_not_compared() -> None:
+    found = compare(WRITTEN, trace(2 * MOST_NOISE), trace(factor=1.01))
+    assert found.sameness is Sameness.UNKNOWN
+    assert "two runs as written already differ by 0.002 at step 1" in str(found)
+    few = TrainingTrace(WRITTEN.steps[:3], EPS)
+    assert "too few to tell" in str(compare(few, few, few))
+    empty = TrainingTrace(tuple(TracedStep(None, None, None, 0) for _ in range(9)), EPS)
+    assert "neither losses nor weights" in str(compare(empty, empty, empty))
+
+
+def test_the_loss_of_another_precision_is_compared_at_equal_samples() -> None:
+    dice = random.Random(5)
+
+    def noisy(gap: float) -> TrainingTrace:
+        steps = [
+            TracedStep((step.loss or 0.0) * (1 + gap + dice.gauss(0, 0.002)), 0, 0.1, 1)
+            for step in WRITTEN.steps
+        ]
+        return TrainingTrace(tuple(steps), EPS)
+
+    for gap in (0.0, 0.003, 0.05):
+        found = loss_gap(WRITTEN, noisy(gap))
+        assert found is not None
+        assert found.low <= gap <= found.high
+        assert found.high - found.low < 0.01
+    assert loss_gap(WRITTEN, TrainingTrace(WRITTEN.steps[:4], EPS)) is None

@@ -1,0 +1,128 @@
+"""What a config trains, compared with the program as written, in rigs on real programs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.measurement.training_trace import (
+    Agreement,
+    Sameness,
+    TrainingTrace,
+    compare,
+    is_equal,
+    same,
+)
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import KnobValue
+from autotune.program.program import parse_program
+from autotune.program.rehearsal import RehearsalPlan
+from autotune.rig.rig import Rig
+from tests.rigging import PROGRAMS, applied_with, fence, never, open_rig
+
+pytestmark = [pytest.mark.usefixtures("warm_starts"), pytest.mark.slow]
+
+PLAN = RehearsalPlan(batches=12, epochs=3, enough_s=0.0, least_steps=12, traces=True, most_s=100.0)
+NONE: Mapping[str, KnobValue] = {}
+# Each is sound: its training must not be called different
+SOUND: dict[str, dict[str, KnobValue]] = {
+    "workers": {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 4},
+    "memory format": {"channels_last": True},
+    "optimizer": {"optimizer_implementation": "fused"},
+    "threads": {"num_threads": 1},
+    "checkpoints": {"activation_checkpointing": "all"},
+}
+
+
+class Runs:
+    """Runs of ``checked.py`` in rigs, each under the traits of the program as written."""
+
+    def __init__(self, folder: Path, base: AppliedConfig) -> None:
+        self.folder, self.base, self.count = folder, base, 0
+
+    def trace(
+        self, *args: str, shakes: bool = False, changes: Mapping[str, KnobValue] = NONE
+    ) -> TrainingTrace:
+        self.count += 1
+        plan = replace(PLAN, shakes=shakes)
+        subject = parse_program(str(PROGRAMS / "checked.py"), args, self.folder)
+        compiled = Path(os.environ["AUTOTUNE_TESTS_COMPILED"])
+        with Rig(subject, self.folder / f"rig{self.count}", compiled, fence()) as rig:
+            ran = rig.rehearse(applied_with(self.base, **changes), plan, never)
+        assert ran.ending is None, ran.ending
+        assert ran.seen is not None
+        assert ran.seen.trace is not None
+        return ran.seen.trace
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    folder = tmp_path_factory.mktemp("runs")
+    with open_rig(folder, "checked.py") as opened:
+        return Runs(folder, opened.base)
+
+
+@pytest.fixture(scope="module")
+def written(runs: Runs) -> tuple[TrainingTrace, TrainingTrace]:
+    return runs.trace(), runs.trace(shakes=True)
+
+
+def agreement(written: tuple[TrainingTrace, TrainingTrace], own: TrainingTrace) -> Agreement:
+    return same(written[0], own) if is_equal(written[0], own) else compare(*written, own)
+
+
+def test_a_sound_config_trains_the_same(
+    runs: Runs, written: tuple[TrainingTrace, TrainingTrace]
+) -> None:
+    found = {name: agreement(written, runs.trace(changes=own)) for name, own in SOUND.items()}
+    for name, one in found.items():
+        assert one.sameness in {Sameness.BITS, Sameness.ROUNDING}, (name, one)
+        assert one.steps >= 30
+        assert one.epochs == 3
+    assert found["workers"].sameness is Sameness.BITS
+    assert agreement(written, runs.trace()).sameness is Sameness.BITS, "one seed, one training"
+
+
+DEFECTS = {
+    "weighed loss": ("losses", 1),
+    "scaled rate": ("learning rates", 1),
+    "other draws": ("losses", 1),
+    "changing dataset": ("buffers", 13),
+    "lost state": ("weights", 21),
+    "moved average": ("buffers", 1),
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_defect_is_noticed_at_the_step_where_it_begins(
+    runs: Runs, written: tuple[TrainingTrace, TrainingTrace], defect: str
+) -> None:
+    """The program with the defect stands for a config that brings it about."""
+    found = agreement(written, runs.trace(defect))
+    assert found.sameness is Sameness.DIFFERS
+    part, step = DEFECTS[defect]
+    assert found.part == part
+    assert found.at == pytest.approx(step, abs=1)
+    assert found.begins_epoch is (defect == "changing dataset")
+    assert found.other_samples is (defect in {"changing dataset", "other draws"})
+
+
+def test_parts_of_a_batch_train_something_else_where_a_batch_is_normalised(
+    runs: Runs, written: tuple[TrainingTrace, TrainingTrace]
+) -> None:
+    """BatchNorm sees each part alone."""
+    parts: dict[str, KnobValue] = {"batch_size": 8, "accumulation_steps": 2}
+    found = agreement(written, runs.trace(changes=parts))
+    assert (found.sameness, found.part, found.at) == (Sameness.DIFFERS, "losses", 1)
+    assert not found.other_samples
+
+
+def test_a_program_that_never_trains_the_same_twice_is_not_compared(runs: Runs) -> None:
+    pair = runs.trace("unseeded"), runs.trace("unseeded", shakes=True)
+    found = agreement(pair, runs.trace("unseeded", changes={"channels_last": True}))
+    assert found.sameness is Sameness.UNKNOWN
+    assert "two runs as written already differ" in found.why

@@ -1,0 +1,113 @@
+"""What is done with a config that trains something else, over whole searches in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autotune.cli.search_report import show
+from autotune.measurement.training_trace import Sameness
+from autotune.program.config import Config, KnobValue
+from autotune.program.rehearsal import RehearsalRecord
+from autotune.results.result import Finding, SearchResult
+from autotune.tuning.self_check import by_design
+from tests.made import make_hardware, make_profile, make_space
+from tests.scripted import Script, Searched, begin
+
+KNOBS: dict[str, tuple[KnobValue, ...]] = {
+    "num_workers": (0, 1, 2),
+    "channels_last": (False, True),
+    "batch_size": (64, 128),
+    "precision": ("fp32", "bf16"),
+}
+SPEEDS: dict[str, dict[KnobValue, float]] = {
+    "num_workers": {1: 1.2, 2: 1.3},
+    "channels_last": {True: 1.3},
+}
+
+
+def searched(
+    folder: Path,
+    trains: Callable[[Config], float] = lambda _: 1.0,
+    speeds: dict[str, dict[KnobValue, float]] = SPEEDS,
+) -> tuple[Searched, SearchResult]:
+    script = Script(speeds, noise=0.02, process_noise=0.01, trains=trains)
+    search = begin(folder, script, KNOBS)
+    return search, search.go_on(180.0)
+
+
+def rehearsed(search: Searched) -> list[RehearsalRecord]:
+    return search.study.rehearsals
+
+
+def test_a_config_that_trains_the_same_is_told_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search, result = searched(tmp_path)
+    assert result.finding is Finding.FASTER
+    (record,) = rehearsed(search)
+    assert record.training is not None
+    assert record.training.sameness is Sameness.ROUNDING
+    note = "Training: same within rounding (36 steps in 3 short epochs)."
+    assert result.best_file().learning.training == note
+    show(result, tmp_path / "best.yaml")
+    assert note in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_change_that_trains_something_else_is_found_and_the_search_goes_on_without_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A memory format that makes each loss 1 % larger."""
+    search, result = searched(tmp_path, lambda config: 1.01 if config["channels_last"] else 1.0)
+    blamed = [record for record in rehearsed(search) if record.is_blamed]
+    assert [dict(record.guilty) for record in blamed] == [{"channels_last": True}]
+    assert result.finding is Finding.FASTER
+    assert result.best["num_workers"] in {1, 2}
+    assert not result.best["channels_last"]
+    show(result, tmp_path / "best.yaml")
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Not recommended: channels_last=True changes the training: losses differ by" in out
+    assert "from step 1 on" in out
+
+
+def test_what_changes_learning_by_design_is_taken_back_and_said_to_be_unchecked(
+    tmp_path: Path,
+) -> None:
+    """The rest of the config is compared without it."""
+    speeds: dict[str, dict[KnobValue, float]] = {
+        "precision": {"bf16": 1.4},
+        "batch_size": {128: 1.3},
+        "channels_last": {True: 1.2},
+        "num_workers": {1: 0.8, 2: 0.8},
+    }
+    search, result = searched(
+        tmp_path, lambda config: 1.1 if config["precision"] == "bf16" else 1.0, speeds
+    )
+    assert (result.best["precision"], result.best["batch_size"]) == ("bf16", 128)
+    (record,) = rehearsed(search)
+    assert dict(record.by_design) == {"precision": "bf16", "batch_size": 128}
+    assert record.training is not None
+    assert record.training.sameness is Sameness.ROUNDING
+    assert "to learning was not checked" in result.training_note
+    rehearsals = [q for q in search.machine.asked if q.kind == "rehearse"]
+    assert len(rehearsals) == 4, "the config, the program twice, and the config without these"
+
+
+def test_the_check_takes_a_small_part_of_three_minutes(tmp_path: Path) -> None:
+    search, result = searched(tmp_path)
+    taken_s = sum(record.cost_s for record in rehearsed(search))
+    assert result.finding is Finding.FASTER
+    assert taken_s <= 0.15 * 180.0
+
+
+def test_a_larger_global_batch_is_by_design_but_not_the_same_in_parts() -> None:
+    space = make_space(
+        {"batch_size": (64, 128), "accumulation_steps": (1, 2), "channels_last": (False, True)}
+    ).resolve(make_hardware(), make_profile())
+    own = space.baseline
+    assert by_design(own.replace(channels_last=True), own) == {}
+    assert by_design(own.replace(batch_size=128), own) == {"batch_size": 128}
+    parts = {"batch_size": int(own["batch_size"]) // 2, "accumulation_steps": 2}
+    assert by_design(own.replace(**parts), own) == {}
