@@ -45,7 +45,7 @@ class Runs:
         self.folder, self.base, self.count = folder, base, 0
 
     def trace(
-        self, *args: str, shakes: bool = False, changes: Mapping[str, KnobValue] = NONE
+        self, *args: str, shakes: int = 0, changes: Mapping[str, KnobValue] = NONE
     ) -> TrainingTrace:
         self.count += 1
         plan = replace(PLAN, shakes=shakes)
@@ -68,11 +68,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 @pytest.fixture(scope="module")
 def written(runs: Runs) -> tuple[TrainingTrace, TrainingTrace]:
-    return runs.trace(), runs.trace(shakes=True)
+    return runs.trace(), runs.trace(shakes=1)
 
 
 def agreement(written: tuple[TrainingTrace, TrainingTrace], own: TrainingTrace) -> Agreement:
-    return same(written[0], own) if is_equal(written[0], own) else compare(*written, own)
+    return (
+        same(written[0], own)
+        if is_equal(written[0], own)
+        else compare(written[0], [written[1]], own)
+    )
 
 
 def test_a_sound_config_trains_the_same(
@@ -81,8 +85,7 @@ def test_a_sound_config_trains_the_same(
     found = {name: agreement(written, runs.trace(changes=own)) for name, own in SOUND.items()}
     for name, one in found.items():
         assert one.sameness in {Sameness.BITS, Sameness.ROUNDING}, (name, one)
-        assert one.steps >= 30
-        assert one.epochs == 3
+        assert one.steps >= 8
     assert found["workers"].sameness is Sameness.BITS
     assert agreement(written, runs.trace()).sameness is Sameness.BITS, "one seed, one training"
 
@@ -90,9 +93,9 @@ def test_a_sound_config_trains_the_same(
 DEFECTS = {
     "weighed loss": ("losses", 1),
     "scaled rate": ("learning rates", 1),
-    "other draws": ("losses", 1),
-    "changing dataset": ("buffers", 13),
-    "lost state": ("weights", 21),
+    "other draws": ("samples", 1),
+    "changing dataset": ("samples", 13),
+    "lost state": ("weights", 5),
     "moved average": ("buffers", 1),
 }
 
@@ -106,9 +109,8 @@ def test_a_defect_is_noticed_at_the_step_where_it_begins(
     assert found.sameness is Sameness.DIFFERS
     part, step = DEFECTS[defect]
     assert found.part == part
-    assert found.at == pytest.approx(step, abs=1)
+    assert found.at == pytest.approx(step, abs=2)
     assert found.begins_epoch is (defect == "changing dataset")
-    assert found.other_samples is (defect in {"changing dataset", "other draws"})
 
 
 def test_parts_of_a_batch_train_something_else_where_a_batch_is_normalised(
@@ -118,11 +120,10 @@ def test_parts_of_a_batch_train_something_else_where_a_batch_is_normalised(
     parts: dict[str, KnobValue] = {"batch_size": 8, "accumulation_steps": 2}
     found = agreement(written, runs.trace(changes=parts))
     assert (found.sameness, found.part, found.at) == (Sameness.DIFFERS, "losses", 1)
-    assert not found.other_samples
 
 
 def test_a_program_that_never_trains_the_same_twice_is_not_compared(runs: Runs) -> None:
-    pair = runs.trace("unseeded"), runs.trace("unseeded", shakes=True)
+    pair = runs.trace("unseeded"), runs.trace("unseeded", shakes=1)
     found = agreement(pair, runs.trace("unseeded", changes={"channels_last": True}))
     assert found.sameness is Sameness.UNKNOWN
     assert "two runs as written already differ" in found.why

@@ -34,7 +34,8 @@ class RehearsalPlan:
         least_steps: Optimizer steps from which the same holds.
         traces: Record what the first steps learn, under conditions that are the same for all
             rehearsals.
-        shakes: Move each weight by one unit in its last place before the first step.
+        shakes: Move each weight by some units in its last place before the first step, in
+            directions that are drawn with this seed; 0 leaves them.
     """
 
     batches: int = 3
@@ -45,7 +46,7 @@ class RehearsalPlan:
     most_s: float = 60.0
     least_steps: int = 0
     traces: bool = False
-    shakes: bool = False
+    shakes: int = 0
 
 
 @dataclass(frozen=True)

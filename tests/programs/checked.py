@@ -23,7 +23,7 @@ class Items(Dataset):
         return len(self.images)
 
     def __getitem__(self, index):
-        image = self.images[index]
+        image = self.images[index] * (1 + 0.1 * torch.rand(()))
         if DEFECT == "other draws":
             image = image + float(self.own.normal())
         if DEFECT == "changing dataset":
@@ -40,7 +40,7 @@ def step(x, y):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    if DEFECT == "lost state" and len(losses) == 20:
+    if DEFECT == "lost state" and len(losses) == 4:
         optimizer.state.clear()
     if DEFECT == "moved average":
         for own in model.buffers():

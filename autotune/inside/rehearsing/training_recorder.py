@@ -1,8 +1,9 @@
 """Record what a program's first steps learn, under equal conditions, so that two runs compare.
 
 Equal conditions are: the generators of Python, numpy and torch begin with the same seed, unless the
-program seeds them itself, and nothing is dropped out. Dropout draws in the order of memory, so it
-would drop other activations under another memory format, which says nothing about the config.
+program seeds them itself; items draw by their index (``even_items``); and nothing is dropped out.
+Dropout draws in the order of memory. Under another memory format it would drop other activations,
+which says nothing about the config.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 from autotune.inside.data.feed import first_tensor
+from autotune.inside.rehearsing import even_items
 from autotune.inside.seams.base import Patches
 from autotune.measurement.training_trace import TracedStep, TrainingTrace
 
@@ -34,12 +36,13 @@ DROPOUTS = {
     "feature_alpha_dropout": 1,
     "scaled_dot_product_attention": 4,
 }
+UNITS = 8  # in the last place, by which a weight is shaken: sums round by more than their terms
 PROBABILITIES = ("p", "dropout_p")
 REDUCED = {"high": 2.0**-10, "medium": 2.0**-8}  # what fp32 products round to: TF32, bfloat16
 
 
 def even_out() -> None:
-    """Begin all random numbers with one seed, and switch dropout off, in this process for good.
+    """Bring about equal conditions, in this process for good.
 
     Compiled code draws random numbers as eager code does.
     """
@@ -50,6 +53,7 @@ def even_out() -> None:
     for name, place in DROPOUTS.items():
         original = getattr(functional, name)
         patches.replace(functional, name, _without_dropping(original, place))
+    even_items.install()
     from torch._inductor import config
 
     config.fallback_random = True
@@ -72,7 +76,8 @@ class TrainingRecorder:
 
     Args:
         models: Returns the outermost modules that were called.
-        shakes: Whether to move each weight by one unit in its last place before the first step.
+        shakes: Move each weight by some units in its last place before the first step, in
+            directions that are drawn with this seed; 0 leaves them.
         is_alone: Whether no other rank trains. The losses of several are those of their shares.
     """
 
@@ -80,7 +85,7 @@ class TrainingRecorder:
         self,
         models: Callable[[], Mapping[nn.Module, object]],
         *,
-        shakes: bool,
+        shakes: int,
         is_alone: bool = True,
     ) -> None:
         self._models = models
@@ -104,7 +109,7 @@ class TrainingRecorder:
             return
         if not self._rounding:
             self._begin(first_tensor(args))
-        if (fed := first_tensor(args)) is not None:
+        if self._is_alone and (fed := first_tensor(args)) is not None:
             whole = fed.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             self._fed = zlib.crc32(whole.numpy().tobytes(), self._fed or 0)
 
@@ -142,7 +147,7 @@ class TrainingRecorder:
         self._rounding = _rounding(device)
         if not self._shakes:
             return
-        dice = torch.Generator().manual_seed(SEED)
+        dice = torch.Generator().manual_seed(SEED + self._shakes)
         with torch.no_grad():
             for model in self._models():
                 for weight in model.parameters():
@@ -173,7 +178,8 @@ def _shake(weight: torch.Tensor, rounding: float, dice: torch.Generator) -> None
     if type(weight) not in {torch.Tensor, nn.Parameter} or not weight.is_floating_point():
         return
     signs = torch.randint(0, 2, weight.shape, generator=dice).to(weight.device) * 2 - 1
-    weight.mul_(1 + max(rounding, torch.finfo(weight.dtype).eps) * signs.to(weight.dtype))
+    moved = UNITS * max(rounding, torch.finfo(weight.dtype).eps)
+    weight.mul_(1 + moved * signs.to(weight.dtype))
 
 
 def _spread(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, int]]:
