@@ -110,7 +110,7 @@ class Agreement:
                     return f"it is fed other samples from step {self.at}{when}"
                 return f"{self.part} differ by {self.by:.1g} from step {self.at}{when}"
             case _:
-                return f"{self.sameness} ({self.steps} steps in {self.epochs} short epochs)"
+                return f"{self.sameness} over {self.steps} steps"
 
 
 def is_equal(written: TrainingTrace, own: TrainingTrace) -> bool:

@@ -170,14 +170,13 @@ class RehearsalRecord:
     def training_note(self) -> str:
         """What is known about its training, for the user; empty if nothing is."""
         changed = _listed(self.by_design, all_of_them=True)
-        parts = [] if self.training is None else [str(self.training)]
-        if changed and self.learning is not None:
-            parts.append(f"with {changed}, loss at equal samples {_percent(self.learning)}")
-        elif changed:
-            parts.append(f"what {changed} does to learning was not checked")
-        if self.training is not None and changed:
-            parts[0] += f" apart from {changed}"
-        return f"Training: {'; '.join(parts)}." if parts else ""
+        if not changed:
+            return "" if self.training is None else f"Training: {self.training}."
+        gap = "not checked"
+        if self.learning is not None:
+            gap = f"loss at equal samples {_percent(self.learning)}"
+        rest = "" if self.training is None else f"{self.training}, apart from "
+        return f"Training: {rest}{changed} ({gap})."
 
     @property
     def is_settled(self) -> bool:

@@ -69,7 +69,7 @@ def agreement(own: TrainingTrace) -> Agreement:
 
 def test_equal_numbers_are_the_same_bit_for_bit() -> None:
     assert is_equal(WRITTEN, trace())
-    assert str(same(WRITTEN, trace())) == "same, bit for bit (36 steps in 3 short epochs)"
+    assert str(same(WRITTEN, trace())) == "same, bit for bit over 36 steps"
     assert not is_equal(WRITTEN, trace(EPS))
     assert not is_equal(WRITTEN, TrainingTrace(WRITTEN.steps[:2], EPS)), "too few to tell"
 
@@ -78,7 +78,7 @@ def test_what_rounding_alone_explains_is_the_same() -> None:
     for times in (0.1, 1.0, 0.5 * FACTOR):
         found = agreement(trace(times * EPS, seed=3))
         assert found.sameness is Sameness.ROUNDING
-    assert str(found) == "same within rounding (36 steps in 3 short epochs)"
+    assert str(found) == "same within rounding over 36 steps"
 
 
 def test_a_difference_that_rounding_does_not_explain_is_found_where_it_begins() -> None:

@@ -50,7 +50,7 @@ def test_a_config_that_trains_the_same_is_told_to(
     (record,) = rehearsed(search)
     assert record.training is not None
     assert record.training.sameness is Sameness.ROUNDING
-    note = "Training: same within rounding (36 steps in 3 short epochs)."
+    note = "Training: same within rounding over 36 steps."
     assert result.best_file().learning.training == note
     show(result, tmp_path / "best.yaml")
     assert note in " ".join(capsys.readouterr().out.split())
@@ -90,7 +90,7 @@ def test_what_changes_learning_by_design_is_taken_back_and_said_to_be_unchecked(
     assert dict(record.by_design) == {"precision": "bf16", "batch_size": 128}
     assert record.training is not None
     assert record.training.sameness is Sameness.ROUNDING
-    assert "to learning was not checked" in result.training_note
+    assert "apart from precision=bf16 batch_size=128 (not checked)" in result.training_note
     rehearsals = [q for q in search.machine.asked if q.kind == "rehearse"]
     assert len(rehearsals) == 4, "the config, the program twice, and the config without these"
 

@@ -23,8 +23,9 @@ import torch
 from autotune.inside.epochs import MAX_BATCHES, Pass, Passes, known_by
 from autotune.inside.listener import Listener
 from autotune.inside.ranks.group import ALONE, Group
-from autotune.inside.rehearsing.training_recorder import TrainingRecorder, even_out
+from autotune.inside.rehearsing.training_recorder import TrainingRecorder
 from autotune.inside.seams import SeamSet
+from autotune.inside.seams.equal_conditions import even_out
 from autotune.inside.steering import Steering, loose_knobs
 from autotune.measurement.run_mode import Epochs
 from autotune.program.applied_config import AppliedConfig
@@ -91,7 +92,7 @@ class ShortEpochs(Listener):
         self._training_facts: LoaderFacts | None = None
         self._recorder: TrainingRecorder | None = None
         if plan.traces:
-            even_out()
+            even_out(compiles=applied.config.get("compile", "off") != "off")
             self._recorder = TrainingRecorder(
                 lambda: self.seams.forward.roots,
                 shakes=plan.shakes,

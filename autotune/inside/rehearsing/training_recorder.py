@@ -1,14 +1,10 @@
-"""Record what a program's first steps learn, under equal conditions, so that two runs compare.
+"""Record what a program's first steps learn, so that two runs compare.
 
-Equal conditions are: the generators of Python, numpy and torch begin with the same seed, unless the
-program seeds them itself; items draw by their index (``even_items``); and nothing is dropped out.
-Dropout draws in the order of memory. Under another memory format it would drop other activations,
-which says nothing about the config.
+Both run under equal conditions (``seams/equal_conditions.py``).
 """
 
 from __future__ import annotations
 
-import random
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,59 +12,15 @@ from typing import Any
 import numpy
 import torch
 from torch import nn
-from torch.nn import functional
 
 from autotune.inside.data.feed import first_tensor
-from autotune.inside.rehearsing import even_items
-from autotune.inside.seams.base import Patches
 from autotune.measurement.training_trace import TracedStep, TrainingTrace
 
 MAX_STEPS = 64
 MAX_VALUES = 24  # that are read of the weights after each step, and of the buffers
 SEED = 20_230_401
-# Where dropouts take their probability, counted from 0
-DROPOUTS = {
-    "dropout": 1,
-    "dropout1d": 1,
-    "dropout2d": 1,
-    "dropout3d": 1,
-    "alpha_dropout": 1,
-    "feature_alpha_dropout": 1,
-    "scaled_dot_product_attention": 4,
-}
 UNITS = 8  # in the last place, by which a weight is shaken: sums round by more than their terms
-PROBABILITIES = ("p", "dropout_p")
 REDUCED = {"high": 2.0**-10, "medium": 2.0**-8}  # what fp32 products round to: TF32, bfloat16
-
-
-def even_out() -> None:
-    """Bring about equal conditions, in this process for good.
-
-    Compiled code draws random numbers as eager code does.
-    """
-    random.seed(SEED)
-    numpy.random.seed(SEED % 2**32)  # noqa: NPY002 - the generator that programs share
-    torch.manual_seed(SEED)
-    patches = Patches()
-    for name, place in DROPOUTS.items():
-        original = getattr(functional, name)
-        patches.replace(functional, name, _without_dropping(original, place))
-    even_items.install()
-    from torch._inductor import config
-
-    config.fallback_random = True
-
-
-def _without_dropping(original: Callable[..., Any], place: int) -> Callable[..., Any]:
-    def evened(*args: Any, **kwargs: Any) -> Any:
-        if len(args) > place:
-            args = (*args[:place], 0.0, *args[place + 1 :])
-        else:
-            name = next((n for n in PROBABILITIES if n in kwargs), None)
-            kwargs[name or ("dropout_p" if place > 1 else "p")] = 0.0
-        return original(*args, **kwargs)
-
-    return evened
 
 
 class TrainingRecorder:

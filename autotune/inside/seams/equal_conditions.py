@@ -1,11 +1,13 @@
-"""Let items draw the same random numbers in whichever process they are loaded.
+"""The seam that lets runs of a program compare: equal random numbers, whatever the config.
 
-An augmentation draws from the global generators, which go on from item to item in the program's own
-process and are seeded anew in each worker. So another number of workers draws other numbers, as
-good as the program's own. To compare what is trained, these generators are seeded for each item.
-
-Generators that a dataset holds itself are left alone: each worker would have a copy of them, and
-that is to be noticed.
+- The generators of Python, numpy and torch begin with the same seed, unless the program seeds them.
+- Items of datasets draw by their index. An augmentation draws from the global generators, which go
+  on from item to item in the program's own process and are seeded anew in each worker. So another
+  number of workers draws other numbers, as good as the program's own. Generators that a dataset
+  holds itself are left alone: each worker would have a copy of them, and that is to be noticed.
+- Nothing is dropped out. Dropout draws in the order of memory, so under another memory format it
+  would drop other activations, which says nothing about the config.
+- Compiled code draws as eager code does.
 """
 
 from __future__ import annotations
@@ -18,14 +20,59 @@ from typing import Any
 
 import numpy
 import torch
+from torch.nn import functional
 from torch.utils.data import dataloader
 
 from autotune.inside.seams.base import Patches
 
+SEED = 20_230_401
+# Where dropouts take their probability, counted from 0
+DROPOUTS = {
+    "dropout": 1,
+    "dropout1d": 1,
+    "dropout2d": 1,
+    "dropout3d": 1,
+    "alpha_dropout": 1,
+    "feature_alpha_dropout": 1,
+    "scaled_dot_product_attention": 4,
+}
+PROBABILITIES = ("p", "dropout_p")
 PLAIN = "_evened"  # the attribute of an EvenDataset that it does not pass on
 
 
-def install() -> None:
+def even_out(*, compiles: bool = False) -> None:
+    """Bring about equal conditions, in this process for good.
+
+    Args:
+        compiles: Whether the config compiles the model.
+    """
+    random.seed(SEED)
+    numpy.random.seed(SEED % 2**32)  # noqa: NPY002 - the generator that programs share
+    torch.manual_seed(SEED)
+    patches = Patches()
+    for name, place in DROPOUTS.items():
+        original = getattr(functional, name)
+        patches.replace(functional, name, _without_dropping(original, place))
+    _even_items()
+    if compiles:
+        from torch._inductor import config
+
+        config.fallback_random = True
+
+
+def _without_dropping(original: Callable[..., Any], place: int) -> Callable[..., Any]:
+    def evened(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > place:
+            args = (*args[:place], 0.0, *args[place + 1 :])
+        else:
+            name = next((n for n in PROBABILITIES if n in kwargs), None)
+            kwargs[name or ("dropout_p" if place > 1 else "p")] = 0.0
+        return original(*args, **kwargs)
+
+    return evened
+
+
+def _even_items() -> None:
     """Even out the draws of all map-style datasets that loaders read from now on."""
     iterator: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001
     original = iterator.__init__
