@@ -110,7 +110,7 @@ def _examined(
     """
     config = candidate.config
     runs = ShortRuns(session, baseline, _kept_s(session, baseline, candidate))
-    check = SelfCheck(runs, baseline, session.traces)
+    check = SelfCheck(runs, baseline.space, baseline.measurement.step_s, session.traces)
     plan = replace(check.plan_to_rehearse(config, most_s), most_s=most_s)
     own = runs.run(config, plan)
     if not own.has_failed:

@@ -17,8 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from autotune.knobs import registry
+from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.interval import Interval
 from autotune.measurement.training_trace import (
     Agreement,
@@ -32,9 +34,7 @@ from autotune.measurement.training_trace import (
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import PARTS, batch_growth
 from autotune.program.rehearsal import RehearsalPlan
-from autotune.tuning.baseline import Baseline
 from autotune.tuning.session import CHECK_STEPS, TRAINING_S
-from autotune.tuning.short_runs import ShortRuns
 
 EPOCHS = 3
 SHAKES = 3  # shaken runs before a config is said to train something else
@@ -63,23 +63,36 @@ class Checked:
     guilty: Mapping[str, KnobValue] = field(default_factory=dict)
 
 
+class Runs(Protocol):
+    """Runs the program with short epochs, as ``ShortRuns`` does."""
+
+    def trace(self, config: Config, plan: RehearsalPlan, cost_s: float) -> TrainingTrace | None:
+        """Return what the first steps under a config learn; None if it fails or time is short."""
+        ...
+
+
 class SelfCheck:
     """Compares configs with the program as written, which is run once for all of them.
 
     Args:
         runs: Runs the program with short epochs.
-        baseline: The program as written, with the space that configs are from.
+        space: What configs are from; its baseline is the program as written.
+        step_s: Seconds of a step.
         known: Traces of the program as written that earlier checks took, which this one adds to.
     """
 
     def __init__(
-        self, runs: ShortRuns, baseline: Baseline, known: dict[RehearsalPlan, TrainingTrace]
+        self,
+        runs: Runs,
+        space: ResolvedSpace,
+        step_s: float,
+        known: dict[RehearsalPlan, TrainingTrace],
     ) -> None:
         self._runs = runs
-        self._space = baseline.space
-        batches = int(TRAINING_S / baseline.measurement.step_s / EPOCHS)
+        self._space = space
+        batches = int(TRAINING_S / step_s / EPOCHS)
         self._batches = min(MOST_BATCHES, max(LEAST_BATCHES, batches))
-        self._step_s = baseline.measurement.step_s
+        self._step_s = step_s
         self._known = known
 
     def plan(self, config: Config) -> RehearsalPlan:

@@ -1,0 +1,143 @@
+"""How often the self-check calls the training of a sound program under a sound config different.
+
+    python -m benchmarks.self_check [PROGRAM ...] [--knobs num_threads,channels_last]
+
+Each value of each knob that must not change the training is compared with the program as written,
+one at a time, and then all of them at once. What is called different is a false alarm, unless the
+training does depend on the knob, as that of a net with BatchNorm does on parts of a batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+
+from autotune.knobs.space.space import ResolvedSpace
+from autotune.knobs.space.spacefile import load
+from autotune.machine import hardware
+from autotune.measurement.outcome import Ending
+from autotune.measurement.training_trace import Sameness, TrainingTrace
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config
+from autotune.program.program import parse_program
+from autotune.program.rehearsal import RehearsalPlan
+from autotune.rig.rig_factory import RigFactory
+from autotune.tuning.choosing.diagnosis import DEVICES
+from autotune.tuning.self_check import SelfCheck, by_design
+from autotune.tuning.start.first_start import START_SILENCE_S
+from benchmarks.record import save
+
+HOME = Path(__file__).parents[1]
+PROGRAMS = (
+    "examples/digits_cnn/train.py",
+    "examples/char_gpt/train.py",
+    "benchmarks/replay/programs/mlp.py",
+    "benchmarks/replay/programs/words.py",
+    "benchmarks/replay/programs/patches.py",
+    "tests/programs/checked.py",
+    "tests/programs/conv.py",
+    "tests/programs/no_loader.py",
+    "tests/programs/gan.py",
+    "tests/programs/accumulates.py",
+    "tests/programs/validates.py",
+    "tests/programs/drop_last.py",
+    "tests/programs/own_autocast.py",
+    "tests/programs/by_hand.py",
+    "tests/programs/subclass.py",
+    "tests/programs/batch_sampler.py",
+    "tests/programs/two_loaders.py",
+    "tests/programs/in_turn.py",
+    "tests/programs/sums.py",
+    "tests/programs/called_twice.py",
+)
+MOST_S = 120.0  # of one run
+STEP_S = 0.01  # as if each program were fast: all are run for the most steps
+LEFT_OUT = {"compile", "batch_size", *DEVICES}  # slow, or by design
+
+
+class Runs:
+    """Runs of one program, each in a fresh process."""
+
+    def __init__(self, rigs: RigFactory, base: AppliedConfig) -> None:
+        self._rigs = rigs
+        self._base = base
+
+    def trace(self, config: Config, plan: RehearsalPlan, _cost_s: float) -> TrainingTrace | None:
+        """Return what the first steps under a config learn; None if the program fails."""
+        with self._rigs.new() as rig:
+            applied = replace(self._base, config=config)
+            ran = rig.rehearse(applied, replace(plan, most_s=MOST_S), lambda: None)
+        return None if ran.seen is None or ran.has_failed else ran.seen.trace
+
+
+def main() -> None:
+    """Run the benchmark and keep its figures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("programs", nargs="*", default=[str(HOME / own) for own in PROGRAMS])
+    parser.add_argument("--knobs", default="", help="only these, with commas")
+    options = parser.parse_args()
+    only = {knob for knob in options.knobs.split(",") if knob}
+    found = {program: dict(_verdicts(program, only)) for program in options.programs}
+    verdicts = [verdict for own in found.values() for verdict in own.values()]
+    alarms = sum(verdict.startswith("differs") for verdict in verdicts)
+    print(f"{alarms} of {len(verdicts)} configs were called different")
+    print(save("self_check", {"verdicts": found, "different": alarms, "configs": len(verdicts)}))
+
+
+def _verdicts(program: str, only: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield each config of a program with what the self-check says of it."""
+    machine = hardware.detect()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        RigFactory(parse_program(program, []), Path(folder), machine) as rigs,
+    ):
+        with rigs.new() as rig:
+            ready = rig.open(None, lambda: None, START_SILENCE_S)
+        if isinstance(ready, Ending):
+            print(f"{program}: failed: {ready.reason}")
+            return
+        space = load("default").resolve(machine, ready.profile)
+        base = AppliedConfig.as_written(space.baseline, ready.profile, flags=space.flags)
+        check = SelfCheck(Runs(rigs, base), space, STEP_S, {})
+        for config in _configs(space, only):
+            changes = config.changes_from(space.baseline)
+            name = " ".join(f"{knob}={value}" for knob, value in changes.items())
+            began = monotonic()
+            agreement = check.check(config).training
+            said = "no trace" if agreement is None else str(agreement)
+            if agreement is not None and agreement.sameness is Sameness.DIFFERS:
+                said = f"differs: {said}"
+            took_s = monotonic() - began
+            print(f"{Path(program).stem:14} {name}: {said} ({took_s:.0f} s)", flush=True)
+            yield name, said
+
+
+def _configs(space: ResolvedSpace, only: set[str]) -> Iterator[Config]:
+    """Yield the configs to compare: each value alone, and the last value of each knob together."""
+    own, together = space.baseline, space.baseline
+    for knob, domain in space.domains.items():
+        if knob in LEFT_OUT or (only and knob not in only):
+            continue
+        for value in domain.values:
+            # A worker option does nothing without a worker
+            workers = {"num_workers": 1} if "num_workers" in own and knob != "num_workers" else {}
+            alone = space.canonical(own.replace(**{knob: value}))
+            with_workers = space.canonical(own.replace(**workers, **{knob: value}))
+            config = alone if alone != own else with_workers
+            if config.get(knob) != value or config == own or by_design(config, own):
+                continue
+            if space.conflicts(config):
+                continue
+            together = together.replace(**{knob: value})
+            yield config
+    together = space.canonical(together)
+    if together != own and not space.conflicts(together):
+        yield together
+
+
+if __name__ == "__main__":
+    main()
