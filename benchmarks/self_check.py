@@ -117,8 +117,9 @@ def _verdicts(program: str, only: set[str]) -> Iterator[tuple[str, str]]:
 
 
 def _configs(space: ResolvedSpace, only: set[str]) -> Iterator[Config]:
-    """Yield the configs to compare: each value alone, and the last value of each knob together."""
+    """Yield the configs to compare: each value alone, and one value of each knob together."""
     own, together = space.baseline, space.baseline
+    seen: set[Config] = set()
     for knob, domain in space.domains.items():
         if knob in LEFT_OUT or (only and knob not in only):
             continue
@@ -128,11 +129,13 @@ def _configs(space: ResolvedSpace, only: set[str]) -> Iterator[Config]:
             alone = space.canonical(own.replace(**{knob: value}))
             with_workers = space.canonical(own.replace(**workers, **{knob: value}))
             config = alone if alone != own else with_workers
-            if config.get(knob) != value or config == own or by_design(config, own):
+            if config.get(knob) != value or config == own or config in seen:
                 continue
-            if space.conflicts(config):
+            if by_design(config, own) or space.conflicts(config):
                 continue
-            together = together.replace(**{knob: value})
+            seen.add(config)
+            if value != own[knob]:
+                together = together.replace(**{knob: value})
             yield config
     together = space.canonical(together)
     if together != own and not space.conflicts(together):

@@ -2,7 +2,7 @@
 
 Equal programs need not compute equal numbers: another order of sums changes the last bits, and
 training makes such differences grow. How far they grow in a program is measured, not assumed: the
-program as written runs once more with each weight *shaken*, that is moved by one unit in its last
+program as written runs once more with each weight *shaken*, that is moved by some units in its last
 place. A config trains the same if its losses and weights stay as near to those of the program as
 written, within a factor.
 """
