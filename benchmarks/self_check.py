@@ -81,11 +81,17 @@ def main() -> None:
     parser.add_argument("--knobs", default="", help="only these, with commas")
     options = parser.parse_args()
     only = {knob for knob in options.knobs.split(",") if knob}
-    found = {program: dict(_verdicts(program, only)) for program in options.programs}
+    found = {_name(program): dict(_verdicts(program, only)) for program in options.programs}
     verdicts = [verdict for own in found.values() for verdict in own.values()]
     alarms = sum(verdict.startswith("differs") for verdict in verdicts)
     print(f"{alarms} of {len(verdicts)} configs were called different")
     print(save("self_check", {"verdicts": found, "different": alarms, "configs": len(verdicts)}))
+
+
+def _name(program: str) -> str:
+    """Return a program's path as readers know it, without that of this machine's checkout."""
+    path = Path(program).resolve()
+    return str(path.relative_to(HOME)) if path.is_relative_to(HOME) else path.name
 
 
 def _verdicts(program: str, only: set[str]) -> Iterator[tuple[str, str]]:

@@ -340,16 +340,19 @@ class ScriptedRig:
         if ending := self._ends("rehearse", applied):
             return Rehearsal(None, ending)
         seen = Seen(20, 2, 2, "as planned")
-        return Rehearsal(replace(seen, trace=self._trace(applied, plan) if plan.traces else None))
+        return Rehearsal(replace(seen, trace=self._trace(applied, plan)))
 
-    def _trace(self, applied: AppliedConfig, plan: RehearsalPlan) -> TrainingTrace:
+    def _trace(self, applied: AppliedConfig, plan: RehearsalPlan) -> TrainingTrace | None:
+        if plan.traces is None:
+            return None
         factor, rounding = self._machine.script.trains(applied.config), 1e-7
-        rounded = rounding * (plan.shakes or applied.config != applied.baseline)
+        rounded = rounding * (plan.traces.shakes or applied.config != applied.baseline)
         steps = tuple(
-            TracedStep((1 + rounded * n) * factor / (n + 2), n, 0.1, 1 + n // plan.batches)
+            TracedStep((1 + rounded * n) * factor / (n + 2), (0.1,), 1 + n // plan.batches, n + 1)
             for n in range(plan.batches * plan.epochs)
         )
-        return TrainingTrace(steps, rounding)
+        batches = tuple(range(len(steps)))
+        return TrainingTrace(steps, rounding, batches=batches, shaken=plan.traces.shakes)
 
     def run_bare(self, should_stop: ShouldStop) -> Ending:
         ending = self._machine.pass_time(self._machine.script.start_s, should_stop)

@@ -56,6 +56,9 @@ class Listener:
             wait_s: Seconds that the program has waited for it.
         """
 
+    def batch_handed(self, feed: Feed, batch: Any, samples: int) -> None:
+        """A feed is about to hand out a batch; *samples* counts what is in it."""
+
     def trains_on(self, feed: Feed) -> bool:  # noqa: ARG002
         """Return whether the feed drives optimizer steps.
 

@@ -24,8 +24,11 @@ from autotune.measurement.stats import student_t
 FACTOR = 20.0
 MOST_NOISE = 1e-3  # deviation of the shaken run, beyond which nothing can be told
 LEAST_STEPS = 5  # that must be comparable
+EXACT = 1e-6  # relative difference of learning rates that are computed in another way
+MOST_GAP = 10.0  # relative difference that stands for a loss of NaN
 TINY = 1e-30
 LEAST_LOSS = 0.1  # of the mean, to which a difference is relative at least
+STEPS_APART = 2  # at which two runs may first show one difference, which grows out of their noise
 BLOCKS = 6  # of steps, by which the difference of two losses is known
 
 
@@ -35,17 +38,17 @@ class TracedStep:
 
     Attributes:
         loss: Mean of the losses that made its gradients; None if none was seen.
-        fed: Checksum of the model's inputs; None if there were no tensors.
-        rate: The learning rate of the optimizer's first group; None without an optimizer.
+        rates: The learning rates of the optimizer's groups; empty without an optimizer.
         epoch: Number of the pass over the training data, from 1; 0 without a loader.
+        batches: Number of batches that the program had taken by then.
         weights: Some of the weights after the step, always the same ones.
         buffers: The same of the model's buffers, such as BatchNorm's running means.
     """
 
     loss: float | None
-    fed: int | None
-    rate: float | None
+    rates: tuple[float, ...]
     epoch: int
+    batches: int = 0
     weights: tuple[float, ...] = ()
     buffers: tuple[float, ...] = ()
 
@@ -56,12 +59,28 @@ class TrainingTrace:
 
     Attributes:
         steps: In order.
-        rounding: Relative size of one unit in the last place, in the precision of the matrix
-            products.
+        rounding: By how much a loss rounds, relative.
+        start: The weights before the first step.
+        batches: A checksum of each batch that the program took to train on, in order.
+        shaken: How many tensors were moved before the first step.
+        broken: Why recording ended early; empty if it did not.
     """
 
     steps: tuple[TracedStep, ...]
     rounding: float
+    start: tuple[float, ...] = ()
+    batches: tuple[int, ...] = ()
+    shaken: int = 0
+    broken: str = ""
+
+    @property
+    def shows_training(self) -> bool:
+        """Whether most steps show a loss or weights."""
+        shown = sum(step.loss is not None or bool(step.weights) for step in self.steps)
+        return shown > len(self.steps) // 2
+
+
+NO_TIME = "there was no time; a longer --budget leaves some"
 
 
 class Sameness(StrEnum):
@@ -100,6 +119,11 @@ class Agreement:
     by: float = 0.0
     why: str = ""
 
+    def is_like(self, other: Agreement) -> bool:
+        """Return whether two comparisons found the same, differences at the same step."""
+        is_one = (self.sameness, self.part) == (other.sameness, other.part)
+        return is_one and abs(self.at - other.at) <= STEPS_APART
+
     def __str__(self) -> str:
         match self.sameness:
             case Sameness.UNKNOWN:
@@ -116,67 +140,105 @@ class Agreement:
 def is_equal(written: TrainingTrace, own: TrainingTrace) -> bool:
     """Return whether two runs computed the same numbers in the steps that both made."""
     pairs = list(zip(written.steps, own.steps, strict=False))
-    return len(pairs) >= LEAST_STEPS and all(
-        (a.loss, a.rate, a.weights, a.buffers) == (b.loss, b.rate, b.weights, b.buffers)
+    return not _too_little(written, [own]) and all(
+        (a.loss, a.rates, a.weights, a.buffers) == (b.loss, b.rates, b.weights, b.buffers)
         for a, b in pairs
     )
 
 
 def compare(
-    written: TrainingTrace, shaken: Sequence[TrainingTrace], own: TrainingTrace
+    written: TrainingTrace,
+    shaken: Sequence[TrainingTrace],
+    own: TrainingTrace,
+    *,
+    same_batches: bool = True,
 ) -> Agreement:
     """Return whether a config trains what the program as written does.
 
     The first step is judged by what rounding does to a first step. Later ones are judged by the
     most that it does in any step, because it does much at once: where two values of a maximum, or a
-    value and zero, change places. In which step that happens is chance.
+    value and zero, change places. In which step that happens is chance. Learning rates and samples
+    do not round; they are judged on their own.
 
     Args:
         written: The program as written.
         shaken: The same with shaken weights, at least once: how far rounding alone leads.
         own: The config.
+        same_batches: Whether its batches hold the samples that the program's own hold. One that
+            accumulates the gradients of smaller batches takes others.
     """
-    count = min(len(trace.steps) for trace in (written, own, *shaken))
-    base = written.steps[:count]
-    if count < LEAST_STEPS:
-        why = f"it made {count} steps in its short epochs, too few to tell"
+    if why := _too_little(written, [own, *shaken]):
         return Agreement(Sameness.UNKNOWN, why=why)
-    if not any(step.weights or step.loss is not None for step in base):
-        return Agreement(Sameness.UNKNOWN, why="the program shows neither losses nor weights")
-    others = [trace.steps[:count] for trace in shaken]
-    parts = [_deviations(base, other, part) for other in others for part in PARTS]
-    noise = list(accumulate((max(step) for step in zip(*parts, strict=True)), max))
+    count = min(len(trace.steps) for trace in (written, own, *shaken))
+    apart = list(_other_samples(written, shaken, own)) if same_batches else []
+    apart += _beyond(
+        RATES, written, own, [EXACT + FACTOR * n for n in _noise(RATES, written, shaken)]
+    )
+    noises = zip(*(_noise(part, written, shaken) for part in PARTS), strict=True)
+    noise = list(accumulate(map(max, noises), max))
     steps = next((n for n, most in enumerate(noise) if most > MOST_NOISE), count)
-    if steps < LEAST_STEPS:
+    if steps < LEAST_STEPS and not apart:
         why = f"two runs as written already differ by {noise[steps]:.1g} at step {steps + 1}"
         return Agreement(Sameness.UNKNOWN, why=why)
-    apart = list(_other_samples(base, others, own))
-    base = base[:steps]
-    later = max(noise[steps - 1], written.rounding)
-    limits = [max(noise[0], written.rounding), *([later] * (steps - 1))]
-    for part in PARTS:
-        found = _deviations(base, own.steps[:steps], part)
-        exceeding = (n for n, by in enumerate(found) if not by <= FACTOR * limits[n])
-        apart += [(at, part, found[at]) for at in [next(exceeding, None)] if at is not None]
+    if not any(trace.shaken for trace in shaken) and not apart:
+        return Agreement(Sameness.UNKNOWN, why="its weights cannot be found")
+    if steps:
+        later = max(noise[steps - 1], written.rounding)
+        limits = [max(noise[0], written.rounding), *([later] * (steps - 1))]
+        for part in PARTS:
+            apart += _beyond(part, written, own, [FACTOR * limit for limit in limits])
+    compared = written.steps[:steps]
     if not apart:
-        return Agreement(Sameness.ROUNDING, steps, _epochs(base))
+        return Agreement(Sameness.ROUNDING, steps, _epochs(compared))
     at, part, by = min(apart, key=lambda one: one[0])
     epoch, before = written.steps[at].epoch, written.steps[max(0, at - 1)].epoch
     return Agreement(
-        Sameness.DIFFERS, steps, _epochs(base), part, at + 1, epoch, epoch != before, by
+        Sameness.DIFFERS, steps, _epochs(compared), part, at + 1, epoch, epoch != before, by
     )
 
 
+def _too_little(written: TrainingTrace, others: Sequence[TrainingTrace]) -> str:
+    """Return why traces are too short, or show too little, to be compared; empty if not."""
+    traces = [written, *others]
+    if broken := next((trace.broken for trace in traces if trace.broken), ""):
+        return f"its steps cannot be recorded ({broken})"
+    if not all(trace.shows_training for trace in traces):
+        return "its losses and weights cannot be seen"
+    count, planned = min(len(t.steps) for t in traces), len(written.steps)
+    if count < LEAST_STEPS:
+        return f"it made {count} steps in its short epochs, too few to tell"
+    return f"it made {count} steps of {planned}" if 2 * count < planned else ""
+
+
+def _noise(part: str, written: TrainingTrace, shaken: Sequence[TrainingTrace]) -> list[float]:
+    """Return by how much rounding makes a part deviate in each step, at most."""
+    return [
+        max(step) for step in zip(*(_deviations(written, s, part) for s in shaken), strict=False)
+    ]
+
+
+def _beyond(
+    part: str, written: TrainingTrace, own: TrainingTrace, limits: Sequence[float]
+) -> list[tuple[int, str, float]]:
+    """Return the first step in which a part deviates by more than its limit, if there is one."""
+    found = zip(_deviations(written, own, part), limits, strict=False)
+    exceeding = ((at, part, by) for at, (by, limit) in enumerate(found) if not by <= limit)
+    return [one for one in [next(exceeding, None)] if one is not None]
+
+
 def _other_samples(
-    base: Sequence[TracedStep], shaken: Sequence[Sequence[TracedStep]], own: TrainingTrace
+    written: TrainingTrace, shaken: Sequence[TrainingTrace], own: TrainingTrace
 ) -> Iterator[tuple[int, str, float]]:
-    """Yield the first step that is fed other samples, where rounding alone changes none."""
-    for at, (step, theirs) in enumerate(zip(base, own.steps, strict=False)):
-        fed = {step.fed, *(other[at].fed for other in shaken)}
-        if step.fed is None or theirs.fed is None or len(fed) > 1:
+    """Yield the first step that is fed other samples, where chance alone changes none."""
+    for number, (batch, theirs) in enumerate(zip(written.batches, own.batches, strict=False)):
+        known = {trace.batches[number] for trace in shaken if number < len(trace.batches)}
+        if known - {batch}:
             return
-        if theirs.fed != step.fed:
-            yield at, SAMPLES, 0.0
+        if theirs != batch:
+            steps = enumerate(written.steps)
+            at = next((at for at, step in steps if step.batches > number), None)
+            if at is not None and at < len(own.steps):
+                yield at, SAMPLES, 0.0
             return
 
 
@@ -204,6 +266,9 @@ def loss_gap(written: TrainingTrace, own: TrainingTrace) -> Interval | None:
         for a, b in zip(written.steps, own.steps, strict=False)
         if a.loss is not None and b.loss is not None
     ]
+    if any(math.isfinite(a) and not math.isfinite(b) for a, b in pairs):
+        return Interval(MOST_GAP, MOST_GAP, MOST_GAP)
+    pairs = [(a, b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
     size = len(pairs) // (BLOCKS + 1)
     if size < 1:
         return None
@@ -218,33 +283,60 @@ def loss_gap(written: TrainingTrace, own: TrainingTrace) -> Interval | None:
     return Interval(centre, centre - half, centre + half)
 
 
-SAMPLES = "samples"
-PARTS = ("losses", "learning rates", "weights", "buffers")
+SAMPLES, RATES = "samples", "learning rates"
+PARTS = ("losses", "weights", "buffers")
 
 
-def _deviations(base: Sequence[TracedStep], other: Sequence[TracedStep], part: str) -> list[float]:
+def _deviations(written: TrainingTrace, other: TrainingTrace, part: str) -> list[float]:
     """Return by how much a part deviates in each step, relative to its typical size."""
-    ours, theirs = list(_values(base, part)), list(_values(other, part))
-    if part == "losses":
-        sizes = [abs(v) for values in ours for v in values if math.isfinite(v)]
-        usual = median(sizes or [0.0])
-        typical = [max([usual, *filter(math.isfinite, map(abs, values))]) for values in ours]
-    else:
-        typical = [median([abs(v) for v in values] or [0.0]) for values in ours]
-    return [_apart(a, b, max(size, TINY)) for a, b, size in zip(ours, theirs, typical, strict=True)]
+    ours, theirs = _values(written, written, part), _values(other, written, part)
+    sizes = _sizes(written, part)
+    triples = zip(ours, theirs, sizes, strict=False)
+    return [_apart(a, b, max(size, TINY)) for a, b, size in triples]
 
 
-def _values(steps: Sequence[TracedStep], part: str) -> Iterator[tuple[float, ...]]:
-    for step in steps:
-        match part:
-            case "losses":
-                yield () if step.loss is None else (step.loss,)
-            case "learning rates":
-                yield () if step.rate is None else (step.rate,)
-            case "weights":
-                yield step.weights
-            case _:
-                yield step.buffers
+def _sizes(written: TrainingTrace, part: str) -> list[float]:
+    """Return the typical size of a part's values in each step."""
+    if part == "weights":
+        return [_median(step.weights) for step in written.steps]
+    values = _values(written, written, part)
+    if part != "losses":
+        return [_median(own) for own in values]
+    usual = _median([loss for own in values for loss in own])
+    return [max([usual, *(abs(v) for v in own if math.isfinite(v))]) for own in values]
+
+
+def _median(values: Sequence[float]) -> float:
+    return median([abs(v) for v in values if math.isfinite(v)] or [0.0])
+
+
+def _values(trace: TrainingTrace, written: TrainingTrace, part: str) -> list[tuple[float, ...]]:
+    """Return the values of a part after each step.
+
+    Of weights, by how much they have moved: a shaken run starts elsewhere. Of buffers, those that
+    training changes in the program as written.
+    """
+    match part:
+        case "losses":
+            return [() if step.loss is None else (step.loss,) for step in trace.steps]
+        case "weights":
+            return [
+                tuple(w - start for w, start in zip(step.weights, trace.start, strict=False))
+                for step in trace.steps
+            ]
+        case "buffers":
+            first = written.steps[0].buffers
+            changing = [
+                n
+                for n, value in enumerate(first)
+                if any(step.buffers[n : n + 1] != (value,) for step in written.steps)
+            ]
+            return [
+                tuple(step.buffers[n] for n in changing if n < len(step.buffers))
+                for step in trace.steps
+            ]
+        case _:
+            return [step.rates for step in trace.steps]
 
 
 def _apart(ours: Sequence[float], theirs: Sequence[float], size: float) -> float:
@@ -255,10 +347,11 @@ def _apart(ours: Sequence[float], theirs: Sequence[float], size: float) -> float
     """
     if len(ours) != len(theirs) or not ours:
         return 0.0
-    if all(math.isnan(a) and math.isnan(b) for a, b in zip(ours, theirs, strict=True)):
-        return 0.0
-    apart = median(abs(a - b) for a, b in zip(ours, theirs, strict=True))
-    return apart / size if math.isfinite(apart) else math.inf
+    apart = [
+        0.0 if a == b or (math.isnan(a) and math.isnan(b)) else abs(a - b)
+        for a, b in zip(ours, theirs, strict=True)
+    ]
+    return median([by / size if math.isfinite(by) else math.inf for by in apart])
 
 
 def _epochs(steps: Sequence[TracedStep]) -> int:

@@ -13,11 +13,32 @@ from typing import Literal
 
 from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import ENDED_BY_US, Ending
-from autotune.measurement.training_trace import Agreement, Sameness, TrainingTrace
+from autotune.measurement.training_trace import NO_TIME, Agreement, Sameness, TrainingTrace
 from autotune.program.config import Config, KnobValue
 
 Ended = Literal["as planned", "by itself", "out of time"]
 OTHER_BATCHES = 2  # for a loader that trains nothing, such as validation: one batch and a second
+
+
+@dataclass(frozen=True)
+class TracePlan:
+    """What is recorded of a training, and under which conditions.
+
+    Attributes:
+        steps: Steps that are recorded at most.
+        shakes: Move each weight by some units in its last place before the first step, in
+            directions that are drawn with this seed; 0 leaves them.
+        seed: Number of the random state that the program begins with. All but 0 also move the
+            seeds that the program sets itself.
+        drops_out: Leave the program's dropout as it is; else nothing is dropped.
+        ends: End the program once the steps are recorded.
+    """
+
+    steps: int = 64
+    shakes: int = 0
+    seed: int = 0
+    drops_out: bool = False
+    ends: bool = False
 
 
 @dataclass(frozen=True)
@@ -32,10 +53,8 @@ class RehearsalPlan:
         enough_s: Seconds after the first step from which a program is no longer given time to end.
         most_s: Seconds after the start of the process at which the rehearsal ends in any case.
         least_steps: Optimizer steps from which the same holds.
-        traces: Record what the first steps learn, under conditions that are the same for all
-            rehearsals.
-        shakes: Move each weight by some units in its last place before the first step, in
-            directions that are drawn with this seed; 0 leaves them.
+        traces: What to record of the training, under conditions that are the same for all
+            rehearsals; None records nothing.
     """
 
     batches: int = 3
@@ -45,8 +64,7 @@ class RehearsalPlan:
     enough_s: float = 4.0
     most_s: float = 60.0
     least_steps: int = 0
-    traces: bool = False
-    shakes: int = 0
+    traces: TracePlan | None = None
 
 
 @dataclass(frozen=True)
@@ -142,7 +160,7 @@ class RehearsalRecord:
             baseline. Empty if the config is not blamed.
         cost_s: Wall time of all these rehearsals.
         training: How its training compares with that of the baseline, apart from *by_design*; None
-            if there was no time to compare, or nothing to compare.
+            if there is nothing to compare.
         by_design: Changes whose purpose is to train otherwise, such as another precision.
         learning: By how much these make the loss larger at equal samples, relative; None if that
             was not compared.
@@ -181,7 +199,9 @@ class RehearsalRecord:
     @property
     def is_settled(self) -> bool:
         """Whether rehearsing again with more time would change nothing."""
-        return self.own.has_passed or (self.own.has_failed and self.baseline is not None)
+        is_compared = self.training is None or self.training.why != NO_TIME
+        has_passed = self.own.has_passed and is_compared
+        return has_passed or (self.own.has_failed and self.baseline is not None)
 
     @property
     def is_blamed(self) -> bool:

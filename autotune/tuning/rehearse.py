@@ -15,6 +15,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from autotune.measurement.outcome import Outcome
+from autotune.measurement.training_trace import Agreement, Sameness
 from autotune.program.config import Config, KnobValue
 from autotune.program.rehearsal import (
     Rehearsal,
@@ -36,6 +37,7 @@ from autotune.tuning.storage.study import Study
 MAX_CANDIDATES = 4
 # A rehearsal that time ended is repeated if there is this many times the time that it took.
 WORTH_MORE = 1.5
+UNEVEN = "the program fails where its runs are made comparable"
 # These knobs change what the program's code meets outside of its training loop, such as dtypes and
 # wrapped models, so they are suspected first.
 SUSPECTS = ("precision", "channels_last", "compile", "batch_size", "persistent_workers")
@@ -102,29 +104,49 @@ def _kept_s(session: Session, baseline: Baseline, candidate: TrialRecord) -> flo
 def _examined(
     session: Session, baseline: Baseline, candidate: TrialRecord, most_s: float
 ) -> RehearsalRecord:
-    """Rehearse a candidate and, if it fails, also the program as written.
-
-    The baseline is rehearsed only then, because most of the time it would prove nothing. It may use
-    the time kept for the confirmation, because its result decides whether this candidate is
-    confirmed. Without time for it nobody is blamed.
-    """
+    """Rehearse a candidate, and compare its training or find out why it fails."""
     config = candidate.config
     runs = ShortRuns(session, baseline, _kept_s(session, baseline, candidate))
     check = SelfCheck(runs, baseline.space, baseline.measurement.step_s, session.traces)
-    plan = replace(check.plan_to_rehearse(config, most_s), most_s=most_s)
-    own = runs.run(config, plan)
+    plan = check.plan_to_rehearse(config, most_s)
+    own = runs.run(config, replace(plan, most_s=most_s))
     if not own.has_failed:
-        record = _checked(check, config, own, has_trace=plan.traces)
+        record = _checked(check, config, own, has_trace=plan.traces is not None)
         accepts = session.study.head.options.accepts_learning_change
         return replace(record, guilty={}) if accepts else record
+    record = _failed(session, baseline, candidate, own, plan)
+    most_s = session.time_to_rehearse_s(kept_s=0.0)
+    if not plan.traces or not most_s or record.baseline is None or record.is_blamed:
+        return record
+    # Both fail, perhaps because of the conditions for comparing
+    own = runs.run(config, RehearsalPlan(most_s=most_s))
+    if own.has_failed:
+        return _failed(session, baseline, candidate, own, RehearsalPlan())
+    return RehearsalRecord(config, own, training=Agreement(Sameness.UNKNOWN, why=UNEVEN))
+
+
+def _failed(
+    session: Session,
+    baseline: Baseline,
+    candidate: TrialRecord,
+    own: Rehearsal,
+    plan: RehearsalPlan,
+) -> RehearsalRecord:
+    """Return the record of a config that failed, after rehearsing the program as written.
+
+    The baseline is rehearsed only now, because most of the time it would prove nothing. It may use
+    the time kept for the confirmation, because its result decides whether this candidate is
+    confirmed. Without time for it nobody is blamed.
+    """
     most_s = session.time_to_rehearse_s(kept_s=0.0)
     if not most_s:
-        return RehearsalRecord(config, own)
-    written = _rehearse(session, baseline, baseline.space.baseline, most_s)
+        return RehearsalRecord(candidate.config, own)
+    runs = ShortRuns(session, baseline, kept_s=0.0)
+    written = runs.run(baseline.space.baseline, replace(plan, most_s=most_s))
     if not survives(written, own):
-        return RehearsalRecord(config, own, written)
-    guilty = _guilty(session, baseline, candidate)
-    return RehearsalRecord(config, own, written, guilty)
+        return RehearsalRecord(candidate.config, own, written)
+    guilty = _guilty(session, baseline, candidate, plan)
+    return RehearsalRecord(candidate.config, own, written, guilty)
 
 
 def _checked(
@@ -154,7 +176,9 @@ def _checked(
     )
 
 
-def _guilty(session: Session, baseline: Baseline, candidate: TrialRecord) -> dict[str, KnobValue]:
+def _guilty(
+    session: Session, baseline: Baseline, candidate: TrialRecord, plan: RehearsalPlan
+) -> dict[str, KnobValue]:
     """Return the one change without which the config passes; all changes if none is found.
 
     Each suspected change is taken back in turn, as long as the confirmation keeps its time.
@@ -162,12 +186,14 @@ def _guilty(session: Session, baseline: Baseline, candidate: TrialRecord) -> dic
     config = candidate.config
     changes = config.changes_from(baseline.space.baseline)
     kept_s = _kept_s(session, baseline, candidate)
+    runs = ShortRuns(session, baseline, kept_s)
     for knob in _suspects(changes) if len(changes) > 1 else ():
         most_s = session.time_to_rehearse_s(kept_s=kept_s)
         if not most_s:
             break
         without = config.replace(**{knob: baseline.space.baseline[knob]})
-        if _rehearse(session, baseline, baseline.space.canonical(without), most_s).has_passed:
+        without = baseline.space.canonical(without)
+        if runs.run(without, replace(plan, most_s=most_s)).has_passed:
             return {knob: changes[knob]}
     return changes
 
@@ -175,12 +201,6 @@ def _guilty(session: Session, baseline: Baseline, candidate: TrialRecord) -> dic
 def _suspects(changes: dict[str, KnobValue]) -> Iterator[str]:
     yield from (knob for knob in SUSPECTS if knob in changes)
     yield from (knob for knob in changes if knob not in SUSPECTS)
-
-
-def _rehearse(session: Session, baseline: Baseline, config: Config, most_s: float) -> Rehearsal:
-    """Run a config through short epochs in a fresh process, for at most *most_s* seconds."""
-    runs = ShortRuns(session, baseline, kept_s=0.0)
-    return runs.run(config, RehearsalPlan(most_s=most_s))
 
 
 def _was_stopped(rehearsal: Rehearsal) -> bool:

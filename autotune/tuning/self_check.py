@@ -15,6 +15,7 @@ those never begin a second epoch, where workers that persist differ from new one
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -23,6 +24,7 @@ from autotune.knobs import registry
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.interval import Interval
 from autotune.measurement.training_trace import (
+    NO_TIME,
     Agreement,
     Sameness,
     TrainingTrace,
@@ -33,13 +35,11 @@ from autotune.measurement.training_trace import (
 )
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import PARTS, batch_growth
-from autotune.program.rehearsal import RehearsalPlan
-from autotune.tuning.session import CHECK_STEPS, TRAINING_S
+from autotune.program.rehearsal import RehearsalPlan, TracePlan
+from autotune.tuning.session import CHECK_EPOCHS, check_batches
 
-EPOCHS = 3
+NOT_COMPARED = Agreement(Sameness.UNKNOWN, why=NO_TIME)
 SHAKES = 3  # shaken runs before a config is said to train something else
-MOST_BATCHES = CHECK_STEPS // EPOCHS  # of an epoch
-LEAST_BATCHES = 3
 MOST_LOSS = 0.02  # relative, by which a change by design may make the loss larger
 # With the batch, where the global batch grows: what one process makes of it cannot be told apart
 RANKS = ("world_size", "strategy")
@@ -50,7 +50,7 @@ class Checked:
     """What the self-check of a config found.
 
     Attributes:
-        training: How its training compares; None if there was no time, or nothing to compare.
+        training: How its training compares; None if there is nothing to compare.
         by_design: Changes that were taken back for that.
         learning: By how much these make the loss larger at equal samples, relative; None if that
             was not compared.
@@ -90,20 +90,20 @@ class SelfCheck:
     ) -> None:
         self._runs = runs
         self._space = space
-        batches = int(TRAINING_S / step_s / EPOCHS)
-        self._batches = min(MOST_BATCHES, max(LEAST_BATCHES, batches))
+        self._batches = check_batches(step_s)
         self._step_s = step_s
         self._known = known
 
-    def plan(self, config: Config) -> RehearsalPlan:
+    def plan(self, config: Config, *, shakes: int = 0) -> RehearsalPlan:
         """Return how a config is run for the comparison; its steps are those of the baseline."""
         own, theirs = (int(c.get("accumulation_steps", 1)) for c in (self._space.baseline, config))
+        steps = math.ceil(self._batches / own)
         return RehearsalPlan(
-            batches=max(1, self._batches * theirs // own),
-            epochs=EPOCHS,
+            batches=steps * theirs,
+            epochs=CHECK_EPOCHS,
             enough_s=0.0,
-            least_steps=self._batches,
-            traces=True,
+            least_steps=CHECK_EPOCHS * steps,
+            traces=TracePlan(shakes=shakes),
         )
 
     def plan_to_rehearse(self, config: Config, most_s: float) -> RehearsalPlan:
@@ -115,6 +115,10 @@ class SelfCheck:
     def _has_own_samples(self, config: Config) -> bool:
         """Whether the samples of a step stay those of the program."""
         return batch_growth(self._space.baseline, config) == 1.0
+
+    def _takes_same_batches(self, config: Config) -> bool:
+        parts = ("batch_size", "accumulation_steps", "world_size")
+        return all(config.get(part) == self._space.baseline.get(part) for part in parts)
 
     def exact_part(self, config: Config) -> Config:
         """Return a config without the changes that train something else by design."""
@@ -131,16 +135,27 @@ class SelfCheck:
         """
         own = self._space.baseline
         designed = by_design(config, own)
+        exact, found = self.exact_part(config), None
+        if exact != own:
+            found = self._compared(exact, traced if exact == config else None) or NOT_COMPARED
+        if found is not None and found.sameness is Sameness.DIFFERS:
+            found = self._repeated(exact, found) or NOT_COMPARED
+        if found is not None and found.sameness is Sameness.DIFFERS:
+            return Checked(found, designed, None, self._guilty(exact))
         learning = self._learned(config, traced) if designed else None
-        if learning is not None and learning.low > MOST_LOSS:
-            return Checked(None, designed, learning, designed)
-        exact = self.exact_part(config)
-        if exact == own:
-            return Checked(None, designed, learning)
-        found = self._compared(exact, traced if exact == config else None)
-        if found is None or found.sameness is not Sameness.DIFFERS:
-            return Checked(found, designed, learning)
-        return Checked(found, designed, learning, self._guilty(exact))
+        is_worse = learning is not None and learning.low > MOST_LOSS
+        return Checked(found, designed, learning, designed if is_worse else {})
+
+    def _repeated(self, config: Config, found: Agreement) -> Agreement | None:
+        """Return a difference if a second run shows it at the same step; None if it cannot run.
+
+        What threads of a program do in another order each time differs elsewhere.
+        """
+        again = self._compared(config)
+        if again is None or found.is_like(again):
+            return again
+        why = "a second run under this config differs elsewhere, or not at all"
+        return Agreement(Sameness.UNKNOWN, why=why)
 
     def _learned(self, config: Config, traced: TrainingTrace | None) -> Interval | None:
         """Return by how much a config's loss is larger at equal samples; None if not compared."""
@@ -163,7 +178,7 @@ class SelfCheck:
             known = [trace for trace in shaken if trace is not None]
             if not known:
                 return None
-            found = compare(written, known, own)
+            found = compare(written, known, own, same_batches=self._takes_same_batches(config))
             if found.sameness is not Sameness.DIFFERS:
                 return found
         return found
@@ -171,7 +186,7 @@ class SelfCheck:
     def _written(self, *, shakes: int = 0) -> TrainingTrace | None:
         """Return the trace of the program as written; it is run once."""
         config = self._space.baseline
-        plan = replace(self.plan(config), shakes=shakes)
+        plan = self.plan(config, shakes=shakes)
         if plan not in self._known and (trace := self._runs.trace(config, plan, self._cost_s)):
             self._known[plan] = trace
         return self._known.get(plan)
@@ -195,7 +210,7 @@ class SelfCheck:
     @property
     def _cost_s(self) -> float:
         """Seconds that the steps of one run take."""
-        return EPOCHS * self._batches * self._step_s
+        return CHECK_EPOCHS * self._batches * self._step_s
 
 
 def by_design(config: Config, own: Config) -> dict[str, KnobValue]:

@@ -46,8 +46,9 @@ RESTART_WORTH_STEPS = 8
 REHEARSAL_WORTH_S = 4.0  # without the start: two short epochs and what lies between them
 REHEARSAL_WORTH_STEPS = 16
 CHECK_RUNS = 2  # the program as written, and the same with shaken weights
-CHECK_STEPS = 36
-TRAINING_S = 4.0  # that the steps of one run of the self-check may take
+CHECK_EPOCHS = 3
+CHECK_BATCHES = (5, 12)  # of such an epoch, at least and at most
+TRAINING_S = 4.0  # that the steps of one run of the self-check may take, beyond the least ones
 MAX_REHEARSAL_S = 60.0  # or twice the least it takes, for a program that starts slowly
 MAX_KEPT_FOR_REHEARSAL = 1 / 3  # share of the time of the trials
 COMPILING_WORTH_S = 25.0  # without two starts: compiling a small model took 15-40 s on 2 cores
@@ -74,6 +75,16 @@ class Round:
 
 
 ROUND = Round(14.0, 90, 18)  # seen: 11.5-15.5 s, and 100 steps of 0.19 s
+
+
+def check_batches(step_s: float) -> int:
+    """Return the batches of one of the self-check's short epochs.
+
+    Args:
+        step_s: Seconds that one takes.
+    """
+    least, most = CHECK_BATCHES
+    return min(most, max(least, int(TRAINING_S / step_s / CHECK_EPOCHS)))
 
 
 @dataclass
@@ -253,7 +264,8 @@ class Session:
         """Least seconds of the self-check after a rehearsal: two more short runs."""
         facts = self.study.facts
         assert facts is not None, "the baseline was measured"
-        return CHECK_RUNS * (facts.startup_s + min(TRAINING_S, CHECK_STEPS * facts.step_s))
+        steps = CHECK_EPOCHS * check_batches(facts.step_s)
+        return CHECK_RUNS * (facts.startup_s + steps * facts.step_s)
 
     def time_to_rehearse_s(self, *, kept_s: float) -> float:
         """Return how many seconds a rehearsal may take; 0 if there is not enough time for one.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -22,6 +23,7 @@ from autotune.measurement.training_trace import (
 
 EPS = 1.2e-7
 STEPS, PER_EPOCH = 36, 12
+START = (0.1, -0.2, 0.3, 0.01)
 
 
 def trace(
@@ -40,24 +42,27 @@ def trace(
         seed: Of its signs.
         factor: On all losses, from the step *since* on.
         since: Counted from 1.
-        changes: Fields of the steps from there on.
+        changes: Fields of the steps from there on; ``fed`` is the checksum of their batches.
     """
-    dice, steps = random.Random(seed), []
+    dice, steps, changes = random.Random(seed), [], dict(changes or {})
+    fed = changes.pop("fed", None)
     for number in range(1, STEPS + 1):
         off = noise * growth**number * dice.choice((-1, 1))
         loss = (1 + off) / math.sqrt(number)
         step = TracedStep(
             loss * (factor if number >= since else 1.0),
-            number,
-            0.1,
+            (0.1,),
             1 + (number - 1) // PER_EPOCH,
-            tuple(w * (1 + off) for w in (0.1, -0.2, 0.3, 0.01)),
-            (1.0 + off, 2.0),
+            number,
+            tuple(w * (1 + off) for w in START),
+            (number + off, 2.0, -math.inf),
         )
-        if number >= since and changes:
+        if number >= since:
             step = TracedStep(**{**vars(step), **changes})
         steps.append(step)
-    return TrainingTrace(tuple(steps), EPS)
+    numbers = range(1, STEPS + 1)
+    batches = [fed if isinstance(fed, int) and n >= since else n for n in numbers]
+    return TrainingTrace(tuple(steps), EPS, START, tuple(batches), shaken=1)
 
 
 WRITTEN, SHAKEN = trace(), trace(EPS, seed=1)
@@ -92,9 +97,9 @@ def test_a_difference_that_rounding_does_not_explain_is_found_where_it_begins() 
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
-        ({"rate": 0.2}, "learning rates"),
+        ({"rates": (0.1001,)}, "learning rates"),
         ({"weights": (0.11, -0.22, 0.33, 0.011)}, "weights"),
-        ({"buffers": (1.2, 2.2)}, "buffers"),
+        ({"buffers": (1.2, 2.2, -math.inf)}, "buffers"),
         ({"loss": math.nan}, "losses"),
     ],
 )
@@ -104,8 +109,19 @@ def test_each_part_is_compared(changes: dict[str, object], part: str) -> None:
 
 
 def test_other_samples_are_told() -> None:
-    found = agreement(trace(factor=1.3, since=5, changes={"fed": 0}))
-    assert str(found) == "it is fed other samples from step 5 on"
+    other = trace(factor=1.3, since=5, changes={"fed": 0})
+    assert str(agreement(other)) == "it is fed other samples from step 5 on"
+    by_chance = trace(EPS, since=20, changes={"fed": 7})
+    found = compare(WRITTEN, [by_chance], trace(since=5, changes={"fed": 0}))
+    assert found.sameness is Sameness.DIFFERS, "chance changes none of the first"
+    assert (
+        compare(WRITTEN, [by_chance], trace(since=25, changes={"fed": 0})).sameness
+        is Sameness.ROUNDING
+    )
+    parts = compare(WRITTEN, [SHAKEN], trace(since=5, changes={"fed": 0}), same_batches=False)
+    assert parts.sameness is Sameness.ROUNDING, "parts of batches hold other samples"
+    wild = compare(WRITTEN, [trace(2 * MOST_NOISE)], other)
+    assert wild.part == "samples", "what rounding leads to does not hide it"
 
 
 def test_weights_that_rounding_alone_moves_do_not_count() -> None:
@@ -128,8 +144,43 @@ def test_a_program_that_differs_from_itself_is_not_compared() -> None:
     assert "two runs as written already differ by 0.002 at step 1" in str(found)
     few = TrainingTrace(WRITTEN.steps[:3], EPS)
     assert "too few to tell" in str(compare(few, [few], few))
-    empty = TrainingTrace(tuple(TracedStep(None, None, None, 0) for _ in range(9)), EPS)
-    assert "neither losses nor weights" in str(compare(empty, [empty], empty))
+    assert "it made 9 steps of 36" in str(compare(WRITTEN, [SHAKEN], shortened(9)))
+    assert not is_equal(WRITTEN, shortened(9))
+    empty = TrainingTrace(tuple(TracedStep(None, (), 0) for _ in range(9)), EPS)
+    assert "losses and weights cannot be seen" in str(compare(empty, [empty], empty))
+    assert not is_equal(empty, empty), "nothing was compared"
+    broken = replace(WRITTEN, broken="RuntimeError: it is sparse")
+    assert "cannot be recorded (RuntimeError" in str(compare(WRITTEN, [SHAKEN], broken))
+    unshaken = replace(WRITTEN, shaken=0)
+    assert "weights cannot be found" in str(compare(WRITTEN, [unshaken], trace(EPS)))
+
+
+def shortened(steps: int) -> TrainingTrace:
+    return replace(WRITTEN, steps=WRITTEN.steps[:steps])
+
+
+def test_a_shaken_run_starts_elsewhere_and_moves_alike() -> None:
+    """As far as weights of few digits are shaken: that says nothing about rounding."""
+    moved = tuple(1.004 * w for w in START)
+    steps = tuple(replace(step, weights=moved) for step in SHAKEN.steps)
+    shaken = replace(SHAKEN, steps=steps, start=moved)
+    assert compare(WRITTEN, [shaken], trace(EPS)).sameness is Sameness.ROUNDING
+    worse = trace(EPS, since=4, changes={"weights": tuple(1.004 * w for w in START)})
+    found = compare(WRITTEN, [shaken], worse)
+    assert (found.sameness, found.part, found.at) == (Sameness.DIFFERS, "weights", 4)
+
+
+def test_a_rate_is_judged_by_what_rounding_does_to_rates() -> None:
+    loose = trace(EPS, since=30, factor=1.0005)
+    found = compare(WRITTEN, [loose], trace(EPS, since=2, changes={"rates": (0.1009,)}))
+    assert (found.part, found.at) == ("learning rates", 2)
+
+
+def test_differences_repeat_where_they_have_a_cause() -> None:
+    found, again = (agreement(trace(EPS, factor=1.01, since=at)) for at in (13, 14))
+    assert found.is_like(again)
+    assert not found.is_like(agreement(trace(EPS, factor=1.01, since=20)))
+    assert not found.is_like(agreement(trace(EPS)))
 
 
 def test_the_loss_of_another_precision_is_compared_at_equal_samples() -> None:
@@ -137,7 +188,7 @@ def test_the_loss_of_another_precision_is_compared_at_equal_samples() -> None:
 
     def noisy(gap: float) -> TrainingTrace:
         steps = [
-            TracedStep((step.loss or 0.0) * (1 + gap + dice.gauss(0, 0.002)), 0, 0.1, 1)
+            replace(step, loss=(step.loss or 0.0) * (1 + gap + dice.gauss(0, 0.002)))
             for step in WRITTEN.steps
         ]
         return TrainingTrace(tuple(steps), EPS)
@@ -148,3 +199,13 @@ def test_the_loss_of_another_precision_is_compared_at_equal_samples() -> None:
         assert found.low <= gap <= found.high
         assert found.high - found.low < 0.01
     assert loss_gap(WRITTEN, TrainingTrace(WRITTEN.steps[:4], EPS)) is None
+
+
+def test_a_loss_that_is_no_number_is_the_worst() -> None:
+    lost = trace(since=20, changes={"loss": math.nan})
+    found = loss_gap(WRITTEN, lost)
+    assert found is not None
+    assert found.low > 1.0
+    both = loss_gap(lost, lost)
+    assert both is not None
+    assert both.high == 0.0, "as written, too"

@@ -24,6 +24,7 @@ class _Listener(Protocol):
     def before_batch(self, feed: Feed) -> None: ...
 
     def after_batch(self, feed: Feed, samples: int, wait_s: float) -> None: ...
+    def batch_handed(self, feed: Feed, batch: Any, samples: int) -> None: ...
 
     def trains_on(self, feed: Feed) -> bool: ...
 
@@ -145,6 +146,7 @@ class Feed:
         trains = is_steered or self._seam.is_target(self.loader)
         self._seam.hand_out(self._active, self._batch_number, trains=trains)
         self._listener.after_batch(self, samples, perf_counter() - asked)
+        self._listener.batch_handed(self, batch, samples)
         return batch
 
     def take(self) -> int:

@@ -91,11 +91,12 @@ class ShortEpochs(Listener):
         self._trained: set[LoaderFacts] = set()
         self._training_facts: LoaderFacts | None = None
         self._recorder: TrainingRecorder | None = None
-        if plan.traces:
-            even_out(compiles=applied.config.get("compile", "off") != "off")
+        if (traces := plan.traces) is not None:
+            even_out(traces, compiles=applied.config.get("compile", "off") != "off")
             self._recorder = TrainingRecorder(
                 lambda: self.seams.forward.roots,
-                shakes=plan.shakes,
+                lambda: self.seams.optimizer.optimizers,
+                traces,
                 is_alone=group.world_size == 1,
             )
         self._ending = threading.Lock()  # whoever acquires it reports; it is never released
@@ -146,6 +147,11 @@ class ShortEpochs(Listener):
             self._longest = max(self._longest, seen.batches)
         return seen.is_over
 
+    def batch_handed(self, feed: Feed, batch: Any, samples: int) -> None:
+        """Note what is trained on, where training is traced."""
+        if self._recorder is not None and feed.wants_gradients:
+            self._recorder.batch_handed(batch, samples)
+
     def after_batch(self, feed: Feed, samples: int, wait_s: float) -> None:  # noqa: ARG002
         """Count a batch; one without gradients belongs to an evaluation."""
         self._heard = perf_counter()
@@ -168,7 +174,7 @@ class ShortEpochs(Listener):
         self.seams.by_hand.look()
         self._heard = perf_counter()
         if self._recorder is not None:
-            self._recorder.forward_called(args)
+            self._recorder.forward_called()
         is_between = self._lead is not None and self._lead.is_over
         if is_between and not torch.is_grad_enabled():
             self._evaluates()
@@ -194,6 +200,8 @@ class ShortEpochs(Listener):
             self._trained.add(self._training_facts)
         if self._recorder is not None:
             self._recorder.stepped(optimizer, self._epochs)
+            if self._recorder.is_over:
+                self._end("as planned")
         has_no_epochs = self._lead is None or self.steps - self._lead.steps > MAX_STEPS
         if has_no_epochs and self._is_long_enough:
             self._end("as planned")

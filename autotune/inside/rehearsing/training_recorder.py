@@ -1,26 +1,51 @@
 """Record what a program's first steps learn, so that two runs compare.
 
-Both run under equal conditions (``seams/equal_conditions.py``).
+Both run under equal conditions (``seams/equal_conditions.py``). What cannot be recorded ends the
+record, never the program.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec
 
 import numpy
 import torch
 from torch import nn
 
-from autotune.inside.data.feed import first_tensor
+from autotune.inside.data.feed import tensors_in
+from autotune.inside.seams.autocast import unscaled
 from autotune.measurement.training_trace import TracedStep, TrainingTrace
+from autotune.program.rehearsal import TracePlan
 
-MAX_STEPS = 64
 MAX_VALUES = 24  # that are read of the weights after each step, and of the buffers
+MAX_RATES = 8
 SEED = 20_230_401
 UNITS = 8  # in the last place, by which a weight is shaken: sums round by more than their terms
+# Of the elements of a weight with few digits, one in 16 is shaken, by one unit
+FEW_DIGITS, ONE_IN = 1e-4, 16
+MAX_SHAKEN = 1 << 20  # elements of one tensor
 REDUCED = {"high": 2.0**-10, "medium": 2.0**-8}  # what fp32 products round to: TF32, bfloat16
+# A loss is the mean of many products, and the rounding errors of those cancel out for the most part
+CANCELLING = 16.0
+P = ParamSpec("P")
+
+
+def _guarded(
+    note: Callable[Concatenate[TrainingRecorder, P], None],
+) -> Callable[Concatenate[TrainingRecorder, P], None]:
+    """Return a method that ends the record where it fails: on a tensor that holds no numbers."""
+
+    def guarded(recorder: TrainingRecorder, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        if recorder.broken or recorder.is_full:
+            return
+        try:
+            note(recorder, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the program must go on
+            recorder.broken = f"{type(error).__name__}: {error}".splitlines()[0]
+
+    return guarded
 
 
 class TrainingRecorder:
@@ -28,48 +53,91 @@ class TrainingRecorder:
 
     Args:
         models: Returns the outermost modules that were called.
-        shakes: Move each weight by some units in its last place before the first step, in
-            directions that are drawn with this seed; 0 leaves them.
+        optimizers: Returns the program's optimizers.
+        plan: How many steps are recorded, and whether the weights are shaken.
         is_alone: Whether no other rank trains. The losses of several are those of their shares.
+
+    Attributes:
+        broken: Why recording ended early; empty if it did not.
     """
 
     def __init__(
         self,
         models: Callable[[], Mapping[nn.Module, object]],
+        optimizers: Callable[[], Sequence[torch.optim.Optimizer]],
+        plan: TracePlan,
         *,
-        shakes: int,
         is_alone: bool = True,
     ) -> None:
+        self.broken = ""
         self._models = models
-        self._shakes = shakes
+        self._optimizers = optimizers
+        self._plan = plan
         self._is_alone = is_alone
         self._steps: list[TracedStep] = []
         self._rounding = 0.0
-        self._losses: list[float] = []
-        self._fed: int | None = None
+        self._losses: list[tuple[float, int]] = []
+        self._batches: list[int] = []
+        self._samples = 1  # of the last batch
+        self._called = 0  # models
+        self._shaken: dict[int, torch.Tensor] = {}  # kept, so that no other gets its id
+        self._dice = torch.Generator().manual_seed(SEED + plan.shakes)
         self._weights: list[tuple[torch.Tensor, int]] | None = None
+        self._start: tuple[float, ...] = ()
         self._buffers: list[tuple[torch.Tensor, int]] = []
 
     @property
     def trace(self) -> TrainingTrace:
         """What was recorded so far."""
-        return TrainingTrace(tuple(self._steps), self._rounding)
+        return TrainingTrace(
+            tuple(self._steps),
+            self._rounding,
+            self._start,
+            tuple(self._batches),
+            len(self._shaken),
+            self.broken,
+        )
 
-    def forward_called(self, args: tuple[Any, ...]) -> None:
-        """Note what goes into a model; before the first call, shake the weights if asked to."""
-        if len(self._steps) >= MAX_STEPS or not torch.is_grad_enabled():
-            return
-        if not self._rounding:
-            self._begin(first_tensor(args))
-        if self._is_alone and (fed := first_tensor(args)) is not None:
-            whole = fed.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-            self._fed = zlib.crc32(whole.numpy().tobytes(), self._fed or 0)
+    @property
+    def is_full(self) -> bool:
+        """Whether all steps of the plan are recorded."""
+        return len(self._steps) >= self._plan.steps
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the program need not train any longer for the trace."""
+        return self._plan.ends and self.is_full
+
+    @_guarded
+    def batch_handed(self, batch: Any, samples: int) -> None:
+        """Note a batch that the program takes to train on.
+
+        Threads may take batches ahead, so they are numbered apart from the steps.
+        """
+        self._batches.append(_checksum(batch))
+        self._samples = max(1, samples)
+
+    @_guarded
+    def forward_called(self) -> None:
+        """Before a model's first call with gradients, shake its weights if asked to."""
+        models = self._models()
+        if torch.is_grad_enabled() and len(models) != self._called:
+            self._called = len(models)
+            self._begin([weight for model in models for weight in model.parameters()])
+
+    @_guarded
     def loss_seen(self, loss: torch.Tensor) -> None:
         """Note a tensor on which ``backward()`` is called."""
-        if self._is_alone and loss.numel() == 1 and len(self._steps) < MAX_STEPS:
-            self._losses.append(float(loss.detach()))
+        if loss.is_cuda and torch.cuda.is_current_stream_capturing():
+            self.broken = "the step is captured as a CUDA graph"
+            return
+        self._begin(list(self._trained()))
+        if self._weights is None:
+            self._choose()
+        if self._is_alone and loss.numel() == 1:
+            self._losses.append((float(unscaled(loss).detach()), self._samples))
 
+    @_guarded
     def stepped(self, optimizer: torch.optim.Optimizer | None, epoch: int) -> None:
         """Note that a step has been made.
 
@@ -77,61 +145,86 @@ class TrainingRecorder:
             optimizer: Which made it; None for a step by hand.
             epoch: Number of the pass over the training data.
         """
-        if len(self._steps) >= MAX_STEPS:
-            return
-        if self._weights is None:
-            self._choose(optimizer)
-        rate = None if optimizer is None else optimizer.param_groups[0].get("lr")
+        overflow = getattr(optimizer, "found_inf", None)
+        if overflow is not None and float(overflow):
+            return  # a fused optimizer is called, and leaves the weights as they are
+        weight = sum(samples for _, samples in self._losses)
+        groups = [] if optimizer is None else optimizer.param_groups[:MAX_RATES]
         self._steps.append(
             TracedStep(
-                sum(self._losses) / len(self._losses) if self._losses else None,
-                self._fed,
-                None if rate is None else float(rate),
+                sum(loss * samples for loss, samples in self._losses) / weight if weight else None,
+                tuple(float(group["lr"]) for group in groups if "lr" in group),
                 epoch,
+                len(self._batches),
                 _read(self._weights or []),
                 _read(self._buffers),
             )
         )
-        self._losses, self._fed = [], None
+        self._losses = []
 
-    def _begin(self, fed: torch.Tensor | None) -> None:
-        device = "cpu" if fed is None else fed.device.type
-        self._rounding = _rounding(device)
-        if not self._shakes:
+    def _begin(self, weights: Sequence[torch.Tensor]) -> None:
+        if not self._rounding:
+            self._rounding = _rounding(weights[0].device.type if weights else "cpu")
+        if not self._plan.shakes:
             return
-        dice = torch.Generator().manual_seed(SEED + self._shakes)
         with torch.no_grad():
-            for model in self._models():
-                for weight in model.parameters():
-                    _shake(weight, self._rounding, dice)
+            for weight in weights:
+                if id(weight) not in self._shaken and _shake(weight, self._dice):
+                    self._shaken[id(weight)] = weight
 
-    def _choose(self, optimizer: torch.optim.Optimizer | None) -> None:
+    def _trained(self) -> Iterator[torch.Tensor]:
+        """Yield the weights of the models that were called, and of the optimizers."""
+        for model in self._models():
+            yield from model.parameters()
+        for optimizer in self._optimizers():
+            for group in optimizer.param_groups:
+                yield from group["params"]
+
+    def _choose(self) -> None:
         """Choose the weights and buffers to read, spread over all of them."""
-        models = list(self._models())
-        weights = [w for model in models for w in model.parameters() if w.requires_grad]
-        if not weights and optimizer is not None:
-            weights = [w for group in optimizer.param_groups for w in group["params"]]
-        buffers = [b for m in models for b in m.buffers() if b.is_floating_point()]
-        self._weights = _spread(weights)
+        weights = {id(w): w for w in self._trained() if w.requires_grad}
+        buffers = [b for m in self._models() for b in m.buffers() if b.is_floating_point()]
+        self._weights = _spread(list(weights.values()))
         self._buffers = _spread(buffers)
+        self._start = _read(self._weights)
+
+
+def _checksum(batch: Any) -> int:
+    found = 0
+    for tensor in tensors_in(batch):
+        whole = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        found = zlib.crc32(whole.numpy().data, found)
+    return found
 
 
 def _rounding(device: str) -> float:
-    """Return the size of one unit in the last place, relative, of what matrix products compute."""
+    """Return by how much losses round, relative, in the precision of the matrix products."""
     if torch.is_autocast_enabled(device):
-        return torch.finfo(torch.get_autocast_dtype(device)).eps
+        return torch.finfo(torch.get_autocast_dtype(device)).eps / CANCELLING
+    least = torch.finfo(torch.float32).eps
     if torch.get_default_dtype() is torch.float32:
         precision = torch.get_float32_matmul_precision()
-        return REDUCED.get(precision, torch.finfo(torch.float32).eps)
-    return torch.finfo(torch.get_default_dtype()).eps
+        return REDUCED.get(precision, least * CANCELLING) / CANCELLING
+    return max(torch.finfo(torch.get_default_dtype()).eps, least)
 
 
-def _shake(weight: torch.Tensor, rounding: float, dice: torch.Generator) -> None:
+def _shake(weight: torch.Tensor, dice: torch.Generator) -> bool:
+    """Move a weight by some units in its last place; return whether that could be done."""
     if type(weight) not in {torch.Tensor, nn.Parameter} or not weight.is_floating_point():
-        return
-    signs = torch.randint(0, 2, weight.shape, generator=dice).to(weight.device) * 2 - 1
-    moved = UNITS * max(rounding, torch.finfo(weight.dtype).eps)
-    weight.mul_(1 + moved * signs.to(weight.dtype))
+        return False
+    if weight.layout is not torch.strided or weight.is_meta or not weight.numel():
+        return False
+    if weight.dim():
+        weight = weight[: max(1, MAX_SHAKEN * weight.shape[0] // weight.numel())]
+    eps = torch.finfo(weight.dtype).eps
+    signs = torch.empty(weight.shape, dtype=torch.int8).random_(0, 2, generator=dice) * 2 - 1
+    units = UNITS
+    if eps > FEW_DIGITS:
+        units = 1
+        chosen = torch.empty(weight.shape, dtype=torch.int8).random_(0, ONE_IN, generator=dice)
+        signs *= chosen == 0
+    weight.mul_(1 + units * eps * signs.to(weight.device, weight.dtype))
+    return True
 
 
 def _spread(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, int]]:
@@ -148,9 +241,16 @@ def _spread(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, int]]:
 
 
 def _read(places: list[tuple[torch.Tensor, int]]) -> tuple[float, ...]:
-    """Return the values at some places; indexed as the program sees them, however they are laid."""
+    """Return the values at some places; indexed as the program sees them, however they are laid.
+
+    Of complex numbers, the magnitude.
+    """
     with torch.no_grad():
-        return tuple(float(t[_index(n, t.shape)]) for t, n in places)
+        return tuple(
+            float(abs(v) if isinstance(v, complex) else v)
+            for t, n in places
+            for v in [t[_index(n, t.shape)].item()]
+        )
 
 
 def _index(number: int, shape: torch.Size) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from torch.amp import GradScaler
 
 from autotune.inside.seams.base import Patches, Seam
 
-OWN, OURS = "_autotune_own", "_autotune_ours"
+OWN, OURS, UNSCALED = "_autotune_own", "_autotune_ours", "_autotune_unscaled"
 
 
 def autocast(device: str, dtype: torch.dtype) -> torch.autocast:
@@ -21,6 +21,13 @@ def autocast(device: str, dtype: torch.dtype) -> torch.autocast:
     context = torch.autocast(device, dtype=dtype)
     vars(context)[OURS] = True
     return context
+
+
+def unscaled(loss: torch.Tensor) -> torch.Tensor:
+    """Return a loss as it was before the program's ``GradScaler`` multiplied it."""
+    own = getattr(loss, UNSCALED, loss)
+    assert isinstance(own, torch.Tensor), "the seam sets it"
+    return own
 
 
 class AutocastSeam(Seam):
@@ -59,7 +66,10 @@ class AutocastSeam(Seam):
 
         def scale(scaler: GradScaler, outputs: Any) -> Any:
             seam.has_own_scaler = seam.has_own_scaler or scaler.is_enabled()
-            return original_scale(scaler, outputs)
+            scaled = original_scale(scaler, outputs)
+            if isinstance(outputs, torch.Tensor) and scaled is not outputs:
+                setattr(scaled, UNSCALED, outputs.detach())
+            return scaled
 
         self._patches.replace(GradScaler, "scale", scale)
 

@@ -1,12 +1,13 @@
 """The seam that lets runs of a program compare: equal random numbers, whatever the config.
 
 - The generators of Python, numpy and torch begin with the same seed, unless the program seeds them.
+  Under another seed, what the program seeds them with is moved as well.
 - Items of datasets draw by their index. An augmentation draws from the global generators, which go
   on from item to item in the program's own process and are seeded anew in each worker. So another
   number of workers draws other numbers, as good as the program's own. Generators that a dataset
   holds itself are left alone: each worker would have a copy of them, and that is to be noticed.
-- Nothing is dropped out. Dropout draws in the order of memory, so under another memory format it
-  would drop other activations, which says nothing about the config.
+- Nothing is dropped out, unless the plan says otherwise. Dropout draws in the order of memory, so
+  under another memory format it would drop other activations, which says nothing about the config.
 - Compiled code draws as eager code does.
 """
 
@@ -22,98 +23,117 @@ import numpy
 import torch
 from torch.nn import functional
 from torch.utils.data import dataloader
+from torch.utils.data._utils import fetch
 
 from autotune.inside.seams.base import Patches
+from autotune.inside.seams.undropped import UNDROPPED
+from autotune.program.rehearsal import TracePlan
 
 SEED = 20_230_401
-# Where dropouts take their probability, counted from 0
-DROPOUTS = {
-    "dropout": 1,
-    "dropout1d": 1,
-    "dropout2d": 1,
-    "dropout3d": 1,
-    "alpha_dropout": 1,
-    "feature_alpha_dropout": 1,
-    "scaled_dot_product_attention": 4,
-}
-PROBABILITIES = ("p", "dropout_p")
-PLAIN = "_evened"  # the attribute of an EvenDataset that it does not pass on
 
 
-def even_out(*, compiles: bool = False) -> None:
+def even_out(plan: TracePlan, *, compiles: bool = False) -> None:
     """Bring about equal conditions, in this process for good.
 
     Args:
+        plan: Which random state, and whether the program's dropout stays.
         compiles: Whether the config compiles the model.
     """
-    random.seed(SEED)
-    numpy.random.seed(SEED % 2**32)  # noqa: NPY002 - the generator that programs share
-    torch.manual_seed(SEED)
-    patches = Patches()
-    for name, place in DROPOUTS.items():
-        original = getattr(functional, name)
-        patches.replace(functional, name, _without_dropping(original, place))
-    _even_items()
+    random.seed(SEED + plan.seed)
+    numpy.random.seed((SEED + plan.seed) % 2**32)  # noqa: NPY002 - the generator that programs share
+    torch.manual_seed(SEED + plan.seed)
+    if plan.seed:
+        _move_seeds(plan.seed)
+    if not plan.drops_out:
+        for undropped in UNDROPPED:
+            # As they are: torch.jit.script cannot read the StandIn of a function written in C
+            setattr(functional, undropped.__name__, undropped)
+    _even_fetching()
+    _send_to_workers()
     if compiles:
         from torch._inductor import config
 
         config.fallback_random = True
 
 
-def _without_dropping(original: Callable[..., Any], place: int) -> Callable[..., Any]:
-    def evened(*args: Any, **kwargs: Any) -> Any:
-        if len(args) > place:
-            args = (*args[:place], 0.0, *args[place + 1 :])
-        else:
-            name = next((n for n in PROBABILITIES if n in kwargs), None)
-            kwargs[name or ("dropout_p" if place > 1 else "p")] = 0.0
+def _move_seeds(by: int) -> None:
+    """Add a number to the seeds that the program sets for the generators that all code shares."""
+    patches = Patches()
+    owners: list[tuple[Any, str]] = [
+        (random, "seed"),
+        (numpy.random, "seed"),
+        (torch, "manual_seed"),
+        (torch.random, "manual_seed"),
+        (torch.cuda, "manual_seed"),
+        (torch.cuda, "manual_seed_all"),
+    ]
+    for owner, name in owners:
+        patches.replace(owner, name, _moved(getattr(owner, name), by))
+
+
+def _moved(original: Callable[..., Any], by: int) -> Callable[..., Any]:
+    def seed(*args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], int):
+            args = (args[0] + by, *args[1:])
+        elif isinstance(kwargs.get("seed"), int):
+            kwargs["seed"] += by
         return original(*args, **kwargs)
 
-    return evened
+    return seed
 
 
-def _even_items() -> None:
-    """Even out the draws of all map-style datasets that loaders read from now on."""
+def _even_fetching() -> None:
+    """Even out the draws of all map-style datasets that loaders of this process read."""
+    if fetch._MapDatasetFetcher is not EvenFetcher:  # noqa: SLF001
+        Patches().replace(fetch, "_MapDatasetFetcher", EvenFetcher)
+
+
+def _send_to_workers() -> None:
+    """Let workers do the same, also those that start as new interpreters."""
     iterator: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001
     original = iterator.__init__
 
     def begin(self: Any, loader: Any) -> None:
         original(self, loader)
         if self._dataset_kind == dataloader._DatasetKind.Map:  # noqa: SLF001
-            self._dataset = EvenDataset(self._dataset)
             self._collate_fn = EvenCollate(self._collate_fn)
 
     Patches().replace(iterator, "__init__", begin)
 
 
-class EvenDataset:
-    """A dataset whose items draw by their index; all else is the dataset's own."""
+class EvenFetcher(fetch._MapDatasetFetcher):  # noqa: SLF001
+    """Reads a dataset's items so that each draws by its index.
+
+    The iterator and the workers hold the program's own dataset; the program finds it there by
+    ``get_worker_info()`` and may look at its type.
+    """
+
+    def __init__(self, dataset: Any, *options: Any) -> None:
+        super().__init__(EvenItems(dataset), *options)
+
+
+class EvenItems:
+    """The items of a dataset, which draw by their index.
+
+    Attributes:
+        __getitems__: Reads several items at once; None if the dataset cannot do that.
+    """
 
     def __init__(self, dataset: Any) -> None:
-        object.__setattr__(self, PLAIN, dataset)
+        self._dataset = dataset
+        get_items = getattr(dataset, "__getitems__", None)
+        self.__getitems__ = _evened(get_items) if get_items else None
 
     def __getitem__(self, index: Any) -> Any:
         with _drawing_by(repr(index)):
-            return self.__dict__[PLAIN][index]
-
-    def __len__(self) -> int:
-        return len(self.__dict__[PLAIN])
-
-    def __getattr__(self, name: str) -> Any:
-        if PLAIN not in self.__dict__ or (name.startswith("__") and name != "__getitems__"):
-            raise AttributeError(name)
-        own = getattr(self.__dict__[PLAIN], name)
-        return _evened(own) if name == "__getitems__" else own
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self.__dict__[PLAIN], name, value)
-
-    def __reduce__(self) -> tuple[type[EvenDataset], tuple[Any]]:
-        return EvenDataset, (self.__dict__[PLAIN],)
+            return self._dataset[index]
 
 
 class EvenCollate:
-    """A function that makes a batch of items, whose draws are the same in each process."""
+    """Makes a batch of items, with draws that are the same in each process.
+
+    A worker that starts as a new interpreter unpickles it before it reads the dataset.
+    """
 
     def __init__(self, collate: Callable[[Any], Any]) -> None:
         self._collate = collate
@@ -122,6 +142,10 @@ class EvenCollate:
         """Return the batch."""
         with _drawing_by("collate"):
             return self._collate(items)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        _even_fetching()
 
 
 def _evened(get_items: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
