@@ -57,6 +57,7 @@ def search(
     max_memory: str | float | None = None,
     for_hours: float | None = None,
     accept_learning_change: bool = False,
+    check_learning: bool = False,
     sampler: str = "autotune",
     seed: int = 0,
     fence: FenceOptions = STRONGEST,
@@ -102,7 +103,10 @@ def search(
             ``"90%"``: of the device where one is used, else of the host.
         for_hours: Hours that the training will take, so that time spent compiling counts.
         accept_learning_change: Recommend the fastest config even if its training was seen to
-            differ from that of the program as written.
+            differ from that of the program as written, or was not checked.
+        check_learning: If the fastest config has another global batch, compare what it learns with
+            the program as written. That takes some minutes beyond the budget. By default it is done
+            where it fits into the budget; otherwise the global batch stays.
         sampler: What chooses the configs: ``"autotune"``, or a sampler of Optuna, ``"tpe"``,
             ``"gp"`` or ``"random"``.
         seed: Seed of the sampler.
@@ -136,6 +140,7 @@ def search(
         max_memory=max_memory,
         for_hours=for_hours,
         accept_learning_change=accept_learning_change,
+        check_learning=check_learning,
         sampler=sampler,
         seed=seed,
         fence=fence,
@@ -165,6 +170,7 @@ def resume(
     run_name: str | None = None,
     *,
     budget: str | float | None = None,
+    check_learning: bool = False,
     output: str | os.PathLike[str] | None = None,
     force: bool = False,
     events: Events | None = None,
@@ -175,6 +181,8 @@ def resume(
         run_name: Name or path of the run; None takes the most recent one.
         budget: New total budget, in which the time already spent counts; None keeps the original
             one.
+        check_learning: Compare what the fastest config learns, as in ``search()``, and confirm it;
+            the time for that is added to the budget.
         output: Where to write best.yaml in addition to the run directory; None writes no second
             copy.
         force: Take over a run whose process ran on another machine or container that no longer
@@ -192,6 +200,8 @@ def resume(
     search_dir.check_unchanged(study.head, machine)
     budget_s = study.head.options.budget_s if budget is None else seconds_of(budget)
     study.take_lease(force=force)
+    if check_learning:
+        study.checks_learning = True
     return _finish(run_search(run, study, budget_s, events or Events()), output)
 
 

@@ -27,7 +27,7 @@ from autotune.program.program import parse_program
 from autotune.program.rehearsal import RehearsalPlan
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.choosing.diagnosis import DEVICES
-from autotune.tuning.self_check import SelfCheck, by_design
+from autotune.tuning.checking.self_check import SelfCheck, by_design
 from autotune.tuning.start.first_start import START_SILENCE_S
 from benchmarks.record import save
 

@@ -33,6 +33,7 @@ from autotune.measurement.throughput import throughput
 from autotune.measurement.training_trace import TracedStep, TrainingTrace
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
+from autotune.program.lr import batch_growth
 from autotune.program.profile import Profile
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan, Seen
 from autotune.results.record import SearchOptions
@@ -347,8 +348,13 @@ class ScriptedRig:
             return None
         factor, rounding = self._machine.script.trains(applied.config), 1e-7
         rounded = rounding * (plan.traces.shakes or applied.config != applied.baseline)
+        growth = batch_growth(applied.baseline, applied.config)
+        dice = random.Random(plan.traces.seed)
+        factor *= 1 + (0.002 * dice.gauss(0, 1) if plan.traces.seed else 0.0)
         steps = tuple(
-            TracedStep((1 + rounded * n) * factor / (n + 2), (0.1,), 1 + n // plan.batches, n + 1)
+            TracedStep(
+                (1 + rounded * n) * factor / (growth * n + 2), (0.1,), 1 + n // plan.batches, n + 1
+            )
             for n in range(plan.batches * plan.epochs)
         )
         batches = tuple(range(len(steps)))
@@ -420,11 +426,12 @@ def begin(
     knobs: Mapping[str, tuple[KnobValue, ...]],
     seed: int = 0,
     goal: Goal = THROUGHPUT,
+    **options: Any,
 ) -> Searched:
-    """Return a search that has a record and has not begun."""
+    """Return a search that has a record and has not begun; *options* are of ``SearchOptions``."""
     run = search_dir.new("train", "train", folder)
     space = make_space(dict(knobs))
     storage = InMemoryStorage()  # one in a file takes longer than all the rest
-    head = make_head(space, options=SearchOptions(180.0, seed=seed, goal=goal))
+    head = make_head(space, options=SearchOptions(180.0, seed=seed, goal=goal, **options))
     Study.create(storage, search_dir.STUDY_NAME, head)
     return Searched(ScriptedMachine(script, seed), run, storage)

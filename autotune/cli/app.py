@@ -97,6 +97,13 @@ AllowEnvOption = Annotated[
         "NAME,NAME. Repeatable."
     ),
 ]
+CheckLearningOption = Annotated[
+    bool,
+    typer.Option(
+        "--check-learning",
+        help="Compare what a larger global batch learns; takes minutes beyond the budget.",
+    ),
+]
 OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Where to write best.yaml.")]
 
 
@@ -160,9 +167,10 @@ def search(
         bool,
         typer.Option(
             "--accept-learning-change",
-            help="Recommend the fastest config even if it was seen to train something else.",
+            help="Recommend the fastest config even if it trains something else, or may.",
         ),
     ] = False,
+    check_learning: CheckLearningOption = False,
     sampler: Annotated[
         str, typer.Option(help="What chooses configs: autotune, or Optuna's tpe, gp or random.")
     ] = "autotune",
@@ -203,6 +211,7 @@ def search(
             max_memory=max_memory,
             for_hours=for_hours,
             accept_learning_change=accept_learning_change,
+            check_learning=check_learning,
             sampler=sampler,
             seed=seed,
             fence=options.fence(
@@ -222,6 +231,7 @@ def resume(
     budget: Annotated[
         str | None, typer.Option(help="New total budget. Default: the search's own.")
     ] = None,
+    check_learning: CheckLearningOption = False,
     output: OutputOption = Path("best.yaml"),
     force: Annotated[
         bool, typer.Option("--force", help="Take over a run from a machine that is gone.")
@@ -234,7 +244,14 @@ def resume(
 
     console = Console()
     with _errors(console, resumable=True):
-        result = api.resume(run, budget=budget, output=output, force=force, events=console)
+        result = api.resume(
+            run,
+            budget=budget,
+            check_learning=check_learning,
+            output=output,
+            force=force,
+            events=console,
+        )
     search_report.show(result, output)
     _exit_with(result)
 

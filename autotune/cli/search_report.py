@@ -56,6 +56,7 @@ def _headline(result: SearchResult) -> Iterator[str]:
         case Finding.NO_GAIN:
             yield "[bold]No significant gain:[/] your program's own config is kept."
             yield from _why_no_gain(result)
+            yield from _larger_batch(result)
         case Finding.NOTHING:
             yield (
                 f"[bold red]Nothing could be measured:[/] {plain(result.reason)}. Your program's "
@@ -75,6 +76,7 @@ def _headline(result: SearchResult) -> Iterator[str]:
             if result.candidate is not None:
                 yield f"{_live(result)}{_unclaimed(result)}."
                 yield from _own_batch(result)
+            yield from _larger_batch(result)
             yield _go_on(result)
         case _:
             assert_never(result.finding)
@@ -160,12 +162,27 @@ def _changes(result: SearchResult) -> Iterator[str]:
         yield f"  {plain(knob)}: {plain(result.baseline[knob])} → {plain(value)}"
     yield f"Learning: {plain(result.learning_note)}"
     yield from _own_batch(result)
+    yield from _larger_batch(result)
     compilation, steps = result.compilation, result.break_even_steps
     if compilation is not None and steps is not None:
         yield (
             f"A run without a compile cache starts slower ({compilation}); compiling pays off "
             f"after {steps:,} steps."
         )
+
+
+def _larger_batch(result: SearchResult) -> Iterator[str]:
+    """Tell what larger steps would gain, and what it takes to know what they learn."""
+    if (larger := result.larger_batch) is None:
+        return
+    changes = larger.config.changes_from(result.baseline)
+    listed = " ".join(f"{knob}={value}" for knob, value in changes.items())
+    yield (
+        f"Larger steps are faster: {plain(listed)} gave {larger.speedup.estimate:.2f}x "
+        f"{bounds(larger.speedup)} in the search. What they learn was not checked; that needs "
+        f"{math.ceil(larger.check_s / 60)} min more: autotune resume {quote(result.run_dir.name)} "
+        "--check-learning"
+    )
 
 
 def _own_batch(result: SearchResult) -> Iterator[str]:

@@ -14,10 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
-from statistics import fmean, median, stdev
-
-from autotune.measurement.interval import Interval
-from autotune.measurement.stats import student_t
+from statistics import median
 
 # A config rounds in each sum of each step, a shaken run only moves its weights once. Seen on five
 # programs with 4-7 configs each: up to twice the deviation of the shaken run.
@@ -25,11 +22,8 @@ FACTOR = 20.0
 MOST_NOISE = 1e-3  # deviation of the shaken run, beyond which nothing can be told
 LEAST_STEPS = 5  # that must be comparable
 EXACT = 1e-6  # relative difference of learning rates that are computed in another way
-MOST_GAP = 10.0  # relative difference that stands for a loss of NaN
 TINY = 1e-30
-LEAST_LOSS = 0.1  # of the mean, to which a difference is relative at least
 STEPS_APART = 2  # at which two runs may first show one difference, which grows out of their noise
-BLOCKS = 6  # of steps, by which the difference of two losses is known
 
 
 @dataclass(frozen=True)
@@ -246,41 +240,6 @@ def same(written: TrainingTrace, own: TrainingTrace) -> Agreement:
     """Return the agreement of two runs that computed the same numbers."""
     steps = min(len(written.steps), len(own.steps))
     return Agreement(Sameness.BITS, steps, _epochs(written.steps[:steps]))
-
-
-def loss_gap(written: TrainingTrace, own: TrainingTrace) -> Interval | None:
-    """Return by how much the loss of a config is larger at equal samples, relative, with 95 %.
-
-    The steps after the first ones are taken in blocks, whose differences are the sample of a
-    Student's t interval.
-
-    Args:
-        written: The program as written.
-        own: The config, whose steps have the same samples.
-
-    Returns:
-        None if there are too few steps with losses.
-    """
-    pairs = [
-        (a.loss, b.loss)
-        for a, b in zip(written.steps, own.steps, strict=False)
-        if a.loss is not None and b.loss is not None
-    ]
-    if any(math.isfinite(a) and not math.isfinite(b) for a, b in pairs):
-        return Interval(MOST_GAP, MOST_GAP, MOST_GAP)
-    pairs = [(a, b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
-    size = len(pairs) // (BLOCKS + 1)
-    if size < 1:
-        return None
-    pairs = pairs[len(pairs) - BLOCKS * size :]
-    least = max(LEAST_LOSS * abs(fmean(a for a, _ in pairs)), TINY)
-    blocks = []
-    for number in range(BLOCKS):
-        ours, theirs = zip(*pairs[number * size : (number + 1) * size], strict=True)
-        blocks.append((fmean(theirs) - fmean(ours)) / max(abs(fmean(ours)), least))
-    centre = fmean(blocks)
-    half = student_t(0.05, BLOCKS - 1) * stdev(blocks) / math.sqrt(BLOCKS)
-    return Interval(centre, centre - half, centre + half)
 
 
 SAMPLES, RATES = "samples", "learning rates"

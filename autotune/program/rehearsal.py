@@ -2,11 +2,12 @@
 
 Trials measure an endless training loop, so they never see what follows an epoch: evaluation,
 checkpoints, the second epoch. A rehearsal runs the program as written with epochs of a few batches
-to see that. This module holds the values; ``tuning/rehearse.py`` decides what is rehearsed.
+to see that. This module holds the values; ``tuning/checking`` decides what is rehearsed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -15,6 +16,7 @@ from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import ENDED_BY_US, Ending
 from autotune.measurement.training_trace import NO_TIME, Agreement, Sameness, TrainingTrace
 from autotune.program.config import Config, KnobValue
+from autotune.program.lr import LrRule
 
 Ended = Literal["as planned", "by itself", "out of time"]
 OTHER_BATCHES = 2  # for a loader that trains nothing, such as validation: one batch and a second
@@ -164,6 +166,11 @@ class RehearsalRecord:
         by_design: Changes whose purpose is to train otherwise, such as another precision.
         learning: By how much these make the loss larger at equal samples, relative; None if that
             was not compared.
+        seeds: The number of random states from which that was compared; 0 if from that of the
+            rehearsal alone.
+        lr_rule: The rule under which the rate followed the batch best; AUTO for the usual one.
+        unchecked_s: Seconds that comparing what a larger global batch learns would take; None if
+            that was done, or need not be.
     """
 
     config: Config
@@ -174,15 +181,29 @@ class RehearsalRecord:
     training: Agreement | None = None
     by_design: Mapping[str, KnobValue] = field(default_factory=dict)
     learning: Interval | None = None
+    seeds: int = 0
+    lr_rule: LrRule = LrRule.AUTO
+    unchecked_s: float | None = None
 
     @property
     def difference(self) -> str:
         """How its training differs from the baseline's where it must not; empty if it does not."""
         if self.training is not None and self.training.sameness is Sameness.DIFFERS:
             return str(self.training)
-        if self.is_blamed and self.learning is not None:
-            return f"loss at equal samples {_percent(self.learning)}"
+        if self.is_blamed and not self.own.has_failed:
+            return self._learned
         return ""
+
+    @property
+    def _learned(self) -> str:
+        """What is known about the loss under the changes that are by design."""
+        if self.unchecked_s is not None:
+            minutes = math.ceil(self.unchecked_s / 60)
+            return f"not checked, needs {minutes} min more (--check-learning)"
+        if self.learning is None:
+            return "not checked"
+        states = f" from {self.seeds} random states" if self.seeds else ""
+        return f"loss at equal samples {_percent(self.learning)}{states}"
 
     @property
     def training_note(self) -> str:
@@ -190,11 +211,8 @@ class RehearsalRecord:
         changed = _listed(self.by_design, all_of_them=True)
         if not changed:
             return "" if self.training is None else f"Training: {self.training}."
-        gap = "not checked"
-        if self.learning is not None:
-            gap = f"loss at equal samples {_percent(self.learning)}"
         rest = "" if self.training is None else f"{self.training}, apart from "
-        return f"Training: {rest}{changed} ({gap})."
+        return f"Training: {rest}{changed} ({self._learned})."
 
     @property
     def is_settled(self) -> bool:
@@ -227,7 +245,10 @@ def survives(written: Rehearsal, other: Rehearsal) -> bool:
 def blames(records: Sequence[RehearsalRecord]) -> tuple[str, ...]:
     """Return one sentence for the user about each config that is not recommended."""
     return tuple(
-        f"Not recommended: {_listed(record.guilty)} changes the training: {record.difference}."
+        f"Not recommended: {_listed(record.guilty, all_of_them=True)} makes larger steps. "
+        f"Training: {record.difference}."
+        if record.unchecked_s is not None
+        else f"Not recommended: {_listed(record.guilty)} changes the training: {record.difference}."
         if record.difference
         else f"Not recommended: {_listed(record.guilty)} fails outside of the training loop: "
         f"{_reason(record.own)}. As written, the program does not fail there."

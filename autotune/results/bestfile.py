@@ -111,6 +111,20 @@ class OwnBatchSection(_Section):
     live_speedup: dict[str, float] | None
 
 
+class LargerBatchSection(_Section):
+    """A faster config that makes larger steps, and what it takes to check what they learn.
+
+    Attributes:
+        changes: Its changes.
+        live_speedup: As the search measured it, not confirmed.
+        check_seconds: What the check takes: ``autotune resume --check-learning``.
+    """
+
+    changes: dict[str, KnobValue]
+    live_speedup: dict[str, float] | None
+    check_seconds: float
+
+
 class LearningSection(_Section):
     """What the config changes about learning.
 
@@ -122,6 +136,7 @@ class LearningSection(_Section):
         loss: Mean of the windows' last losses; null if the program shows none.
         note: The same for the user, in sentences.
         own_batch: What to use where the batch must stay; null if ``config`` keeps it.
+        larger_batch: A faster config with larger steps that nobody checked; null if there is none.
         training: How the training compares with that of the program as written; empty if it was not
             compared.
     """
@@ -133,6 +148,7 @@ class LearningSection(_Section):
     loss: dict[Literal["baseline", "best"], float | None]
     note: str
     own_batch: OwnBatchSection | None = None
+    larger_batch: LargerBatchSection | None = None
     training: str = ""
 
 

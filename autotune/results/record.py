@@ -43,6 +43,7 @@ class SearchOptions:
         goal: What is compared, and within which limits.
         accepts_learning_change: Whether a config may be recommended whose training was seen to
             differ from that of the program as written.
+        checks_learning: Whether what a larger global batch learns is checked, beyond the budget.
     """
 
     budget_s: float
@@ -52,6 +53,7 @@ class SearchOptions:
     fence: FenceOptions = field(default_factory=FenceOptions)
     goal: Goal = field(default_factory=Goal)
     accepts_learning_change: bool = False
+    checks_learning: bool = False
 
 
 @dataclass(frozen=True)

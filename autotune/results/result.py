@@ -47,6 +47,21 @@ class Finding(StrEnum):
 
 
 @dataclass(frozen=True)
+class LargerBatch:
+    """A config that makes larger steps, of which nobody checked what they learn.
+
+    Attributes:
+        config: The config.
+        speedup: As the search measured it, not confirmed.
+        check_s: Seconds that the learning check takes.
+    """
+
+    config: Config
+    speedup: Interval
+    check_s: float
+
+
+@dataclass(frozen=True)
 class SearchResult:
     """What a search found.
 
@@ -82,6 +97,9 @@ class SearchResult:
         own_batch: Where ``best``, or ``candidate`` if nothing was confirmed, has another number of
             samples per optimizer step than the program: the fastest config with the program's own
             number and its speedup as measured live. None otherwise, or if none was faster.
+        larger_batch: The fastest config of those with another number of samples per step, if it was
+            faster in the search than what is recommended; None if there is none, or if such configs
+            may be recommended.
         bounded: Which knobs were not tried because of what they can give at most, with the reason.
         corrections: The least and the largest factor on the speed of its windows that the
             machine's pace explained; None if nothing was corrected.
@@ -112,6 +130,7 @@ class SearchResult:
     raw_speedup: Interval | None = None
     corrections: tuple[float, float] | None = None
     own_batch: tuple[Config, Interval] | None = None
+    larger_batch: LargerBatch | None = None
     bounded: tuple[str, ...] = ()
 
     @property
@@ -270,6 +289,16 @@ class SearchResult:
         return bestfile.OwnBatchSection(changes=changes, live_speedup=_rounded(speedup))
 
     @property
+    def _larger_batch_section(self) -> bestfile.LargerBatchSection | None:
+        if (larger := self.larger_batch) is None:
+            return None
+        return bestfile.LargerBatchSection(
+            changes=dict(larger.config.changes_from(self.baseline)),
+            live_speedup=_rounded(larger.speedup),
+            check_seconds=round(larger.check_s),
+        )
+
+    @property
     def learning_note(self) -> str:
         """What ``best`` changes about learning, as sentences for the user."""
         return self.learning.note
@@ -319,6 +348,7 @@ class SearchResult:
                 loss=dict(zip(sides, self.losses, strict=True)),
                 note=self.learning_note,
                 own_batch=self._own_batch_section,
+                larger_batch=self._larger_batch_section,
                 training=self.training_note if self.changes else "",
             ),
             hardware=hardware,

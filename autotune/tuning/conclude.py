@@ -17,22 +17,25 @@ from autotune.measurement.measurement import Measurement, warnings_of
 from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import ENDED_BY_US, Outcome
 from autotune.measurement.stats import spread
+from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
-from autotune.program.lr import global_batch
-from autotune.program.rehearsal import warning
+from autotune.program.lr import LrRule, global_batch
+from autotune.program.rehearsal import trained, warning
 from autotune.results.blame import judged
 from autotune.results.record import TrialRecord, gradients_sum
-from autotune.results.result import Finding, SearchResult
+from autotune.results.result import Finding, LargerBatch, SearchResult
 from autotune.tuning.baseline import Baseline
+from autotune.tuning.checking.growth import check_s
 from autotune.tuning.choosing.bounds import Share, bounded, sentences, shares
 from autotune.tuning.choosing.diagnosis import DEVICES
 from autotune.tuning.choosing.proposals import restarts
-from autotune.tuning.choosing.ranking import promising
+from autotune.tuning.choosing.ranking import promising, ranked
 from autotune.tuning.choosing.sampler import OURS
 from autotune.tuning.confirm import ConfirmationResult
 from autotune.tuning.confirmation import Confirmation
 from autotune.tuning.session import Session
 
+WORTH_TELLING = 1.05  # speedup over what is recommended
 CARRIED_IS_DOUBTFUL = 0.02
 CARRIED = (
     "The two configs share a process, and memory that one leaves behind may have changed the "
@@ -81,7 +84,7 @@ def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult
         warnings=_warnings(session, confirmation, best if is_faster else None),
         records=tuple(records),
         head=session.study.head,
-        applied=replace(baseline.applied, sums=gradients_sum(records)),
+        applied=_applied(session, baseline, records, best),
         seconds=session.budget.spent_s,
         processes=session.rigs.started,
         run_dir=session.run.path,
@@ -93,10 +96,45 @@ def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult
         own_batch=_own_batch(
             session, baseline, best if is_faster or candidate is None else candidate.config
         ),
+        larger_batch=_larger_batch(session, baseline, best),
         bounded=_bounded(
             session, baseline, confirmation.speedup.estimate if is_faster and confirmation else 1.0
         ),
     )
+
+
+def _applied(
+    session: Session, baseline: Baseline, records: Sequence[TrialRecord], best: Config
+) -> AppliedConfig:
+    """Return the program as written, with the learning-rate rule that suits the best config."""
+    applied = replace(baseline.applied, sums=gradients_sum(records))
+    checked = trained(session.study.rehearsals, best)
+    if checked is None or checked.lr_rule is LrRule.AUTO:
+        return applied
+    return replace(applied, lr_rule=checked.lr_rule)
+
+
+def _larger_batch(session: Session, baseline: Baseline, shown: Config) -> LargerBatch | None:
+    """Return the fastest config with other steps, if it was faster live than the one shown.
+
+    Configs that were seen to fail, or to learn less, are left out.
+    """
+    study, space = session.study, replace(baseline.space, defers_growth=False)
+    bad = [r.guilty for r in study.rehearsals if r.is_blamed and r.unchecked_s is None]
+    able = [
+        record
+        for record in ranked(study.records, space)
+        if space.grows(record.config)
+        and not any(changes.items() <= record.config.items() for changes in bad)
+    ]
+    if space.grows(shown) or not able or able[0].speedup is None:
+        return None
+    own = {r.config: r.speedup.estimate for r in study.records if r.speedup is not None}
+    if able[0].speedup.estimate < WORTH_TELLING * own.get(shown, 1.0):
+        return None
+    speedup = able[0].speedup
+    needed_s = check_s(session, baseline, able[0].config, speedup.estimate)
+    return LargerBatch(able[0].config, speedup, needed_s)
 
 
 def _own_batch(

@@ -40,6 +40,7 @@ class SearchRequest:
     max_memory: str | float | None = None
     for_hours: float | None = None
     accept_learning_change: bool = False
+    check_learning: bool = False
     sampler: str = "autotune"
     seed: int = 0
     fence: FenceOptions = STRONGEST
@@ -80,6 +81,7 @@ class SearchRequest:
             fence=self.fence,
             goal=Goal(self._objective(), share_of(self.max_memory), self._hours()),
             accepts_learning_change=self.accept_learning_change,
+            checks_learning=self.check_learning,
         )
 
     def _objective(self) -> Objective:

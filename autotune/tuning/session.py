@@ -208,6 +208,19 @@ class Session:
                 f"--budget {math.ceil(self.budget.total_s + self.worth_s - self.budget.spent_s)}s"
             )
 
+    def make_room(self) -> None:
+        """Extend the budget, if need be, so that a candidate can be rehearsed and confirmed.
+
+        Of a search that has used its budget and is asked to check what the best config learns.
+        """
+        facts = self.study.facts
+        assert facts is not None, "the baseline was measured"
+        own_s = self.best_own_process_s or 0.0
+        confirming_s = max(ROUNDS_WORTH) * ROUND.cost_s(facts) + own_s
+        rehearsing_s = 2 * ENDING_S + self.least_rehearsal_s + self.check_s
+        needed_s = self.budget.spent_s + confirming_s + rehearsing_s
+        self.budget.total_s = max(self.budget.total_s, needed_s)
+
     @property
     def worth_s(self) -> float:
         """A total budget in seconds that would hold some trials and a full confirmation.

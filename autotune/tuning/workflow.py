@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from autotune.results.result import SearchResult
 from autotune.tuning.baseline import measure_baseline
+from autotune.tuning.checking.growth import with_growth
+from autotune.tuning.checking.rehearse import Rehearsed, rehearse_best
 from autotune.tuning.choosing.diagnosis import diagnose
 from autotune.tuning.conclude import conclude
 from autotune.tuning.confirm import confirm_best
 from autotune.tuning.events import Events
 from autotune.tuning.explore import explore
-from autotune.tuning.rehearse import Rehearsed, rehearse_best
 from autotune.tuning.session import search_session
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
@@ -49,7 +50,10 @@ def search(
     with search_session(run, study, budget_s, events, surroundings) as session:
         # A table of contents: each phase reads what it needs from the study, so the same lines
         # serve a new search and one that is resumed.
-        baseline = measure_baseline(session)
+        baseline = with_growth(session, measure_baseline(session))
+        if study.checks_learning:
+            session.make_room()
+            session.divide()
         diagnosis = diagnose(
             baseline.profile,
             baseline.measurement,

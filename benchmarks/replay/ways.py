@@ -172,6 +172,9 @@ class _Space:
     def needs_restart(self, _here: Config, _there: Config) -> bool:
         return False
 
+    def defers(self, _config: Config) -> bool:
+        return False
+
 
 class Autotune(Way):
     """The search's own chooser and model; without pilots if they are taken away."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from autotune.measurement.learning_gap import loss_gap, pooled, relative_loss
 from autotune.measurement.training_trace import (
     FACTOR,
     MOST_NOISE,
@@ -17,7 +18,6 @@ from autotune.measurement.training_trace import (
     TrainingTrace,
     compare,
     is_equal,
-    loss_gap,
     same,
 )
 
@@ -209,3 +209,34 @@ def test_a_loss_that_is_no_number_is_the_worst() -> None:
     both = loss_gap(lost, lost)
     assert both is not None
     assert both.high == 0.0, "as written, too"
+
+
+def losses(values: list[float]) -> TrainingTrace:
+    return replace(WRITTEN, steps=tuple(TracedStep(value, (0.1,), 1) for value in values))
+
+
+def test_a_larger_batch_is_compared_where_both_have_trained_on_the_same_samples() -> None:
+    written = losses([1 / math.sqrt(number) for number in range(1, 121)])
+    same = losses([1 / math.sqrt(number) for number in range(4, 121, 4)])
+    found = relative_loss(written, same, per_update=4.0)
+    assert found is not None
+    assert abs(found) < 0.01
+    late = losses([1 / math.sqrt(number) for number in range(1, 31)])
+    assert relative_loss(written, late, 4.0) == pytest.approx(1.0, abs=0.05), "each update as one"
+    faster = relative_loss(written, same, per_update=2.0)
+    assert faster is not None
+    assert faster < -0.2, "at equal time, where it is twice as fast"
+    summed = losses([4 * (step.loss or 0.0) for step in same.steps])
+    assert relative_loss(written, summed, 4.0, scale=4.0) == pytest.approx(found)
+    lost = losses([math.nan] * 30)
+    assert relative_loss(written, lost, 4.0) == 10.0
+    assert relative_loss(lost, same, 4.0) is None
+    assert relative_loss(written, replace(same, steps=()), 4.0) is None
+
+
+def test_a_gap_needs_several_random_states() -> None:
+    assert pooled([0.01]) is None
+    found = pooled([0.01, 0.02, 0.03])
+    assert found is not None
+    assert found.estimate == pytest.approx(0.02)
+    assert found.high == pytest.approx(0.0448, abs=1e-4)

@@ -28,10 +28,10 @@ from autotune.program.rehearsal import (
 from autotune.results.result import Finding, SearchResult
 from autotune.rig.rig import Rig
 from autotune.rig.rig_factory import RigFactory
+from autotune.tuning.checking.rehearse import rehearse_best
 from autotune.tuning.choosing.ranking import promising
 from autotune.tuning.conclude import conclude
 from autotune.tuning.confirm import ConfirmationResult
-from autotune.tuning.rehearse import rehearse_best
 from autotune.tuning.storage.study import Study
 from tests.made import make_applied, make_loader, make_record, storage_in
 from tests.rigging import PROGRAMS, fence, never

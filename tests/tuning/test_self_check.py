@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from autotune.measurement.training_trace import Sameness
 from autotune.program.config import Config, KnobValue
 from autotune.program.rehearsal import RehearsalRecord
 from autotune.results.result import Finding, SearchResult
-from autotune.tuning.self_check import by_design
+from autotune.tuning.checking.self_check import by_design
 from tests.made import make_hardware, make_profile, make_space
 from tests.scripted import Script, Searched, begin
 
@@ -25,6 +26,7 @@ KNOBS: dict[str, tuple[KnobValue, ...]] = {
 SPEEDS: dict[str, dict[KnobValue, float]] = {
     "num_workers": {1: 1.2, 2: 1.3},
     "channels_last": {True: 1.3},
+    "precision": {"bf16": 0.9},
 }
 
 
@@ -32,9 +34,10 @@ def searched(
     folder: Path,
     trains: Callable[[Config], float] = lambda _: 1.0,
     speeds: dict[str, dict[KnobValue, float]] = SPEEDS,
+    **options: Any,
 ) -> tuple[Searched, SearchResult]:
     script = Script(speeds, noise=0.02, process_noise=0.01, trains=trains)
-    search = begin(folder, script, KNOBS)
+    search = begin(folder, script, KNOBS, **options)
     return search, search.go_on(180.0)
 
 
@@ -83,7 +86,10 @@ def test_what_changes_learning_by_design_is_taken_back_and_said_to_be_unchecked(
         "num_workers": {1: 0.8, 2: 0.8},
     }
     search, result = searched(
-        tmp_path, lambda config: 1.1 if config["precision"] == "bf16" else 1.0, speeds
+        tmp_path,
+        lambda config: 1.1 if config["precision"] == "bf16" else 1.0,
+        speeds,
+        accepts_learning_change=True,
     )
     assert (result.best["precision"], result.best["batch_size"]) == ("bf16", 128)
     (record,) = rehearsed(search)

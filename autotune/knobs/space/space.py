@@ -18,7 +18,7 @@ from autotune.machine.hardware import Hardware
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import KEYWORD, Flag, find
-from autotune.program.lr import PARTS, LrRule, batch_parts, global_batch, rule_for
+from autotune.program.lr import PARTS, LrRule, batch_growth, batch_parts, global_batch, rule_for
 from autotune.program.profile import Profile
 
 # How far a scaled learning rate holds depends on model and data (source: knobs/batch_size.py).
@@ -273,6 +273,8 @@ class ResolvedSpace:
             not known.
         flags: The program's own flags through which knobs act, by the names of the knobs.
         requested: Knobs that the user named.
+        defers_growth: Configs with another global batch may not be recommended, because what they
+            learn cannot be checked; they are tried late, to tell what they would gain.
         asked: Restart knobs that are tried before the other restart knobs: those that the user
             named or that act through flags and, on CUDA, ``strategy`` and ``world_size``.
     """
@@ -287,6 +289,7 @@ class ResolvedSpace:
     flags: Mapping[str, Flag] = field(default_factory=dict)
     requested: frozenset[str] = frozenset()
     asked: frozenset[str] = frozenset()
+    defers_growth: bool = False
 
     @property
     def start(self) -> Config:
@@ -317,6 +320,33 @@ class ResolvedSpace:
             parts = {**batch_parts(config), "batch_size": 1}
             config = config.replace(batch_size=max(1, whole // math.prod(parts.values())))
         return config
+
+    def defers(self, config: Config) -> bool:
+        """Return whether a config may not be recommended because its global batch is another."""
+        return self.defers_growth and self.grows(config)
+
+    def grows(self, config: Config) -> bool:
+        """Return whether a config has another global batch than the program."""
+        return batch_growth(self.baseline, config) != 1.0
+
+    def with_kept_batch(self) -> ResolvedSpace:
+        """Return the space without the factors of the global batch, if its growth is deferred."""
+        kept = {knob: domain for knob, domain in self.domains.items() if knob not in PARTS}
+        return replace(self, domains=kept) if self.defers_growth else self
+
+    def with_own_batch(self, config: Config) -> Config:
+        """Return the config with the program's own global batch.
+
+        More ranks share it; where it cannot be shared evenly, they are left out.
+        """
+        own = {part: self.baseline[part] for part in PARTS if part in self.baseline}
+        ranks = int(config.get("world_size", 1)) // int(self.baseline.get("world_size", 1))
+        share, rest = divmod(int(self.baseline.get("batch_size", 0)), max(1, ranks))
+        if ranks > 1 and share and not rest:
+            own |= {"world_size": config["world_size"], "batch_size": share}
+        elif ranks > 1 and "strategy" in self.baseline:
+            own["strategy"] = self.baseline["strategy"]
+        return self.canonical(config.replace(**own))
 
     def conflicts(self, config: Config) -> list[str]:
         """Return why the config cannot be measured, one sentence per reason; empty if it can.

@@ -45,6 +45,10 @@ class Choosable(Protocol):
         """Return why a config cannot be measured; empty if it can."""
         ...
 
+    def defers(self, config: Config) -> bool:
+        """Return whether a config may not be recommended, so that it is left for the end."""
+        ...
+
     def needs_restart(self, here: Config, there: Config) -> bool:
         """Return whether a change from one config to the other needs a fresh process."""
         ...

@@ -378,9 +378,11 @@ class _Pool:
         return self._forecast.fits(config) and not self._space.conflicts(config)
 
     def _may_win(self, config: Config) -> bool:
-        """Whether a config has the user's fixed values and nothing that fails elsewhere."""
+        """Whether a config may be recommended: by what fails, and by the user's fixed values."""
         if config == self.baseline:
             return True
+        if self._space.defers(config):
+            return False
         is_guilty = any(changes.items() <= config.items() for changes in self._guilty)
         fixed = self._space.fixed
         return not is_guilty and config == self._space.canonical(config.replace(**fixed))

@@ -30,6 +30,9 @@ BETTER = 1.01  # a sampled config must beat the best by this factor to restart t
 # Known configs that the sampler may propose in a row before an unseen one is drawn at random: in a
 # small space it would go on proposing what it already knows.
 REPEATS_ALLOWED = 5
+GROWN = "with more samples in a step, to tell what that would gain"
+GROWN_SHARE = 0.15  # of the time for trials, at whose end that is tried
+GROWN_GAIN = 1.02  # speedup of more samples that is worth trying still more
 FRESH = "tried in a fresh process, on top of the best config so far"
 # Share of the time for trials that is left when restart knobs are tried that were asked for
 ASKED_SHARE = 0.7
@@ -93,11 +96,12 @@ class Proposals:
         self._took_s: list[tuple[tuple[KnobValue, ...], float]] = []
         facts = study.facts
         self._startup_s = facts.startup_s if facts is not None else 0.0
+        self._is_grown = False
         sure = diagnosis.all_in
         self._chooser = Chooser(
             space,
             seed,
-            space.canonical(space.start.replace(**sure)) if sure else None,
+            self._allowed(space.start.replace(**sure)) if sure else None,
             self._cost_s,
             diagnosis.shares,
             _memory_bytes(study),
@@ -123,6 +127,7 @@ class Proposals:
             # In the better process, other values of the live knobs may be best.
             if self._incumbent() != best:
                 yield from self._sampled()
+        yield from self._grown()
 
     def _chosen(self) -> Iterator[Proposal]:
         """Yield what the model makes worth measuring; values that were asked for in any case."""
@@ -130,23 +135,52 @@ class Proposals:
             if self._share_left() < ASKED_SHARE:
                 for knob, value in restarts(self._space, self._space.asked):
                     yield from self._restarted(knob, value)
+            if self._share_left() < GROWN_SHARE:
+                yield from self._grown()
             self._took_s = _visit_seconds(self._study.records)
             choice = self._chooser.choose(
                 self._study.records,
                 self._share_left(),
                 self._study.model,
-                [record.guilty for record in self._study.rehearsals if record.is_blamed],
+                self._study.guilty,
             )
             if choice is None:
                 before = len(self._study.records)
                 yield from self._last()
+                yield from self._grown()
                 if len(self._study.records) == before:
                     return
                 continue
             trial = self._study.ask_for(choice.config, self._space)
             yield Proposal(trial, choice.config, choice.why, choice.expected)
             for config, why in self._study.hints:
-                yield from self._new(config, why)
+                yield from self._new(self._allowed(config), why)
+
+    def _grown(self) -> Iterator[Proposal]:
+        """Yield the best config with ever more samples in a step, once, if these are deferred."""
+        space, best = self._space, self._incumbent()
+        sizes = space.domains.get("batch_size")
+        if self._is_grown or not space.defers_growth or sizes is None:
+            return
+        self._is_grown = True
+        before = self._speedup(best)
+        for size in sorted(int(value) for value in sizes.values):
+            grown = space.canonical(best.replace(batch_size=size))
+            if size <= int(best["batch_size"]) or not space.defers(grown):
+                continue
+            yield from self._new(grown, GROWN)
+            if self._speedup(grown) < GROWN_GAIN * before:
+                return
+            before = self._speedup(grown)
+
+    def _speedup(self, config: Config) -> float:
+        record = self._known().get(config)
+        return record.speedup.estimate if record is not None and record.speedup else 1.0
+
+    def _allowed(self, config: Config) -> Config:
+        """Return the config, with the program's own global batch if another one is deferred."""
+        config = self._space.canonical(config)
+        return self._space.with_own_batch(config) if self._space.defers(config) else config
 
     def _last(self) -> Iterator[Proposal]:
         """Yield what is tried once the chooser expects nothing of what the rig can run."""
@@ -211,7 +245,8 @@ class Proposals:
         before = self._incumbent()
         for move in self._diagnosis.devices:
             if self._has_time_for_restart("strategy"):
-                yield from self._new(self._fitting(before.replace(**move.changes)), move.why)
+                fitting = self._fitting(before.replace(**move.changes))
+                yield from self._new(self._allowed(fitting), move.why)
 
     def _fitting(self, config: Config) -> Config:
         """Return the config with its batch per rank reduced until a step is within the limit.
@@ -234,11 +269,12 @@ class Proposals:
         return config
 
     def _sampled(self) -> Iterator[Proposal]:
+        space = self._space.with_kept_batch()
         best, idle, repeats = self._best_speedup(), 0, 0
         while idle < PATIENCE:
-            trial, config = self._study.propose(self._space, self._incumbent())
+            trial, config = self._study.propose(space, self._incumbent())
             known = self._known()
-            if conflicts := self._space.conflicts(config):
+            if conflicts := space.conflicts(config):
                 # Counted like a trial that gained nothing: a sampler that proposes little but
                 # conflicts must not keep the search going.
                 self._study.tell(trial, _conflicting(config, conflicts))
@@ -249,7 +285,7 @@ class Proposals:
                 repeats += 1
                 if repeats <= REPEATS_ALLOWED:
                     continue
-                unseen = [c for c in self._space.configs(self._incumbent()) if c not in known]
+                unseen = [c for c in space.configs(self._incumbent()) if c not in known]
                 if not unseen:
                     return
                 config = self._rng.choice(unseen)

@@ -19,13 +19,14 @@ def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRe
     Among those as fast as the best, within the noise of a live measurement, the one with the fewest
     changes comes first: a knob without effect does not belong in a best config. Where the best one
     needs another process, the difference between processes counts as noise as well. The
-    baseline and configs without the user's fixed values are left out.
+    baseline, configs without the user's fixed values and those that the space defers are left out.
     """
     able = [
         r
         for r in latest(records)
         if r.speedup is not None
         and r.config != space.baseline
+        and not space.defers(r.config)
         and (not space.fixed or r.config == space.canonical(r.config.replace(**space.fixed)))
     ]
     if not able:
@@ -62,10 +63,9 @@ def promising(study: Study, space: ResolvedSpace) -> list[TrialRecord]:
     Configs that contain the changes blamed by a rehearsal are left out: they fail outside of the
     training loop, in the evaluation or a checkpoint for example.
     """
-    guilty = [record.guilty for record in study.rehearsals if record.is_blamed]
     able = [
         record
         for record in study.records
-        if not any(changes.items() <= record.config.items() for changes in guilty)
+        if not any(changes.items() <= record.config.items() for changes in study.guilty)
     ]
     return [record for record in ranked(able, space) if looks_faster(record)]

@@ -112,6 +112,9 @@ class _Free:
     def needs_restart(self, _here: Config, _there: Config) -> bool:
         return False
 
+    def defers(self, _config: Config) -> bool:
+        return False
+
 
 def _record(trial: FrozenTrial, names: Sequence[str], direction: StudyDirection) -> TrialRecord:
     """Return a finished trial of any study as a record of one visit."""

@@ -9,7 +9,7 @@ whose clocks or host names are equal by mistake.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, TypeVar
@@ -237,6 +237,25 @@ class Study:
         """The findings of all rehearsals, in order; a config can occur more than once."""
         raw = self._study.user_attrs.get("rehearsals", [])
         return _read(list[RehearsalRecord], raw)
+
+    @property
+    def guilty(self) -> list[Mapping[str, KnobValue]]:
+        """The changes with which no config is recommended, because of what rehearsals found."""
+        return [
+            record.guilty
+            for record in self.rehearsals
+            if record.is_blamed and not (self.checks_learning and record.unchecked_s is not None)
+        ]
+
+    @property
+    def checks_learning(self) -> bool:
+        """Whether what a larger global batch learns is checked, beyond the budget."""
+        asked = bool(self._study.user_attrs.get("checks_learning", False))
+        return asked or self.head.options.checks_learning
+
+    @checks_learning.setter
+    def checks_learning(self, asked: bool) -> None:
+        self._study.set_user_attr("checks_learning", asked)
 
     def add_rehearsal(self, record: RehearsalRecord) -> None:
         """Record the finding of one more rehearsal, the baseline's included if it was needed."""

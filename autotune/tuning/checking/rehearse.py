@@ -28,10 +28,11 @@ from autotune.program.rehearsal import (
 )
 from autotune.results.record import TrialRecord
 from autotune.tuning.baseline import Baseline
+from autotune.tuning.checking.growth import with_learning
+from autotune.tuning.checking.self_check import SelfCheck
+from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.choosing.ranking import promising
-from autotune.tuning.self_check import SelfCheck
 from autotune.tuning.session import Session
-from autotune.tuning.short_runs import ShortRuns
 from autotune.tuning.storage.study import Study
 
 MAX_CANDIDATES = 4
@@ -91,7 +92,11 @@ def _is_known(study: Study, config: Config, most_s: float) -> bool:
     That is so if one had a clear finding, or if an earlier one was cut off and there is not
     ``WORTH_MORE`` times its duration left.
     """
-    earlier = [r for r in study.rehearsals if r.config == config]
+    earlier = [
+        r
+        for r in study.rehearsals
+        if r.config == config and not (study.checks_learning and r.unchecked_s is not None)
+    ]
     return any(r.is_settled or most_s < WORTH_MORE * r.cost_s for r in earlier)
 
 
@@ -112,6 +117,10 @@ def _examined(
     own = runs.run(config, replace(plan, most_s=most_s))
     if not own.has_failed:
         record = _checked(check, config, own, has_trace=plan.traces is not None)
+        if not record.is_blamed and not _was_stopped(own):
+            assert candidate.speedup is not None, "a candidate was measured"
+            speedup, kept_s = candidate.speedup.estimate, _kept_s(session, baseline, candidate)
+            record = with_learning(session, baseline, record, speedup, kept_s)
         accepts = session.study.head.options.accepts_learning_change
         return replace(record, guilty={}) if accepts else record
     record = _failed(session, baseline, candidate, own, plan)

@@ -7,13 +7,15 @@ from dataclasses import replace
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.training_trace import TrainingTrace
 from autotune.program.config import Config
+from autotune.program.lr import LrRule
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan
 from autotune.results.record import gradients_sum
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.budget import Until
 from autotune.tuning.live_rig import SILENCE_STEPS
-from autotune.tuning.session import Session
+from autotune.tuning.session import MAX_REHEARSAL_S, Session
 
+AT_MOST = 3.0  # times what a run is expected to take
 ANSWER_S = 3.0  # a rig that exceeds its time by this is considered not to answer any more
 # A program that did nothing for this long, and for longer than SILENCE_STEPS steps, stands still.
 SILENT_S = 20.0
@@ -33,22 +35,33 @@ class ShortRuns:
         self._baseline = baseline
         self._kept_s = kept_s
 
-    def trace(self, config: Config, plan: RehearsalPlan, cost_s: float) -> TrainingTrace | None:
+    def trace(
+        self,
+        config: Config,
+        plan: RehearsalPlan,
+        cost_s: float,
+        lr_rule: LrRule = LrRule.AUTO,
+    ) -> TrainingTrace | None:
         """Return what the first steps under a config learn; None if it fails or time is short.
 
         Args:
             config: What the program starts under.
             plan: Its epochs.
             cost_s: Seconds that its steps take.
+            lr_rule: How the rate follows the batch; AUTO leaves that to the user's options.
         """
         facts = self._session.study.facts
-        most_s = self._session.time_to_rehearse_s(kept_s=self._kept_s)
-        if facts is None or most_s < facts.startup_s + cost_s:
+        if facts is None:
             return None
-        ran = self.run(config, replace(plan, most_s=most_s))
+        needed_s = facts.startup_s + cost_s
+        spare_s = self._session.budget.left_s - self._kept_s
+        if spare_s < needed_s or self._session.stop.requests > 1:
+            return None
+        most_s = min(spare_s, max(MAX_REHEARSAL_S, AT_MOST * needed_s))
+        ran = self.run(config, replace(plan, most_s=most_s), lr_rule)
         return None if ran.seen is None or ran.has_failed else ran.seen.trace
 
-    def run(self, config: Config, plan: RehearsalPlan) -> Rehearsal:
+    def run(self, config: Config, plan: RehearsalPlan, lr_rule: LrRule = LrRule.AUTO) -> Rehearsal:
         """Run a config through short epochs, for at most the seconds of the plan."""
         session = self._session
         until_s = session.budget.left_s - plan.most_s - ANSWER_S
@@ -59,6 +72,8 @@ class ShortRuns:
         )
         sums = gradients_sum(session.study.records)
         applied = replace(self._baseline.applied, config=config, sums=sums)
+        if lr_rule is not LrRule.AUTO:
+            applied = replace(applied, lr_rule=lr_rule)
         with session.rigs.new() as rig:
             ran = rig.rehearse(applied, plan, should_stop)
         if config.get("compile", "off") != "off":

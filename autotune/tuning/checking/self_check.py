@@ -23,6 +23,7 @@ from typing import Protocol
 from autotune.knobs import registry
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.interval import Interval
+from autotune.measurement.learning_gap import loss_gap
 from autotune.measurement.training_trace import (
     NO_TIME,
     Agreement,
@@ -30,17 +31,16 @@ from autotune.measurement.training_trace import (
     TrainingTrace,
     compare,
     is_equal,
-    loss_gap,
     same,
 )
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import PARTS, batch_growth
 from autotune.program.rehearsal import RehearsalPlan, TracePlan
+from autotune.tuning.checking.learning_check import MOST_LOSS
 from autotune.tuning.session import CHECK_EPOCHS, check_batches
 
 NOT_COMPARED = Agreement(Sameness.UNKNOWN, why=NO_TIME)
 SHAKES = 3  # shaken runs before a config is said to train something else
-MOST_LOSS = 0.02  # relative, by which a change by design may make the loss larger
 # With the batch, where the global batch grows: what one process makes of it cannot be told apart
 RANKS = ("world_size", "strategy")
 

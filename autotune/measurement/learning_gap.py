@@ -1,0 +1,96 @@
+"""Learning gap: by how much a config's loss is larger than that of the program as written.
+
+Of configs that change learning on purpose: another precision, or a larger global batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, stdev
+
+from autotune.measurement.interval import Interval
+from autotune.measurement.stats import student_t
+from autotune.measurement.training_trace import TINY, TracedStep, TrainingTrace
+
+BLOCKS = 6  # of steps, by which the difference of two losses is known
+LEAST_LOSS = 0.1  # of the mean, to which a difference is relative at least
+MOST_GAP = 10.0  # relative difference that stands for a loss of NaN
+
+
+def loss_gap(written: TrainingTrace, own: TrainingTrace) -> Interval | None:
+    """Return by how much the loss of a config is larger at equal samples, relative, with 95 %.
+
+    The steps after the first ones are taken in blocks, whose differences are the sample of a
+    Student's t interval.
+
+    Args:
+        written: The program as written.
+        own: The config, whose steps have the same samples.
+
+    Returns:
+        None if there are too few steps with losses.
+    """
+    pairs = [
+        (a.loss, b.loss)
+        for a, b in zip(written.steps, own.steps, strict=False)
+        if a.loss is not None and b.loss is not None
+    ]
+    if any(math.isfinite(a) and not math.isfinite(b) for a, b in pairs):
+        return Interval(MOST_GAP, MOST_GAP, MOST_GAP)
+    pairs = [(a, b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
+    size = len(pairs) // (BLOCKS + 1)
+    if size < 1:
+        return None
+    pairs = pairs[len(pairs) - BLOCKS * size :]
+    least = max(LEAST_LOSS * abs(fmean(a for a, _ in pairs)), TINY)
+    blocks = []
+    for number in range(BLOCKS):
+        ours, theirs = zip(*pairs[number * size : (number + 1) * size], strict=True)
+        blocks.append((fmean(theirs) - fmean(ours)) / max(abs(fmean(ours)), least))
+    return pooled(blocks)
+
+
+def relative_loss(
+    written: TrainingTrace, own: TrainingTrace, per_update: float, scale: float = 1.0
+) -> float | None:
+    """Return by how much a config's loss is larger, relative, late in what both have trained.
+
+    Args:
+        written: The program as written.
+        own: The config, from the same random state.
+        per_update: Updates of the program as written that take the same samples as one of the
+            config's, or the same time.
+        scale: By what the config's losses are larger because they sum over more samples.
+
+    Returns:
+        None if either shows no losses, or if the program as written loses its numbers itself.
+    """
+    end = min(len(written.steps), len(own.steps) * per_update)
+    ours = _late(written.steps, 1.0, end)
+    theirs = [loss / scale for loss in _late(own.steps, per_update, end)]
+    if not ours or not theirs or not all(map(math.isfinite, ours)):
+        return None
+    if not all(map(math.isfinite, theirs)):
+        return MOST_GAP
+    usual = [step.loss for step in written.steps if step.loss is not None]
+    least = max(LEAST_LOSS * abs(fmean(filter(math.isfinite, usual))), TINY)
+    return min(MOST_GAP, (fmean(theirs) - fmean(ours)) / max(abs(fmean(ours)), least))
+
+
+def pooled(gaps: Sequence[float]) -> Interval | None:
+    """Return the mean of independent gaps with its Student's t interval of 95 %.
+
+    None of fewer than two, which show no spread.
+    """
+    if len(gaps) < 2:
+        return None
+    centre = fmean(gaps)
+    half = student_t(0.05, len(gaps) - 1) * stdev(gaps) / math.sqrt(len(gaps))
+    return Interval(centre, centre - half, centre + half)
+
+
+def _late(steps: Sequence[TracedStep], per_update: float, end: float) -> list[float]:
+    """Return the losses of the second half of what both have trained."""
+    numbered = ((number * per_update, step.loss) for number, step in enumerate(steps, start=1))
+    return [loss for at, loss in numbered if loss is not None and end / 2 < at <= end]

@@ -1,0 +1,1 @@
+"""Before a config is recommended: whether it survives the end of an epoch, and trains the same."""

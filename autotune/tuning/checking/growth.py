@@ -1,0 +1,108 @@
+"""Growth: whether a config with another global batch may be recommended.
+
+A larger global batch is often the fastest change, and the only one of which nobody knows before
+what it learns. So it is recommended only if the user accepts that, or if the learning check found
+its loss no worse. Where that check does not fit into the budget, the search keeps the program's own
+global batch, and tells what a larger one would gain and what the check would take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autotune.knobs.space.space import ResolvedSpace
+from autotune.program.config import Config
+from autotune.program.lr import PARTS
+from autotune.program.rehearsal import RehearsalRecord
+from autotune.results.record import gradients_sum
+from autotune.tuning.baseline import Baseline
+from autotune.tuning.checking.learning_check import LearningCheck
+from autotune.tuning.checking.short_runs import ShortRuns
+from autotune.tuning.session import Session
+
+MOST_SHARE = 0.15  # of the budget, that a check takes without being asked for
+LEAST_GROWTH = 2  # by which batches grow
+
+
+def with_growth(session: Session, baseline: Baseline) -> Baseline:
+    """Return the baseline with a space that says whether larger global batches may win.
+
+    They may if that needs no check, or if the check of a small growth fits into the budget.
+    """
+    space, study = baseline.space, session.study
+    if _needs_no_check(session, space) or study.checks_learning or _size(space) is None:
+        return baseline
+    least = space.baseline.replace(batch_size=LEAST_GROWTH * int(space.baseline["batch_size"]))
+    is_deferred = check_s(session, baseline, least) > MOST_SHARE * session.budget.total_s
+    return replace(baseline, space=replace(space, defers_growth=is_deferred))
+
+
+def check_s(session: Session, baseline: Baseline, config: Config, speedup: float = 1.0) -> float:
+    """Return the seconds that the learning check of a config takes.
+
+    Args:
+        session: Knows how long the program takes to start and to make a step.
+        baseline: The program as written.
+        config: Has another global batch.
+        speedup: Of its samples/s.
+    """
+    return _check(session, baseline, 0.0).needs_s(config, speedup)
+
+
+def with_learning(
+    session: Session, baseline: Baseline, record: RehearsalRecord, speedup: float, kept_s: float
+) -> RehearsalRecord:
+    """Return the record of a rehearsed config with what its larger global batch learns.
+
+    Args:
+        session: Gives the budget and the rigs.
+        baseline: The program as written.
+        record: Of a config that passed its rehearsal.
+        speedup: Of its samples/s, as the search measured it.
+        kept_s: Seconds that the check must leave.
+    """
+    space, study, budget = baseline.space, session.study, session.budget
+    may_stay = _needs_no_check(session, space)
+    if not space.grows(record.config) or (may_stay and not study.checks_learning):
+        return record
+    own = space.baseline
+    grown = {k: v for k, v in record.config.changes_from(own).items() if k in PARTS}
+    needed_s = check_s(session, baseline, record.config, speedup)
+    if study.checks_learning:
+        session.events.note(
+            f"The self-check compares what is learned with "
+            f"{' '.join(f'{knob}={value}' for knob, value in grown.items())}: about "
+            f"{needed_s:.0f} s beyond the budget."
+        )
+        budget.total_s += needed_s
+    is_first = not any(earlier.seeds for earlier in study.rehearsals)
+    may_check = study.checks_learning or (is_first and needed_s <= MOST_SHARE * budget.total_s)
+    if not may_check or budget.left_s - kept_s < needed_s:
+        return replace(record, guilty=grown, unchecked_s=needed_s)
+    learned = _check(session, baseline, kept_s).check(record.config, speedup)
+    return replace(
+        record,
+        guilty={} if learned.is_sound or may_stay else grown,
+        learning=learned.gap,
+        seeds=learned.seeds,
+        lr_rule=learned.rule,
+    )
+
+
+def _needs_no_check(session: Session, space: ResolvedSpace) -> bool:
+    """Return whether the user wants larger global batches: accepts changes, or named a factor."""
+    named = (space.requested | space.fixed.keys()) & set(PARTS)
+    return session.study.head.options.accepts_learning_change or bool(named)
+
+
+def _size(space: ResolvedSpace) -> int | None:
+    size = space.baseline.get("batch_size")
+    return None if size is None else int(size)
+
+
+def _check(session: Session, baseline: Baseline, kept_s: float) -> LearningCheck:
+    facts = session.study.facts
+    assert facts is not None, "the baseline was measured"
+    applied = replace(baseline.applied, sums=gradients_sum(session.study.records))
+    runs = ShortRuns(session, baseline, kept_s)
+    return LearningCheck(runs, applied, facts.step_s, facts.startup_s, session.traces)

@@ -1,0 +1,192 @@
+"""Learning check: what a larger global batch does to the loss, on the program itself.
+
+A larger global batch makes fewer updates of the same samples. Whether a program still learns as
+much from them shows in its loss, so a few updates under the config are compared with the program as
+written over the same samples, from several random states. Each run is a fresh process.
+
+The rate must follow the batch, and by which rule depends on the program. So from the first random
+state the config trains under each rule, and from the others under the best one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from autotune.measurement.interval import Interval
+from autotune.measurement.learning_gap import pooled, relative_loss
+from autotune.measurement.training_trace import TrainingTrace
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config
+from autotune.program.lr import LrRule, batch_growth, rule_for
+from autotune.program.rehearsal import RehearsalPlan, TracePlan
+
+SEEDS = 3
+UPDATES = 30  # of the side that makes fewer of them
+MOST_LOSS = 0.02  # relative, by which a change by design may make the loss larger
+HOPELESS = 0.25  # relative; a config that is worse by this from two random states is given up
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a learning check found.
+
+    Attributes:
+        gap: By how much the loss is larger, relative, with 95 %; None if it could not be told.
+        seeds: The number of random states that it was compared from.
+        rule: How the rate followed the batch.
+    """
+
+    gap: Interval | None
+    seeds: int = 0
+    rule: LrRule = LrRule.AUTO
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the loss is at most ``MOST_LOSS`` larger, at the upper end of the interval."""
+        return self.gap is not None and self.gap.high <= MOST_LOSS
+
+
+class Runs(Protocol):
+    """Runs the program with short epochs, as ``ShortRuns`` does."""
+
+    def trace(
+        self, config: Config, plan: RehearsalPlan, cost_s: float, lr_rule: LrRule = ...
+    ) -> TrainingTrace | None:
+        """Return what the first steps under a config learn; None if it fails or time is short."""
+        ...
+
+
+class LearningCheck:
+    """Compares the loss under configs with another global batch with that of the program.
+
+    Args:
+        runs: Runs the program.
+        applied: The program as written.
+        step_s: Seconds of one of its steps.
+        startup_s: Seconds until its first step.
+        known: Traces of the program as written that earlier checks took, which this one adds to.
+    """
+
+    def __init__(
+        self,
+        runs: Runs,
+        applied: AppliedConfig,
+        step_s: float,
+        startup_s: float,
+        known: dict[RehearsalPlan, TrainingTrace],
+    ) -> None:
+        self._runs = runs
+        self._applied = applied
+        self._step_s = step_s
+        self._startup_s = startup_s
+        self._known = known
+
+    def needs_s(self, config: Config, speedup: float = 1.0) -> float:
+        """Return the seconds that the check of a config takes.
+
+        Args:
+            config: What is checked.
+            speedup: Of its samples/s.
+        """
+        ours, theirs = self._updates(config)
+        written_s = self._startup_s + ours * self._step_s
+        own_s = self._startup_s + theirs * self._step_s * self._growth(config) / speedup
+        return SEEDS * written_s + (SEEDS - 1 + len(self._rules(config))) * own_s
+
+    def check(self, config: Config, speedup: float, *, equal_time: bool = False) -> Learned:
+        """Compare a config's loss with that of the program as written.
+
+        Args:
+            config: What is checked.
+            speedup: Of its samples/s.
+            equal_time: Compare at equal time instead of at equal samples: after more samples, where
+                the config is faster.
+        """
+        per_update = self._growth(config) / (speedup if equal_time else 1.0)
+        gaps, rule = self._first(config, speedup, per_update)
+        for seed in range(1, SEEDS if gaps else 1):
+            gap = self._gap(config, speedup, per_update, seed, rule)
+            if gap is None:
+                break
+            gaps.append(gap)
+            if min(gaps) > HOPELESS:
+                break
+        return Learned(pooled(gaps), len(gaps), rule)
+
+    def _first(
+        self, config: Config, speedup: float, per_update: float
+    ) -> tuple[list[float], LrRule]:
+        """Return the gap from the first random state under the best rule, and that rule."""
+        found: dict[LrRule, float] = {}
+        for rule in self._rules(config):
+            gap = self._gap(config, speedup, per_update, 0, rule)
+            if gap is not None:
+                found[rule] = gap
+        own = self._applied.lr_rule
+        if not found:
+            return [], own
+        best = min(found, key=lambda rule: found[rule])
+        if own in found and found[own] <= found[best] + MOST_LOSS:
+            best = own
+        return [found[best]], best
+
+    def _rules(self, config: Config) -> tuple[LrRule, ...]:
+        """Return the rules that are tried: the user's, or the usual one and then the others."""
+        own, traits = self._applied.lr_rule, self._applied.traits
+        sets_rate = "batch_size" in traits.program_knobs
+        if own is not LrRule.AUTO or sets_rate or self._growth(config) == 1.0:
+            return (own,)
+        usual = {rule_for(optimizer.families) for optimizer in traits.optimizers}
+        every = (LrRule.LINEAR, LrRule.SQRT, LrRule.NONE)
+        return (own, *(rule for rule in every if {rule} != usual))
+
+    def _gap(
+        self, config: Config, speedup: float, per_update: float, seed: int, rule: LrRule
+    ) -> float | None:
+        written, own = self._written(config, seed), self._own(config, speedup, seed, rule)
+        if written is None or own is None:
+            return None
+        scale = self._loss_scale(config)
+        return relative_loss(written, own, per_update, scale)
+
+    def _loss_scale(self, config: Config) -> float:
+        """Return by what the config's losses are larger because they sum over more samples."""
+        if not self._applied.sums:
+            return 1.0
+        own, theirs = (int(c["batch_size"]) for c in (self._applied.baseline, config))
+        return theirs / own
+
+    def _written(self, config: Config, seed: int) -> TrainingTrace | None:
+        written = self._applied.baseline
+        steps, _ = self._updates(config)
+        plan = self._plan(written, steps, seed)
+        if plan not in self._known:
+            trace = self._runs.trace(written, plan, steps * self._step_s)
+            if trace is not None:
+                self._known[plan] = trace
+        return self._known.get(plan)
+
+    def _own(self, config: Config, speedup: float, seed: int, rule: LrRule) -> TrainingTrace | None:
+        _, steps = self._updates(config)
+        cost_s = steps * self._step_s * self._growth(config) / speedup
+        return self._runs.trace(config, self._plan(config, steps, seed), cost_s, rule)
+
+    def _plan(self, config: Config, steps: int, seed: int) -> RehearsalPlan:
+        """Return the run: its passes are whole as far as the steps reach."""
+        return RehearsalPlan(
+            batches=steps * int(config.get("accumulation_steps", 1)),
+            epochs=1,
+            enough_s=0.0,
+            least_steps=steps,
+            traces=TracePlan(steps=steps, seed=seed, drops_out=True, ends=True),
+        )
+
+    def _updates(self, config: Config) -> tuple[int, int]:
+        """Return the updates of the program as written and of a config over the same samples."""
+        growth = self._growth(config)
+        return math.ceil(UPDATES * max(1.0, growth)), math.ceil(UPDATES / min(1.0, growth))
+
+    def _growth(self, config: Config) -> float:
+        return batch_growth(self._applied.baseline, config)

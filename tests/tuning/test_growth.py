@@ -1,0 +1,119 @@
+"""What becomes of configs with a larger global batch, over whole searches in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.cli.search_report import show
+from autotune.program.config import Config, KnobValue
+from autotune.results.result import Finding, SearchResult
+from tests.scripted import Script, Searched, begin
+
+KNOBS: dict[str, tuple[KnobValue, ...]] = {
+    "num_workers": (0, 1, 2),
+    "batch_size": (64, 128, 256),
+    "accumulation_steps": (1, 2),
+}
+SPEEDS: dict[str, dict[KnobValue, float]] = {
+    "num_workers": {1: 1.2, 2: 1.4},
+    "batch_size": {128: 1.3, 256: 1.5},
+    "accumulation_steps": {2: 0.8},
+}
+
+
+def begun(
+    folder: Path, trains: Callable[[Config], float] = lambda _: 1.0, **options: Any
+) -> Searched:
+    script = Script(SPEEDS, noise=0.02, process_noise=0.01, trains=trains)
+    return begin(folder, script, KNOBS, **options)
+
+
+def told(result: SearchResult, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    show(result, folder / "best.yaml")
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_the_global_batch_stays_where_a_check_takes_too_long_and_its_price_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Six runs of 4 s each and more would take a fifth of three minutes."""
+    result = begun(tmp_path).go_on(180.0)
+    assert result.finding is Finding.FASTER
+    assert (result.best["num_workers"], result.global_batches) == (2, (64, 64))
+    larger = result.larger_batch
+    assert larger is not None
+    assert larger.config["batch_size"] in {128, 256}
+    assert larger.speedup.low <= 1.4 * SPEEDS["batch_size"][larger.config["batch_size"]]
+    out = told(result, tmp_path, capsys)
+    assert "Larger steps are faster: num_workers=2 batch_size=" in out
+    assert "What they learn was not checked; that needs" in out
+    assert "--check-learning" in out
+    section = result.best_file().learning.larger_batch
+    assert section is not None
+    assert section.check_seconds > 0.15 * 180
+    late = [record.config["batch_size"] != 64 for record in result.records]
+    assert not any(late[: len(late) // 2]), "the time goes into what may be recommended"
+
+
+def test_a_check_beyond_the_budget_lets_the_larger_batch_win(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search = begun(tmp_path)
+    first = search.go_on(180.0)
+    assert first.global_batches == (64, 64)
+    search.study.checks_learning = True
+    result = search.go_on(180.0)
+    assert result.finding is Finding.FASTER
+    assert result.global_batches[1] in {128, 256}
+    assert result.larger_batch is None
+    (record,) = [record for record in result.rehearsals if record.config == result.best]
+    assert record.seeds == 3
+    assert record.learning is not None
+    assert record.learning.high <= 0.02
+    assert "from 3 random states" in told(result, tmp_path, capsys)
+
+
+def test_a_larger_batch_that_learns_less_is_not_recommended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def trains(config: Config) -> float:
+        return 1.05 if int(config["batch_size"]) > 64 else 1.0
+
+    result = begun(tmp_path, trains, checks_learning=True).go_on(180.0)
+    assert result.global_batches == (64, 64)
+    blamed = [record for record in result.rehearsals if record.is_blamed]
+    assert {knob for record in blamed for knob in record.guilty} == {"batch_size"}
+    assert all(record.seeds == 3 for record in blamed)
+    out = told(result, tmp_path, capsys)
+    assert "changes the training: loss at equal samples +6" in out
+    assert result.larger_batch is None or result.larger_batch.config["batch_size"] != 256
+
+
+def test_a_check_that_fits_into_the_budget_is_made_unasked(tmp_path: Path) -> None:
+    search = begun(tmp_path)
+    result = search.go_on(900.0)
+    assert result.finding is Finding.FASTER
+    assert any(record.seeds for record in result.rehearsals)
+    assert result.global_batches[1] in {128, 256}
+    assert result.seconds <= 900.0
+
+
+def test_whoever_accepts_it_gets_the_larger_batch_unchecked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = begun(tmp_path, accepts_learning_change=True).go_on(180.0)
+    assert result.global_batches[1] in {128, 256}
+    assert result.larger_batch is None
+    assert "batch_size=256 (not checked)" in told(result, tmp_path, capsys)
+
+
+def test_what_keeps_the_samples_of_a_step_is_not_deferred(tmp_path: Path) -> None:
+    """Twice the batch with half of the accumulation steps."""
+    script = Script(SPEEDS, noise=0.02, process_noise=0.01)
+    result = begin(tmp_path, script, {**KNOBS, "batch_size": (32, 64)}).go_on(180.0)
+    assert result.global_batches == (64, 64)
+    assert any(record.config["accumulation_steps"] == 2 for record in result.records)
