@@ -22,6 +22,7 @@ from autotune.knobs import Scope, registry
 from autotune.measurement.block import Block
 from autotune.measurement.compilation import Compilation
 from autotune.measurement.goal import THROUGHPUT, Goal
+from autotune.measurement.gradient_noise import GradientGroup
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.memory import Memory
@@ -122,6 +123,7 @@ class Script:
             None if it is not known.
         power_w: Returns the power under a config; None without a counter.
         compile_s: Seconds that a config compiles that does, before its first window.
+        noise_scale: Of the gradients, in samples.
         trains: Returns a factor on all losses under a config; 1 trains what the program does.
     """
 
@@ -141,6 +143,7 @@ class Script:
     peak_bytes: Callable[[Config, int], int | None] = lambda _config, _process: None
     power_w: Callable[[Config], float | None] = lambda _: None
     compile_s: float = 0.0
+    noise_scale: float = 1000.0
     trains: Callable[[Config], float] = lambda _: 1.0
 
     def rate(self, config: Config) -> float:
@@ -358,7 +361,22 @@ class ScriptedRig:
             for n in range(plan.batches * plan.epochs)
         )
         batches = tuple(range(len(steps)))
-        return TrainingTrace(steps, rounding, batches=batches, shaken=plan.traces.shakes)
+        gradients = self._gradients(applied) if plan.traces.gradients else ()
+        return TrainingTrace(
+            steps, rounding, batches=batches, shaken=plan.traces.shakes, gradients=gradients
+        )
+
+    def _gradients(self, applied: AppliedConfig) -> tuple[GradientGroup, ...]:
+        parts, samples = (
+            int(applied.config["accumulation_steps"]),
+            int(applied.baseline["batch_size"]),
+        )
+        of_one = self._machine.script.noise_scale / samples
+        dice = random.Random(1)
+        return tuple(
+            GradientGroup(parts, samples, 1 + of_one * noise, 1 + of_one * noise / parts)
+            for noise in (dice.uniform(0.9, 1.1) for _ in range(24))
+        )
 
     def run_bare(self, should_stop: ShouldStop) -> Ending:
         ending = self._machine.pass_time(self._machine.script.start_s, should_stop)

@@ -154,7 +154,10 @@ def search(
     output: OutputOption = Path("best.yaml"),
     name: Annotated[str | None, typer.Option(help="Name of the folder in .autotune/.")] = None,
     objective: Annotated[
-        str, typer.Option(help="What to improve: throughput, step-time, memory or energy.")
+        str,
+        typer.Option(
+            help="What to improve: throughput, step-time, memory, energy or time-to-loss."
+        ),
     ] = "throughput",
     max_memory: Annotated[
         str | None, typer.Option(help="Share of the memory that a config may use: 90%.")

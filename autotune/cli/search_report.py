@@ -12,6 +12,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from autotune.cli.console import bounds, plain
+from autotune.measurement.gradient_noise import MOST
 from autotune.measurement.interval import Interval
 from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Outcome
@@ -206,6 +207,7 @@ def _own_batch(result: SearchResult) -> Iterator[str]:
 
 def _footnotes(result: SearchResult, output: Path) -> Iterator[str]:
     yield from _correction(result)
+    yield from _noise(result)
     for warning in result.warnings:
         yield f"[yellow]{plain(warning)}[/]"
     if result.steps_note:
@@ -226,6 +228,18 @@ def _footnotes(result: SearchResult, output: Path) -> Iterator[str]:
         f"[dim]{ok} of {len(result.records)} trials measured in {result.processes} {noun}, "
         f"{format_duration(result.seconds)}; config: {plain(output)}, record: "
         f"{plain(result.run_dir)}[/]"
+    )
+
+
+def _noise(result: SearchResult) -> Iterator[str]:
+    """Say up to which size of a step its samples are useful."""
+    if (noise := result.noise) is None:
+        return
+    high = f"{noise.high:,.0f}" if noise.high < MOST else "any number"
+    yield (
+        f"Gradients: in the first steps, noise and signal are equal at {noise.estimate:,.0f} "
+        f"samples ({noise.low:,.0f} to {high}). Steps of many more learn little from each further "
+        "sample; later in the training, larger steps pay."
     )
 
 

@@ -23,6 +23,8 @@ class Objective(StrEnum):
     """The inverse of the peak memory."""
     ENERGY = "energy"
     """Samples per joule."""
+    TIME_TO_LOSS = "time-to-loss"
+    """Samples per second, times how far a sample leads in a step of that size."""
 
     @property
     def better(self) -> str:
@@ -32,18 +34,19 @@ class Objective(StrEnum):
             Objective.STEP_TIME: "faster in each step",
             Objective.MEMORY: "less memory",
             Objective.ENERGY: "more samples per joule",
+            Objective.TIME_TO_LOSS: "faster to the same loss, by the noise of the gradients",
         }
         return words[self]
 
     @property
     def is_speed(self) -> bool:
         """Whether it is about time alone."""
-        return self in {Objective.THROUGHPUT, Objective.STEP_TIME}
+        return self in {Objective.THROUGHPUT, Objective.STEP_TIME, Objective.TIME_TO_LOSS}
 
     @property
     def counts_samples(self) -> bool:
         """Whether a step of more samples counts for more."""
-        return self in {Objective.THROUGHPUT, Objective.ENERGY}
+        return self not in {Objective.STEP_TIME, Objective.MEMORY}
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,14 @@ class Goal:
             one is used, else of the host; None sets no limit.
         hours: How long the training will take, over which the time that a config spends compiling
             counts; None leaves it out.
+        noise_scale: Samples in a step from which more of them bring little
+            (``gradient_noise.noise_scale``); None if unknown: then they bring nothing.
     """
 
     objective: Objective = Objective.THROUGHPUT
     max_memory: float | None = None
     hours: float | None = None
+    noise_scale: float | None = None
 
     def factor(self, measured: Measurement) -> float | None:
         """Return by what the samples/s of a window are multiplied to be compared.
@@ -70,6 +76,10 @@ class Goal:
         match self.objective:
             case Objective.THROUGHPUT:
                 return 1.0
+            case Objective.TIME_TO_LOSS:
+                # Progress of a step over that of an endless batch, per sample: B and the noise
+                # scale in McCandlish et al. 2018, equation 2.6
+                return 1 / (measured.samples_per_step + (self.noise_scale or 0.0))
             case Objective.STEP_TIME:
                 return 1 / measured.samples_per_step
             case Objective.ENERGY:

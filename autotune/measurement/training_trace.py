@@ -16,6 +16,8 @@ from enum import StrEnum
 from itertools import accumulate
 from statistics import median
 
+from autotune.measurement.gradient_noise import GradientGroup
+
 # A config rounds in each sum of each step, a shaken run only moves its weights once. Seen on five
 # programs with 4-7 configs each: up to twice the deviation of the shaken run.
 FACTOR = 20.0
@@ -58,6 +60,7 @@ class TrainingTrace:
         batches: A checksum of each batch that the program took to train on, in order.
         shaken: How many tensors were moved before the first step.
         broken: Why recording ended early; empty if it did not.
+        gradients: Those of the batches of each step, if that was asked for.
     """
 
     steps: tuple[TracedStep, ...]
@@ -66,6 +69,7 @@ class TrainingTrace:
     batches: tuple[int, ...] = ()
     shaken: int = 0
     broken: str = ""
+    gradients: tuple[GradientGroup, ...] = ()
 
     @property
     def shows_training(self) -> bool:

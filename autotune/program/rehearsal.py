@@ -34,6 +34,7 @@ class TracePlan:
             seeds that the program sets itself.
         drops_out: Leave the program's dropout as it is; else nothing is dropped.
         ends: End the program once the steps are recorded.
+        gradients: Record how far the gradients of the batches of a step differ.
     """
 
     steps: int = 64
@@ -41,6 +42,7 @@ class TracePlan:
     seed: int = 0
     drops_out: bool = False
     ends: bool = False
+    gradients: bool = False
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,7 @@ class RehearsalRecord:
             was not compared.
         seeds: The number of random states from which that was compared; 0 if from that of the
             rehearsal alone.
+        at_equal: What it was compared at: the same ``samples``, or the same ``time``.
         lr_rule: The rule under which the rate followed the batch best; AUTO for the usual one.
         unchecked_s: Seconds that comparing what a larger global batch learns would take; None if
             that was done, or need not be.
@@ -182,6 +185,7 @@ class RehearsalRecord:
     by_design: Mapping[str, KnobValue] = field(default_factory=dict)
     learning: Interval | None = None
     seeds: int = 0
+    at_equal: Literal["samples", "time"] = "samples"
     lr_rule: LrRule = LrRule.AUTO
     unchecked_s: float | None = None
 
@@ -203,7 +207,7 @@ class RehearsalRecord:
         if self.learning is None:
             return "not checked"
         states = f" from {self.seeds} random states" if self.seeds else ""
-        return f"loss at equal samples {_percent(self.learning)}{states}"
+        return f"loss at equal {self.at_equal} {_percent(self.learning)}{states}"
 
     @property
     def training_note(self) -> str:

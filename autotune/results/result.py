@@ -100,6 +100,7 @@ class SearchResult:
         larger_batch: The fastest config of those with another number of samples per step, if it was
             faster in the search than what is recommended; None if there is none, or if such configs
             may be recommended.
+        noise: The noise scale of the program's gradients in samples; None if it was not measured.
         bounded: Which knobs were not tried because of what they can give at most, with the reason.
         corrections: The least and the largest factor on the speed of its windows that the
             machine's pace explained; None if nothing was corrected.
@@ -131,6 +132,7 @@ class SearchResult:
     corrections: tuple[float, float] | None = None
     own_batch: tuple[Config, Interval] | None = None
     larger_batch: LargerBatch | None = None
+    noise: Interval | None = None
     bounded: tuple[str, ...] = ()
 
     @property

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from autotune.errors import AutotuneError, BudgetError, UsageError
 from autotune.knobs.space.space import ResolvedSpace
-from autotune.measurement.goal import NO_COUNTER
+from autotune.measurement.goal import NO_COUNTER, Objective
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Cause, Ending, Outcome
 from autotune.measurement.step_breakdown import StepBreakdown
@@ -21,6 +21,7 @@ from autotune.results.record import BaselineInfo, SearchInfo, gradients_sum
 from autotune.rig.failures import program_error
 from autotune.tuning.session import Session
 from autotune.tuning.start.first_start import examined
+from autotune.tuning.start.gradient_probe import measure_noise
 from autotune.tuning.start.start_up_time import unmeasured
 from autotune.tuning.storage import earlier
 
@@ -103,6 +104,15 @@ def _measure(session: Session) -> Baseline:
         raise _failure(session, ready)
     space = head.space.resolve(head.hardware, ready.profile)
     applied = _applied(space, ready.profile, head)
+    if head.options.goal.objective is Objective.TIME_TO_LOSS:
+        session.events.on_phase("probing gradients")
+        study.noise, why = measure_noise(session, applied, space, ready.startup_s)
+        if study.noise is None:
+            session.events.warn(
+                f"How noisy the gradients are is not known ({why}), so a larger batch counts for "
+                "nothing."
+            )
+        trial_runner.goal = study.goal
     trial_runner.set_up(space, applied)
     trial = study.ask_for(space.baseline, space)
     record = trial_runner.baseline(session.until_over)
@@ -111,7 +121,7 @@ def _measure(session: Session) -> Baseline:
         took_s = session.rigs.clock() - began
         raise _failure(session, examined(session.rigs, record.ending, took_s, session.until_over))
     assert record.measurement is not None, "a trial without ending has a measurement"
-    goal = head.options.goal
+    goal = study.goal
     if goal.factor(record.measurement) is None:
         raise UsageError(
             f"--objective {goal.objective}: {NO_COUNTER[goal.objective]}. "

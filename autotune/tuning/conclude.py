@@ -96,6 +96,7 @@ def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult
         own_batch=_own_batch(
             session, baseline, best if is_faster or candidate is None else candidate.config
         ),
+        noise=session.study.noise,
         larger_batch=_larger_batch(session, baseline, best),
         bounded=_bounded(
             session, baseline, confirmation.speedup.estimate if is_faster and confirmation else 1.0
@@ -166,7 +167,7 @@ def _bounded(session: Session, baseline: Baseline, speedup: float) -> tuple[str,
 
 def _in_vain(session: Session, baseline: Baseline, speedup: float = 1.0) -> dict[str, Share]:
     """Return the knobs that can give next to nothing on top of a speedup."""
-    goal = session.study.head.options.goal
+    goal = session.study.goal
     of_time = shares(baseline.breakdown, baseline.measurement, goal)
     return bounded(of_time, speedup, baseline.space.asked | baseline.space.requested)
 

@@ -222,7 +222,7 @@ def confirm_best(session: Session, baseline: Baseline) -> ConfirmationResult:
             candidate.config,
             session.until_overdrawn,
             _frozen_slopes(session.study),
-            session.study.head.options.goal,
+            session.study.goal,
             0.0 if compilation is None else compilation.seconds,
         )
         outcome = _confirm_in_time(session, plan, candidate)

@@ -78,7 +78,7 @@ def _look_for_candidate(session: Session, space: ResolvedSpace) -> None:
 def _floor(session: Session, space: ResolvedSpace) -> float | None:
     """Return the samples/s below which a config is surely slower than the best one so far."""
     study = session.study
-    if study.head.options.goal.objective is not Objective.THROUGHPUT:
+    if study.goal.objective is not Objective.THROUGHPUT:
         return None
     best = next(iter(ranked(study.records, space)), None)
     rate = study.model.rate((space.baseline, session.rigs.mode))

@@ -387,7 +387,7 @@ def search_session(
                 remember=remember,
                 clock=clock,
             ) as rigs,
-            TrialRunner(rigs, study.head.options.goal) as trial_runner,
+            TrialRunner(rigs, study.goal) as trial_runner,
         ):
             events.on_search_start(study.head, run.name, budget)
             events.on_fence(rigs.fence)

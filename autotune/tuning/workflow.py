@@ -60,7 +60,7 @@ def search(
             baseline.space,
             study.head.hardware,
             baseline.breakdown,
-            study.head.options.goal,
+            study.goal,
         )
         events.on_diagnosis(diagnosis, baseline.space)
         explore(session, baseline.space, diagnosis)

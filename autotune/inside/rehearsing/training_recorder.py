@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from autotune.inside.data.feed import tensors_in
+from autotune.inside.rehearsing.gradient_recorder import GradientRecorder
 from autotune.inside.seams.autocast import unscaled
 from autotune.measurement.training_trace import TracedStep, TrainingTrace
 from autotune.program.rehearsal import TracePlan
@@ -85,6 +86,7 @@ class TrainingRecorder:
         self._weights: list[tuple[torch.Tensor, int]] | None = None
         self._start: tuple[float, ...] = ()
         self._buffers: list[tuple[torch.Tensor, int]] = []
+        self._gradients = GradientRecorder() if plan.gradients else None
 
     @property
     def trace(self) -> TrainingTrace:
@@ -96,6 +98,7 @@ class TrainingRecorder:
             tuple(self._batches),
             len(self._shaken),
             self.broken,
+            tuple(self._gradients.groups) if self._gradients is not None else (),
         )
 
     @property
@@ -121,6 +124,8 @@ class TrainingRecorder:
     def forward_called(self) -> None:
         """Before a model's first call with gradients, shake its weights if asked to."""
         models = self._models()
+        if self._gradients is not None and torch.is_grad_enabled():
+            self._gradients.part_ended()
         if torch.is_grad_enabled() and len(models) != self._called:
             self._called = len(models)
             self._begin([weight for model in models for weight in model.parameters()])
@@ -131,7 +136,10 @@ class TrainingRecorder:
         if loss.is_cuda and torch.cuda.is_current_stream_capturing():
             self.broken = "the step is captured as a CUDA graph"
             return
-        self._begin(list(self._trained()))
+        weights = list(self._trained())
+        self._begin(weights)
+        if self._gradients is not None:
+            self._gradients.watch(weights)
         if self._weights is None:
             self._choose()
         if self._is_alone and loss.numel() == 1:
@@ -148,6 +156,10 @@ class TrainingRecorder:
         overflow = getattr(optimizer, "found_inf", None)
         if overflow is not None and float(overflow):
             return  # a fused optimizer is called, and leaves the weights as they are
+        if self._gradients is not None:
+            if len(self._optimizers()) > 1:
+                self.broken = "several optimizers share its gradients"
+            self._gradients.stepped(self._samples)
         weight = sum(samples for _, samples in self._losses)
         groups = [] if optimizer is None else optimizer.param_groups[:MAX_RATES]
         self._steps.append(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement.goal import Objective
 from autotune.program.config import Config
 from autotune.program.lr import PARTS
 from autotune.program.rehearsal import RehearsalRecord
@@ -79,12 +80,15 @@ def with_learning(
     may_check = study.checks_learning or (is_first and needed_s <= MOST_SHARE * budget.total_s)
     if not may_check or budget.left_s - kept_s < needed_s:
         return replace(record, guilty=grown, unchecked_s=needed_s)
-    learned = _check(session, baseline, kept_s).check(record.config, speedup)
+    equal_time = study.goal.objective is Objective.TIME_TO_LOSS
+    check = _check(session, baseline, kept_s)
+    learned = check.check(record.config, speedup, equal_time=equal_time)
     return replace(
         record,
         guilty={} if learned.is_sound or may_stay else grown,
         learning=learned.gap,
         seeds=learned.seeds,
+        at_equal="time" if equal_time else "samples",
         lr_rule=learned.rule,
     )
 

@@ -18,6 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from autotune.errors import AutotuneError
 from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement.goal import Objective
 from autotune.measurement.visit import Visit
 from autotune.program.config import Config, KnobValue
 from autotune.results.record import SearchInfo, TrialRecord
@@ -101,7 +102,10 @@ def _is_same(one: SearchInfo, other: SearchInfo) -> bool:
     """Whether two searches are about the same program, trained and compared in the same way."""
     fields = ("fingerprint", "function", "args", "keywords", "ranks", "env", "python_options")
     is_program = all(getattr(one.program, f) == getattr(other.program, f) for f in fields)
-    return is_program and one.options.goal == other.options.goal
+    goal = one.options.goal
+    # How far a sample leads was measured anew, with another result
+    is_comparable = goal.objective is not Objective.TIME_TO_LOSS
+    return is_program and is_comparable and goal == other.options.goal
 
 
 def _is_alike(baseline: TrialRecord, other: TrialRecord) -> bool:

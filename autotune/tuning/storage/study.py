@@ -21,6 +21,8 @@ from pydantic import TypeAdapter
 
 from autotune.errors import RunDirectoryError
 from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement.goal import Goal, Objective
+from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import Outcome
 from autotune.measurement.run_mode import RunMode
 from autotune.measurement.stream import StreamModel
@@ -158,6 +160,22 @@ class Study:
         self._read_together = []  # they tell the space, in which configs say more about each other
 
     @property
+    def noise(self) -> Interval | None:
+        """The noise scale of the program's gradients in samples; None if it is not known."""
+        raw = self._study.user_attrs.get("noise")
+        return None if raw is None else _read(Interval, raw)
+
+    @noise.setter
+    def noise(self, noise: Interval | None) -> None:
+        self._set("noise", noise)
+
+    @property
+    def goal(self) -> Goal:
+        """What is compared, with what it needs to know of the program."""
+        goal, noise = self.head.options.goal, self.noise
+        return goal if noise is None else replace(goal, noise_scale=noise.low)
+
+    @property
     def fence(self) -> str:
         """How the last session kept trials from changing files, as a sentence.
 
@@ -251,7 +269,9 @@ class Study:
     def checks_learning(self) -> bool:
         """Whether what a larger global batch learns is checked, beyond the budget."""
         asked = bool(self._study.user_attrs.get("checks_learning", False))
-        return asked or self.head.options.checks_learning
+        options = self.head.options
+        is_about_loss = options.goal.objective is Objective.TIME_TO_LOSS
+        return asked or options.checks_learning or is_about_loss
 
     @checks_learning.setter
     def checks_learning(self, asked: bool) -> None:
