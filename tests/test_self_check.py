@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from autotune.knobs import registry
 from autotune.measurement.training_trace import (
     Agreement,
     Sameness,
@@ -18,7 +19,7 @@ from autotune.measurement.training_trace import (
     same,
 )
 from autotune.program.applied_config import AppliedConfig
-from autotune.program.config import KnobValue
+from autotune.program.config import Config, KnobValue
 from autotune.program.program import parse_program
 from autotune.program.rehearsal import RehearsalPlan, TracePlan
 from autotune.rig.rig import Rig
@@ -62,10 +63,24 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+def planted() -> Iterator[None]:
+    """Install a knob of a third party, here and in the processes that rigs start."""
+    folder = str(Path(__file__).parent / "planted")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        patch.setenv("PYTHONPATH", os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")]))
+        registry.cache_clear()
+        assert "planted" in registry()
+        yield
+    registry.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, planted: None) -> Runs:
     folder = tmp_path_factory.mktemp("runs")
     with open_rig(folder, "checked.py") as opened:
-        return Runs(folder, opened.base)
+        own = Config({**opened.base.baseline, "planted": "none"})
+        return Runs(folder, replace(opened.base, baseline=own, config=own))
 
 
 @pytest.fixture(scope="module")
@@ -92,13 +107,15 @@ def test_a_sound_config_trains_the_same(
     assert agreement(written, runs.trace()).sameness is Sameness.BITS, "one seed, one training"
 
 
+# Of a knob of a third party (tests/planted), which says nothing of what it does
 DEFECTS = {
-    "weighed loss": ("losses", 1),
-    "scaled rate": ("learning rates", 1),
-    "other draws": ("samples", 1),
-    "changing dataset": ("samples", 13),
-    "lost state": ("weights", 5),
-    "moved average": ("buffers", 1),
+    "loss times 1.01": ("gradients", 1),
+    "rate without batch": ("learning rates", 2),
+    "lost state": ("weights", 6),
+    "late lost state": ("weights", 28),
+    "statistics twice": ("buffers", 1),
+    "old dataset": ("samples", 13),
+    "repeated draws": ("samples", 13),
 }
 
 
@@ -106,13 +123,23 @@ DEFECTS = {
 def test_a_defect_is_noticed_at_the_step_where_it_begins(
     runs: Runs, written: tuple[TrainingTrace, TrainingTrace], defect: str
 ) -> None:
-    """The program with the defect stands for a config that brings it about."""
-    found = agreement(written, runs.trace(defect))
+    base = written
+    kind = ("draws",) if defect == "repeated draws" else ()
+    if kind:
+        base = runs.trace(*kind), runs.trace(*kind, shakes=1)
+    found = agreement(base, runs.trace(*kind, changes={"planted": defect}))
     assert found.sameness is Sameness.DIFFERS
     part, step = DEFECTS[defect]
     assert found.part == part
     assert found.at == pytest.approx(step, abs=2)
-    assert found.begins_epoch is (defect == "changing dataset")
+    assert found.begins_epoch is (part == "samples")
+
+
+def test_workers_that_copy_a_generator_draw_otherwise(runs: Runs) -> None:
+    base = runs.trace("draws"), runs.trace("draws", shakes=1)
+    found = agreement(base, runs.trace("draws", changes={"num_workers": 2}))
+    assert (found.sameness, found.part) == (Sameness.DIFFERS, "samples")
+    assert found.at <= 3, "the second worker begins where the first one does"
 
 
 def test_parts_of_a_batch_train_something_else_where_a_batch_is_normalised(

@@ -39,6 +39,7 @@ class TracedStep:
         batches: Number of batches that the program had taken by then.
         weights: Some of the weights after the step, always the same ones.
         buffers: The same of the model's buffers, such as BatchNorm's running means.
+        gradient: Norm of the gradients of these weights in the step; None if they had none.
     """
 
     loss: float | None
@@ -47,6 +48,7 @@ class TracedStep:
     batches: int = 0
     weights: tuple[float, ...] = ()
     buffers: tuple[float, ...] = ()
+    gradient: float | None = None
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,8 @@ class Agreement:
         sameness: The verdict.
         steps: How many steps were compared.
         epochs: How many short epochs these took.
-        part: What differs first: ``samples``, ``losses``, ``weights``, ``buffers`` or ``learning
-            rates``.
+        part: What differs first: ``samples``, ``losses``, ``gradients``, ``weights``, ``buffers``
+            or ``learning rates``.
         at: The step at which it does, from 1.
         at_epoch: The epoch of that step.
         begins_epoch: Whether it is the first step of its epoch.
@@ -139,7 +141,8 @@ def is_equal(written: TrainingTrace, own: TrainingTrace) -> bool:
     """Return whether two runs computed the same numbers in the steps that both made."""
     pairs = list(zip(written.steps, own.steps, strict=False))
     return not _too_little(written, [own]) and all(
-        (a.loss, a.rates, a.weights, a.buffers) == (b.loss, b.rates, b.weights, b.buffers)
+        (a.loss, a.rates, a.weights, a.buffers, a.gradient)
+        == (b.loss, b.rates, b.weights, b.buffers, b.gradient)
         for a, b in pairs
     )
 
@@ -185,6 +188,9 @@ def compare(
         limits = [max(noise[0], written.rounding), *([later] * (steps - 1))]
         for part in PARTS:
             apart += _beyond(part, written, own, [FACTOR * limit for limit in limits])
+        # Gradients round more than what they lead to, so they are judged by their own
+        rounded = list(accumulate(_noise(GRADIENTS, written, shaken)[:steps], max))
+        apart += _beyond(GRADIENTS, written, own, [FACTOR * max(n, limits[0]) for n in rounded])
     compared = written.steps[:steps]
     if not apart:
         return Agreement(Sameness.ROUNDING, steps, _epochs(compared))
@@ -246,7 +252,7 @@ def same(written: TrainingTrace, own: TrainingTrace) -> Agreement:
     return Agreement(Sameness.BITS, steps, _epochs(written.steps[:steps]))
 
 
-SAMPLES, RATES = "samples", "learning rates"
+SAMPLES, RATES, GRADIENTS = "samples", "learning rates", "gradients"
 PARTS = ("losses", "weights", "buffers")
 
 
@@ -263,7 +269,7 @@ def _sizes(written: TrainingTrace, part: str) -> list[float]:
     if part == "weights":
         return [_median(step.weights) for step in written.steps]
     values = _values(written, written, part)
-    if part != "losses":
+    if part not in {"losses", GRADIENTS}:
         return [_median(own) for own in values]
     usual = _median([loss for own in values for loss in own])
     return [max([usual, *(abs(v) for v in own if math.isfinite(v))]) for own in values]
@@ -282,6 +288,8 @@ def _values(trace: TrainingTrace, written: TrainingTrace, part: str) -> list[tup
     match part:
         case "losses":
             return [() if step.loss is None else (step.loss,) for step in trace.steps]
+        case "gradients":
+            return [() if step.gradient is None else (step.gradient,) for step in trace.steps]
         case "weights":
             return [
                 tuple(w - start for w, start in zip(step.weights, trace.start, strict=False))

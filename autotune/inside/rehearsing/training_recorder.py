@@ -6,6 +6,7 @@ record, never the program.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec
@@ -170,6 +171,7 @@ class TrainingRecorder:
                 len(self._batches),
                 _read(self._weights or []),
                 _read(self._buffers),
+                _norm([weight for weight, _ in self._weights or []]),
             )
         )
         self._losses = []
@@ -263,6 +265,18 @@ def _read(places: list[tuple[torch.Tensor, int]]) -> tuple[float, ...]:
             for t, n in places
             for v in [t[_index(n, t.shape)].item()]
         )
+
+
+def _norm(weights: Sequence[torch.Tensor]) -> float | None:
+    """Return the norm of the gradients of some weights, each counted once."""
+    gradients = {id(w): w.grad for w in weights if w.grad is not None}
+    if not gradients:
+        return None
+    norms = [
+        float(torch.linalg.vector_norm(g.coalesce().values() if g.is_sparse else g))
+        for g in gradients.values()
+    ]
+    return math.hypot(*norms)
 
 
 def _index(number: int, shape: torch.Size) -> tuple[int, ...]:

@@ -1,0 +1,140 @@
+"""A knob of a third party whose values are defects, each of which changes the training."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from autotune.knobs import Domain, Here, Knob, KnobValue, Profile, Seams
+
+NONE = "none"
+
+
+class Planted(Knob):
+    """Train something else."""
+
+    name = "planted"
+    value_type = str
+    choices = (
+        NONE,
+        "loss times 1.01",
+        "rate without batch",
+        "lost state",
+        "late lost state",
+        "statistics twice",
+        "old dataset",
+        "repeated draws",
+    )
+
+    def domain(self, here: Here) -> Domain:
+        """Return all of them."""
+        return Domain(self.choices)
+
+    def current(self, profile: Profile) -> KnobValue:
+        """Return that of the program."""
+        return NONE
+
+    def apply(self, value: KnobValue, seams: Seams) -> None:
+        """Bring a defect about in this process."""
+        match value:
+            case "loss times 1.01":
+                _weigh_losses()
+            case "rate without batch":
+                _scale_rates()
+            case "lost state" | "late lost state":
+                _lose_state(5 if value == "lost state" else 27)
+            case "statistics twice":
+                _normalise_twice()
+            case "old dataset":
+                _keep_dataset()
+            case "repeated draws":
+                _repeat_draws()
+
+
+def _weigh_losses() -> None:
+    import torch
+
+    owner: Any = torch.Tensor
+    original = owner.backward
+
+    def backward(loss: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(loss * 1.01, *args, **kwargs)
+
+    owner.backward = backward
+
+
+def _after_steps(act: Any) -> None:
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    count = 0
+
+    def stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        nonlocal count
+        count += 1
+        act(optimizer, count)
+
+    register_optimizer_step_post_hook(stepped)
+
+
+def _scale_rates() -> None:
+    def scale(optimizer: Any, count: int) -> None:
+        if count == 1:
+            for group in optimizer.param_groups:
+                group["lr"] *= 2
+
+    _after_steps(scale)
+
+
+def _lose_state(at: int) -> None:
+    def lose(optimizer: Any, count: int) -> None:
+        if count == at:
+            optimizer.state.clear()
+
+    _after_steps(lose)
+
+
+def _normalise_twice() -> None:
+    """As a second forward pass for the backward pass does, which updates the statistics again."""
+    from torch import nn
+
+    owner: Any = nn.BatchNorm2d
+    original = owner.forward
+
+    def forward(layer: Any, x: Any) -> Any:
+        original(layer, x)
+        return original(layer, x)
+
+    owner.forward = forward
+
+
+def _keep_dataset() -> None:
+    """As workers do that persist while the program changes its dataset."""
+    from torch.utils.data import DataLoader
+
+    owner: Any = DataLoader
+    original, kept = owner.__iter__, dict[int, Any]()
+
+    def begin(loader: Any) -> Any:
+        own = kept.setdefault(id(loader.dataset), copy.deepcopy(loader.dataset))
+        before, vars(loader)["dataset"] = loader.dataset, own
+        try:
+            return original(loader)
+        finally:
+            vars(loader)["dataset"] = before
+
+    owner.__iter__ = begin
+
+
+def _repeat_draws() -> None:
+    """As workers do that all begin with the same generator of the dataset."""
+    from torch.utils.data import DataLoader
+
+    owner: Any = DataLoader
+    original = owner.__iter__
+
+    def begin(loader: Any) -> Any:
+        if hasattr(loader.dataset, "own"):
+            loader.dataset.own = type(loader.dataset)(1).own
+        return original(loader)
+
+    owner.__iter__ = begin
