@@ -369,7 +369,7 @@ class ScriptedRig:
     def _gradients(self, applied: AppliedConfig) -> tuple[GradientGroup, ...]:
         parts, samples = (
             int(applied.config["accumulation_steps"]),
-            int(applied.baseline["batch_size"]),
+            64,
         )
         of_one = self._machine.script.noise_scale / samples
         dice = random.Random(1)

@@ -237,9 +237,8 @@ def _noise(result: SearchResult) -> Iterator[str]:
         return
     high = f"{noise.high:,.0f}" if noise.high < MOST else "any number"
     yield (
-        f"Gradients: in the first steps, noise and signal are equal at {noise.estimate:,.0f} "
-        f"samples ({noise.low:,.0f} to {high}). Steps of many more learn little from each further "
-        "sample; later in the training, larger steps pay."
+        f"Largest useful step: about {noise.estimate:,.0f} samples ({noise.low:,.0f} to {high}), "
+        "by the noise of the gradients early in the training; later, larger steps pay."
     )
 
 

@@ -215,7 +215,10 @@ class RehearsalRecord:
         changed = _listed(self.by_design, all_of_them=True)
         if not changed:
             return "" if self.training is None else f"Training: {self.training}."
-        rest = "" if self.training is None else f"{self.training}, apart from "
+        rest = ""
+        if self.training is not None:
+            is_told = self.training.sameness is not Sameness.UNKNOWN
+            rest = f"{self.training}, apart from " if is_told else f"{self.training}; "
         return f"Training: {rest}{changed} ({self._learned})."
 
     @property

@@ -106,7 +106,7 @@ def _measure(session: Session) -> Baseline:
     applied = _applied(space, ready.profile, head)
     if head.options.goal.objective is Objective.TIME_TO_LOSS:
         session.events.on_phase("probing gradients")
-        study.noise, why = measure_noise(session, applied, space, ready.startup_s)
+        study.noise, why = measure_noise(session, ready.profile, ready.startup_s)
         if study.noise is None:
             session.events.warn(
                 f"How noisy the gradients are is not known ({why}), so a larger batch counts for "

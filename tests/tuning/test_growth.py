@@ -12,6 +12,7 @@ from autotune.cli.search_report import show
 from autotune.measurement.goal import Goal, Objective
 from autotune.program.config import Config, KnobValue
 from autotune.results.result import Finding, SearchResult
+from tests.made import make_profile
 from tests.scripted import Script, Searched, begin
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
@@ -142,13 +143,14 @@ def test_time_to_loss_takes_the_batch_at_which_samples_still_lead_far(
         assert result.speedup.low <= speed * worth <= result.speedup.high
     out = told(result, tmp_path, capsys)
     assert "faster to the same loss" in out
-    assert "noise and signal are equal at 100 samples" in out
+    assert "Largest useful step: about 100 samples" in out
 
 
 def test_without_knowing_the_noise_a_larger_batch_counts_for_nothing(tmp_path: Path) -> None:
     goal = Goal(Objective.TIME_TO_LOSS)
+    profile = make_profile(reads_ahead=True)
+    script = Script(SPEEDS, profile=profile, noise=0.02, process_noise=0.01)
     knobs = {knob: values for knob, values in KNOBS.items() if knob != "accumulation_steps"}
-    script = Script(SPEEDS, noise=0.02, process_noise=0.01)
     result = begin(tmp_path, script, knobs, 0, goal).go_on(180.0)
     assert result.noise is None
     assert result.global_batches == (64, 64)

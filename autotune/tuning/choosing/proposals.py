@@ -31,7 +31,7 @@ BETTER = 1.01  # a sampled config must beat the best by this factor to restart t
 # small space it would go on proposing what it already knows.
 REPEATS_ALLOWED = 5
 GROWN = "with more samples in a step, to tell what that would gain"
-GROWN_SHARE = 0.15  # of the time for trials, at whose end that is tried
+GROWN_SHARE = 0.4  # of the time for trials that is left when that is tried, once
 GROWN_GAIN = 1.02  # speedup of more samples that is worth trying still more
 FRESH = "tried in a fresh process, on top of the best config so far"
 # Share of the time for trials that is left when restart knobs are tried that were asked for

@@ -8,34 +8,38 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autotune.knobs.space.space import ResolvedSpace
+from autotune.knobs import Here, NotOffered, registry
 from autotune.measurement.gradient_noise import noise_scale
 from autotune.measurement.interval import Interval
 from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config
+from autotune.program.profile import Profile
 from autotune.program.rehearsal import RehearsalPlan, TracePlan
 from autotune.tuning.session import Session
 
 PARTS = 8  # batches at the same weights
-STEPS = 24  # made of so many batches each
-PROBE_S = 12.0  # besides the start of the process
-LATE = 0.5  # share of the steps that counts: the first gradients of a training are the largest
+STEPS = 200  # made of these, if they fit into its time
+PROBE_S = 10.0  # besides the start of the process
+LATE = 2 / 3  # of the steps is left out: the noise grows as a training goes on
 
 
 def measure_noise(
-    session: Session, applied: AppliedConfig, space: ResolvedSpace, startup_s: float
+    session: Session, profile: Profile, startup_s: float
 ) -> tuple[Interval | None, str]:
     """Return the noise scale of the program's gradients in samples, or why it is not known.
 
     Args:
         session: Gives the rig and the time.
-        applied: The program as written.
-        space: Says whether its gradients can be accumulated.
+        profile: What the program's first steps revealed.
         startup_s: Seconds until its first step.
     """
-    own = applied.baseline
-    if "accumulation_steps" not in own or "batch_size" not in own:
-        reason = space.refused.get("accumulation_steps") or space.refused.get("batch_size")
-        return None, reason or "its gradients cannot be accumulated"
+    head = session.study.head
+    here, knob = Here(head.hardware, profile), registry()["accumulation_steps"]
+    offered = knob.domain(here)
+    if isinstance(offered, NotOffered) and offered.by_name is None:
+        return None, offered.reason
+    own = Config({"accumulation_steps": knob.current(profile)})
+    applied = AppliedConfig.as_written(own, profile, head.options.lr_rule)
     config = own.replace(accumulation_steps=PARTS * int(own["accumulation_steps"]))
     plan = RehearsalPlan(
         batches=STEPS * int(config["accumulation_steps"]),
