@@ -367,10 +367,7 @@ class ScriptedRig:
         )
 
     def _gradients(self, applied: AppliedConfig) -> tuple[GradientGroup, ...]:
-        parts, samples = (
-            int(applied.config["accumulation_steps"]),
-            64,
-        )
+        parts, samples = int(applied.config["accumulation_steps"]), 64
         of_one = self._machine.script.noise_scale / samples
         dice = random.Random(1)
         return tuple(

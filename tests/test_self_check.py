@@ -38,21 +38,22 @@ SOUND: dict[str, dict[str, KnobValue]] = {
     "optimizer": {"optimizer_implementation": "fused"},
     "threads": {"num_threads": 1},
     "checkpoints": {"activation_checkpointing": "all"},
+    "compiled": {"compile": "default"},
 }
 
 
 class Runs:
-    """Runs of ``checked.py`` in rigs, each under the traits of the program as written."""
+    """Runs of a program in rigs, each under the traits of the program as written."""
 
-    def __init__(self, folder: Path, base: AppliedConfig) -> None:
-        self.folder, self.base, self.count = folder, base, 0
+    def __init__(self, folder: Path, base: AppliedConfig, program: str = "checked.py") -> None:
+        self.folder, self.base, self.program, self.count = folder, base, program, 0
 
     def trace(
         self, *args: str, shakes: int = 0, changes: Mapping[str, KnobValue] = NONE
     ) -> TrainingTrace:
         self.count += 1
         plan = replace(PLAN, traces=TracePlan(shakes=shakes))
-        subject = parse_program(str(PROGRAMS / "checked.py"), args, self.folder)
+        subject = parse_program(str(PROGRAMS / self.program), args, self.folder)
         compiled = Path(os.environ["AUTOTUNE_TESTS_COMPILED"])
         with Rig(subject, self.folder / f"rig{self.count}", compiled, fence()) as rig:
             ran = rig.rehearse(applied_with(self.base, **changes), plan, never)
@@ -114,6 +115,7 @@ DEFECTS = {
     "lost state": ("weights", 6),
     "late lost state": ("weights", 28),
     "statistics twice": ("buffers", 1),
+    "halved gradients": ("gradients", 1),
     "old dataset": ("samples", 13),
     "repeated draws": ("samples", 13),
 }
@@ -133,6 +135,21 @@ def test_a_defect_is_noticed_at_the_step_where_it_begins(
     assert found.part == part
     assert found.at == pytest.approx(step, abs=2)
     assert found.begins_epoch is (part == "samples")
+
+
+def test_ranks_that_share_a_batch_train_the_same_also_where_a_loss_is_a_sum(
+    tmp_path: Path,
+) -> None:
+    args = ("sum", str(tmp_path / "steps"))
+    with open_rig(tmp_path, "sums.py", *args) as opened:
+        own = Runs(tmp_path, opened.base, "sums.py")
+    pair = own.trace(*args), own.trace(*args, shakes=1)
+    ranks: dict[str, KnobValue] = {"world_size": 2, "batch_size": 16}
+    for strategy in ("ddp", "fsdp"):
+        theirs = own.trace(*args, changes={"strategy": strategy, **ranks})
+        found = compare(pair[0], [pair[1]], theirs, same_batches=False)
+        assert found.sameness is Sameness.ROUNDING, (strategy, found)
+        assert found.steps == 36
 
 
 def test_workers_that_copy_a_generator_draw_otherwise(runs: Runs) -> None:

@@ -24,6 +24,7 @@ class Planted(Knob):
         "statistics twice",
         "old dataset",
         "repeated draws",
+        "halved gradients",
     )
 
     def domain(self, here: Here) -> Domain:
@@ -49,6 +50,8 @@ class Planted(Knob):
                 _keep_dataset()
             case "repeated draws":
                 _repeat_draws()
+            case "halved gradients":
+                _halve_gradients()
 
 
 def _weigh_losses() -> None:
@@ -91,6 +94,18 @@ def _lose_state(at: int) -> None:
             optimizer.state.clear()
 
     _after_steps(lose)
+
+
+def _halve_gradients() -> None:
+    """As the mean over two ranks does to a loss that is a sum."""
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    def halve(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        for group in optimizer.param_groups:
+            for weight in group["params"]:
+                weight.grad.mul_(0.5)
+
+    register_optimizer_step_pre_hook(halve)
 
 
 def _normalise_twice() -> None:

@@ -115,5 +115,13 @@ def test_a_larger_global_batch_is_by_design_but_not_the_same_in_parts() -> None:
     own = space.baseline
     assert by_design(own.replace(channels_last=True), own) == {}
     assert by_design(own.replace(batch_size=128), own) == {"batch_size": 128}
+    ranks = (
+        make_space({"batch_size": (32, 64), "strategy": ("single", "ddp"), "world_size": (1, 2)})
+        .resolve(make_hardware(), make_profile())
+        .baseline
+    )
+    shared = ranks.replace(strategy="ddp", world_size=2, batch_size=32)
+    assert by_design(shared, ranks) == {}
+    assert set(by_design(shared, ranks, normalises=True)) >= {"world_size", "batch_size"}
     parts = {"batch_size": int(own["batch_size"]) // 2, "accumulation_steps": 2}
     assert by_design(own.replace(**parts), own) == {}

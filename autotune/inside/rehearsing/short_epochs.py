@@ -92,6 +92,7 @@ class ShortEpochs(Listener):
         self._training_facts: LoaderFacts | None = None
         self._recorder: TrainingRecorder | None = None
         if (traces := plan.traces) is not None:
+            self.seams.distribution.randomness.is_agreed = True
             even_out(traces, compiles=applied.config.get("compile", "off") != "off")
             self._recorder = TrainingRecorder(
                 lambda: self.seams.forward.roots,

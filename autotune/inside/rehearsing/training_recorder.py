@@ -22,6 +22,7 @@ from autotune.measurement.training_trace import TracedStep, TrainingTrace
 from autotune.program.rehearsal import TracePlan
 
 MAX_VALUES = 24  # that are read of the weights after each step, and of the buffers
+MOST_SHARDS = 8  # ranks among which a tensor may be shared out
 MAX_RATES = 8
 SEED = 20_230_401
 UNITS = 8  # in the last place, by which a weight is shaken: sums round by more than their terms
@@ -224,7 +225,7 @@ def _rounding(device: str) -> float:
 
 def _shake(weight: torch.Tensor, dice: torch.Generator) -> bool:
     """Move a weight by some units in its last place; return whether that could be done."""
-    if type(weight) not in {torch.Tensor, nn.Parameter} or not weight.is_floating_point():
+    if not _is_plain(weight) or not weight.is_floating_point():
         return False
     if weight.layout is not torch.strided or weight.is_meta or not weight.numel():
         return False
@@ -242,16 +243,32 @@ def _shake(weight: torch.Tensor, dice: torch.Generator) -> bool:
 
 
 def _spread(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, int]]:
-    """Return places in tensors, at most ``MAX_VALUES``, the same number of each."""
-    plain = [t for t in tensors if type(t) in {torch.Tensor, nn.Parameter} and t.numel()]
+    """Return places in tensors, at most ``MAX_VALUES``, the same number of each.
+
+    They lie in the first rows, which the first of several ranks holds where rows are shared out.
+    """
+    plain = [t for t in tensors if t.numel() and (_is_plain(t) or _is_sharded(t))]
     if len(plain) > MAX_VALUES:
         plain = [plain[n * len(plain) // MAX_VALUES] for n in range(MAX_VALUES)]
     each = max(1, MAX_VALUES // max(1, len(plain)))
-    return [
-        (t, n * t.numel() // min(each, t.numel()))
-        for t in plain
-        for n in range(min(each, t.numel()))
-    ]
+    places = []
+    for tensor in plain:
+        first = max(1, tensor.numel() // MOST_SHARDS)
+        places += [(tensor, n * first // min(each, first)) for n in range(min(each, first))]
+    return places
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return type(tensor) in {torch.Tensor, nn.Parameter}
+
+
+def _is_sharded(tensor: torch.Tensor) -> bool:
+    """Return whether this rank holds a part of the tensor: a DTensor."""
+    return hasattr(tensor, "to_local")
+
+
+def _part_of(tensor: Any) -> Any:
+    return tensor.to_local() if _is_sharded(tensor) else tensor
 
 
 def _read(places: list[tuple[torch.Tensor, int]]) -> tuple[float, ...]:
@@ -263,13 +280,14 @@ def _read(places: list[tuple[torch.Tensor, int]]) -> tuple[float, ...]:
         return tuple(
             float(abs(v) if isinstance(v, complex) else v)
             for t, n in places
-            for v in [t[_index(n, t.shape)].item()]
+            for whole in [_part_of(t)]
+            for v in [whole[_index(n, t.shape)].item()]
         )
 
 
 def _norm(weights: Sequence[torch.Tensor]) -> float | None:
     """Return the norm of the gradients of some weights, each counted once."""
-    gradients = {id(w): w.grad for w in weights if w.grad is not None}
+    gradients = {id(w): w.grad for w in weights if w.grad is not None and _is_plain(w)}
     if not gradients:
         return None
     norms = [

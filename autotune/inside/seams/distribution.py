@@ -79,7 +79,7 @@ class DistributionSeam(Seam):
         self._adopted: WeakSet[Optimizer] = WeakSet()
         self._clipping = ClippingSeam()
         self._shard_guard = ShardGuardSeam()
-        self._randomness = RankSeedsSeam(group)
+        self.randomness = RankSeedsSeam(group)
         self._seen: set[int] = set()
         self._has_stepped = False
         self._checks = RankChecks(group, optimizers)
@@ -142,12 +142,12 @@ class DistributionSeam(Seam):
         self._clipping.remove()
         self._weighing.remove()
         self._averaging.remove()
-        self._randomness.remove()
+        self.randomness.remove()
 
     def agree(self) -> None:
         """Seed random numbers alike on all ranks, so that they set up the program alike."""
         if self.has_ranks and self._group.world_size > 1:
-            self._randomness.agree()
+            self.randomness.agree()
 
     def draw_otherwise(self) -> None:
         """Give each rank its own random numbers from here on, because training begins.
@@ -155,7 +155,7 @@ class DistributionSeam(Seam):
         Equal numbers would make all ranks drop and augment alike. Later calls have no effect.
         """
         if self.has_ranks:
-            self._randomness.differ()
+            self.randomness.differ()
 
     def loader_begins(self) -> None:
         """Note that the program iterates a loader whose data the ranks share out among them."""

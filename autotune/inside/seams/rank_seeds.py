@@ -25,9 +25,13 @@ class RankSeedsSeam(Seam):
 
     Args:
         group: The processes that train together.
+
+    Attributes:
+        is_agreed: Whether all ranks begin with the same seeds.
     """
 
     def __init__(self, group: Group) -> None:
+        self.is_agreed = False
         self._group = group
         self._differs = False
         self._patches = Patches()
@@ -35,8 +39,11 @@ class RankSeedsSeam(Seam):
     def agree(self) -> None:
         """Seed all ranks with one random number that the first rank draws.
 
-        The first rank puts it into the group's store; the others wait for it there.
+        The first rank puts it into the group's store; the others wait for it there. Nothing is done
+        if all begin with the same seeds anyway.
         """
+        if self.is_agreed:
+            return
         if self._group.is_first:
             self._group.store.set("seed", random.SystemRandom().randrange(1 << 32))
         seed: int = self._group.store.get("seed")

@@ -112,7 +112,13 @@ def _examined(
     """Rehearse a candidate, and compare its training or find out why it fails."""
     config = candidate.config
     runs = ShortRuns(session, baseline, _kept_s(session, baseline, candidate))
-    check = SelfCheck(runs, baseline.space, baseline.measurement.step_s, session.traces)
+    check = SelfCheck(
+        runs,
+        baseline.space,
+        baseline.measurement.step_s,
+        session.traces,
+        normalises=baseline.profile.batch_norm_layers > 0,
+    )
     plan = check.plan_to_rehearse(config, most_s)
     own = runs.run(config, replace(plan, most_s=most_s))
     if not own.has_failed:

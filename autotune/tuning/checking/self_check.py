@@ -79,6 +79,7 @@ class SelfCheck:
         space: What configs are from; its baseline is the program as written.
         step_s: Seconds of a step.
         known: Traces of the program as written that earlier checks took, which this one adds to.
+        normalises: Whether the model has BatchNorm.
     """
 
     def __init__(
@@ -87,7 +88,10 @@ class SelfCheck:
         space: ResolvedSpace,
         step_s: float,
         known: dict[RehearsalPlan, TrainingTrace],
+        *,
+        normalises: bool = False,
     ) -> None:
+        self._normalises = normalises
         self._runs = runs
         self._space = space
         self._batches = check_batches(step_s)
@@ -123,7 +127,7 @@ class SelfCheck:
     def exact_part(self, config: Config) -> Config:
         """Return a config without the changes that train something else by design."""
         own = self._space.baseline
-        back = {knob: own[knob] for knob in by_design(config, own)}
+        back = {knob: own[knob] for knob in by_design(config, own, normalises=self._normalises)}
         return self._space.canonical(config.replace(**back))
 
     def check(self, config: Config, traced: TrainingTrace | None = None) -> Checked:
@@ -134,7 +138,7 @@ class SelfCheck:
             traced: What it trained in a rehearsal under ``plan(config)``, if there was one.
         """
         own = self._space.baseline
-        designed = by_design(config, own)
+        designed = by_design(config, own, normalises=self._normalises)
         exact, found = self.exact_part(config), None
         if exact != own:
             found = self._compared(exact, traced if exact == config else None) or NOT_COMPARED
@@ -213,16 +217,18 @@ class SelfCheck:
         return CHECK_EPOCHS * self._batches * self._step_s
 
 
-def by_design(config: Config, own: Config) -> dict[str, KnobValue]:
+def by_design(config: Config, own: Config, *, normalises: bool = False) -> dict[str, KnobValue]:
     """Return the changes of a config whose purpose is to train otherwise than the program does.
 
     Args:
         config: The config.
         own: The program's own.
+        normalises: Whether the model has BatchNorm, which sees the samples of each rank alone.
     """
     changes = config.changes_from(own)
     designed = {k: v for k, v in changes.items() if registry()[k].changes_learning}
-    if batch_growth(own, config) != 1.0:
+    shares = "world_size" in changes and normalises and not config.get("sync_batchnorm")
+    if batch_growth(own, config) != 1.0 or shares:
         parts = (*PARTS, *RANKS) if "world_size" in changes else PARTS
         designed |= {knob: changes[knob] for knob in parts if knob in changes}
     return designed
