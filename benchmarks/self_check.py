@@ -19,8 +19,8 @@ from time import monotonic
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.knobs.space.spacefile import load
 from autotune.machine import hardware
+from autotune.measurement.learning.training_trace import Sameness, TrainingTrace
 from autotune.measurement.outcome import Ending
-from autotune.measurement.training_trace import Sameness, TrainingTrace
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.program import parse_program

@@ -22,8 +22,8 @@ from autotune.knobs import Scope, registry
 from autotune.measurement.block import Block
 from autotune.measurement.compilation import Compilation
 from autotune.measurement.goal import THROUGHPUT, Goal
-from autotune.measurement.gradient_noise import GradientGroup
 from autotune.measurement.interval import Interval
+from autotune.measurement.learning.training_trace import GradientGroup, TracedStep, TrainingTrace
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Ending, Outcome
@@ -31,7 +31,6 @@ from autotune.measurement.pilot import Pilot
 from autotune.measurement.stats import relative_half_width
 from autotune.measurement.step_breakdown import StepBreakdown, StepParts
 from autotune.measurement.throughput import throughput
-from autotune.measurement.training_trace import TracedStep, TrainingTrace
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import batch_growth

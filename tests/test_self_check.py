@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.knobs import registry
-from autotune.measurement.training_trace import (
+from autotune.measurement.learning.training_trace import (
     Agreement,
     Sameness,
     TrainingTrace,
@@ -116,6 +116,7 @@ DEFECTS = {
     "late lost state": ("weights", 28),
     "statistics twice": ("buffers", 1),
     "halved gradients": ("gradients", 1),
+    "other keys": ("checkpoints", 0),
     "old dataset": ("samples", 13),
     "repeated draws": ("samples", 13),
 }

@@ -12,8 +12,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from autotune.cli.console import bounds, plain
-from autotune.measurement.gradient_noise import MOST
 from autotune.measurement.interval import Interval
+from autotune.measurement.learning.gradient_noise import MOST
 from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Outcome
 from autotune.program.dangerous_variables import dangerous

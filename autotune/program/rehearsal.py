@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from autotune.measurement.interval import Interval
+from autotune.measurement.learning.training_trace import NO_TIME, Agreement, Sameness, TrainingTrace
 from autotune.measurement.outcome import ENDED_BY_US, Ending
-from autotune.measurement.training_trace import NO_TIME, Agreement, Sameness, TrainingTrace
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import LrRule
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from shlex import quote
 
 from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement.learning.training_trace import TrainingTrace
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.run_mode import RunMode
-from autotune.measurement.training_trace import TrainingTrace
 from autotune.program.config import Config
 from autotune.program.rehearsal import RehearsalPlan
 from autotune.results.record import BaselineInfo

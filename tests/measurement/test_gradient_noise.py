@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from autotune.inside.rehearsing.gradient_recorder import GradientRecorder
-from autotune.measurement.gradient_noise import MOST, GradientGroup, noise_scale
+from autotune.measurement.learning.gradient_noise import MOST, noise_scale
+from autotune.measurement.learning.training_trace import GradientGroup
 
 PARTS, SAMPLES, WEIGHTS = 8, 4, 50
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.measurement.learning_gap import loss_gap, pooled, relative_loss
-from autotune.measurement.training_trace import (
+from autotune.measurement.learning.learning_gap import loss_gap, pooled, relative_loss
+from autotune.measurement.learning.training_trace import (
     FACTOR,
     MOST_NOISE,
     Agreement,

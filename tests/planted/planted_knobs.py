@@ -25,6 +25,7 @@ class Planted(Knob):
         "old dataset",
         "repeated draws",
         "halved gradients",
+        "other keys",
     )
 
     def domain(self, here: Here) -> Domain:
@@ -52,6 +53,8 @@ class Planted(Knob):
                 _repeat_draws()
             case "halved gradients":
                 _halve_gradients()
+            case "other keys":
+                _save_other_keys()
 
 
 def _weigh_losses() -> None:
@@ -106,6 +109,21 @@ def _halve_gradients() -> None:
                 weight.grad.mul_(0.5)
 
     register_optimizer_step_pre_hook(halve)
+
+
+def _save_other_keys() -> None:
+    """As the module that torch.compile returns does."""
+    from torch import nn
+
+    owner: Any = nn.Module
+    original = owner.state_dict
+
+    def state_dict(module: Any, *args: Any, **kwargs: Any) -> Any:
+        own = original(module, *args, **kwargs)
+        is_part = bool(args or kwargs)  # of a whole module, which asks its children
+        return own if is_part else {f"_orig_mod.{key}": value for key, value in own.items()}
+
+    owner.state_dict = state_dict
 
 
 def _normalise_twice() -> None:

@@ -54,3 +54,4 @@ for _ in range(4):
     with torch.no_grad():
         sum(float(model(x).sum()) for x, _ in valid)
     model.train()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "last.pt")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autotune.cli.search_report import show
-from autotune.measurement.training_trace import Sameness
+from autotune.measurement.learning.training_trace import Sameness
 from autotune.program.config import Config, KnobValue
 from autotune.program.rehearsal import RehearsalRecord
 from autotune.results.result import Finding, SearchResult

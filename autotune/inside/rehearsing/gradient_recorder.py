@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import torch
 
-from autotune.measurement.gradient_noise import GradientGroup
+from autotune.measurement.learning.training_trace import GradientGroup
 
 
 class GradientRecorder:

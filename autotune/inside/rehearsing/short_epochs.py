@@ -25,7 +25,7 @@ from autotune.inside.listener import Listener
 from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.rehearsing.training_recorder import TrainingRecorder
 from autotune.inside.seams import SeamSet
-from autotune.inside.seams.equal_conditions import even_out
+from autotune.inside.seams.equal_conditions import even_out, watch_saving
 from autotune.inside.steering import Steering, loose_knobs
 from autotune.measurement.run_mode import Epochs
 from autotune.program.applied_config import AppliedConfig
@@ -100,6 +100,7 @@ class ShortEpochs(Listener):
                 traces,
                 is_alone=group.world_size == 1,
             )
+            watch_saving(self._recorder.saved)
         self._ending = threading.Lock()  # whoever acquires it reports; it is never released
         self._process = os.getpid()
         self._timer = threading.Timer(

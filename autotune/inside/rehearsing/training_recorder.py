@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Concatenate, ParamSpec
 
 import numpy
@@ -18,12 +19,13 @@ from torch import nn
 from autotune.inside.data.feed import tensors_in
 from autotune.inside.rehearsing.gradient_recorder import GradientRecorder
 from autotune.inside.seams.autocast import unscaled
-from autotune.measurement.training_trace import TracedStep, TrainingTrace
+from autotune.measurement.learning.training_trace import TracedStep, TrainingTrace
 from autotune.program.rehearsal import TracePlan
 
 MAX_VALUES = 24  # that are read of the weights after each step, and of the buffers
 MOST_SHARDS = 8  # ranks among which a tensor may be shared out
 MAX_RATES = 8
+MAX_SAVED = 64
 SEED = 20_230_401
 UNITS = 8  # in the last place, by which a weight is shaken: sums round by more than their terms
 # Of the elements of a weight with few digits, one in 16 is shaken, by one unit
@@ -88,6 +90,7 @@ class TrainingRecorder:
         self._weights: list[tuple[torch.Tensor, int]] | None = None
         self._start: tuple[float, ...] = ()
         self._buffers: list[tuple[torch.Tensor, int]] = []
+        self._saved: list[int] = []
         self._gradients = GradientRecorder() if plan.gradients else None
 
     @property
@@ -101,6 +104,7 @@ class TrainingRecorder:
             len(self._shaken),
             self.broken,
             tuple(self._gradients.groups) if self._gradients is not None else (),
+            tuple(self._saved),
         )
 
     @property
@@ -177,6 +181,12 @@ class TrainingRecorder:
         )
         self._losses = []
 
+    def saved(self, what: Any) -> None:
+        """Note an object that the program saves."""
+        if len(self._saved) < MAX_SAVED:
+            with suppress(Exception):  # whatever it is, the program must go on
+                self._saved.append(zlib.crc32("\n".join(_form(what)).encode()))
+
     def _begin(self, weights: Sequence[torch.Tensor]) -> None:
         if not self._rounding:
             self._rounding = _rounding(weights[0].device.type if weights else "cpu")
@@ -202,6 +212,20 @@ class TrainingRecorder:
         self._weights = _spread(list(weights.values()))
         self._buffers = _spread(buffers)
         self._start = _read(self._weights)
+
+
+def _form(what: Any, path: str = "") -> Iterator[str]:
+    """Yield the place of each tensor in nested containers, with what must fit to load it again."""
+    if isinstance(what, torch.Tensor):
+        yield f"{path} {type(what).__name__} {tuple(what.shape)} {what.dtype}"
+    elif isinstance(what, Mapping):
+        for key, value in what.items():
+            yield from _form(value, f"{path}/{key}")
+    elif isinstance(what, (list, tuple)):
+        for number, value in enumerate(what):
+            yield from _form(value, f"{path}/{number}")
+    elif isinstance(what, nn.Module):
+        yield from _form(what.state_dict(), f"{path} {type(what).__name__}")
 
 
 def _checksum(batch: Any) -> int:

@@ -17,7 +17,7 @@ from autotune.program.lr import PARTS
 from autotune.program.rehearsal import RehearsalRecord
 from autotune.results.record import gradients_sum
 from autotune.tuning.baseline import Baseline
-from autotune.tuning.checking.learning_check import LearningCheck
+from autotune.tuning.checking.learning_check import MOST_LOSS, LearningCheck
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.session import Session
 
@@ -53,7 +53,10 @@ def check_s(session: Session, baseline: Baseline, config: Config, speedup: float
 def with_learning(
     session: Session, baseline: Baseline, record: RehearsalRecord, speedup: float, kept_s: float
 ) -> RehearsalRecord:
-    """Return the record of a rehearsed config with what its larger global batch learns.
+    """Return the record of a rehearsed config with what it learns by design.
+
+    That is compared if its global batch is another, or if the rehearsal alone leaves room for a
+    loss that is too large.
 
     Args:
         session: Gives the budget and the rigs.
@@ -64,28 +67,32 @@ def with_learning(
     """
     space, study, budget = baseline.space, session.study, session.budget
     may_stay = _needs_no_check(session, space)
-    if not space.grows(record.config) or (may_stay and not study.checks_learning):
+    grows = space.grows(record.config)
+    is_doubtful = record.learning is not None and record.learning.high > MOST_LOSS
+    if not (grows or is_doubtful) or (may_stay and not study.checks_learning):
         return record
-    own = space.baseline
-    grown = {k: v for k, v in record.config.changes_from(own).items() if k in PARTS}
+    changes = record.config.changes_from(space.baseline)
+    suspected = {knob: value for knob, value in changes.items() if knob in PARTS}
+    if not grows:
+        suspected = dict(record.by_design)
     needed_s = check_s(session, baseline, record.config, speedup)
     if study.checks_learning:
+        listed = " ".join(f"{knob}={value}" for knob, value in suspected.items())
         session.events.note(
-            f"The self-check compares what is learned with "
-            f"{' '.join(f'{knob}={value}' for knob, value in grown.items())}: about "
-            f"{needed_s:.0f} s beyond the budget."
+            f"The self-check compares what is learned with {listed}: about {needed_s:.0f} s beyond "
+            "the budget."
         )
         budget.total_s += needed_s
     is_first = not any(earlier.seeds for earlier in study.rehearsals)
     may_check = study.checks_learning or (is_first and needed_s <= MOST_SHARE * budget.total_s)
     if not may_check or budget.left_s - kept_s < needed_s:
-        return replace(record, guilty=grown, unchecked_s=needed_s)
+        return replace(record, guilty=suspected, unchecked_s=needed_s) if grows else record
     equal_time = study.goal.objective is Objective.TIME_TO_LOSS
     check = _check(session, baseline, kept_s)
     learned = check.check(record.config, speedup, equal_time=equal_time)
     return replace(
         record,
-        guilty={} if learned.is_sound or may_stay else grown,
+        guilty={} if learned.is_sound or may_stay else suspected,
         learning=learned.gap,
         seeds=learned.seeds,
         at_equal="time" if equal_time else "samples",

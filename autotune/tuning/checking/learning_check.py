@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from autotune.measurement.interval import Interval
-from autotune.measurement.learning_gap import pooled, relative_loss
-from autotune.measurement.training_trace import TrainingTrace
+from autotune.measurement.learning.learning_gap import pooled, relative_loss
+from autotune.measurement.learning.training_trace import TrainingTrace
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.lr import LrRule, batch_growth, rule_for

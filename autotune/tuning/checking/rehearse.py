@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from enum import StrEnum
 
+from autotune.measurement.learning.training_trace import Agreement, Sameness
 from autotune.measurement.outcome import Outcome
-from autotune.measurement.training_trace import Agreement, Sameness
 from autotune.program.config import Config, KnobValue
 from autotune.program.rehearsal import (
     Rehearsal,

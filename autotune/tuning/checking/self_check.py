@@ -3,7 +3,7 @@
 Tests on our own programs cannot foresee every script, so the comparison runs on the user's program:
 fresh processes, all from the same random state and over the same short epochs. One runs it as
 written, one under the config. If their numbers are not equal, a third one tells how far rounding
-alone leads in this program (``measurement/training_trace.py``).
+alone leads in this program (``measurement/learning/training_trace.py``).
 
 Changes that train something else by design, such as another precision or a larger global batch, are
 taken back for the comparison. What another precision does to the loss is compared at equal samples;
@@ -23,8 +23,8 @@ from typing import Protocol
 from autotune.knobs import registry
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.interval import Interval
-from autotune.measurement.learning_gap import loss_gap
-from autotune.measurement.training_trace import (
+from autotune.measurement.learning.learning_gap import loss_gap
+from autotune.measurement.learning.training_trace import (
     NO_TIME,
     Agreement,
     Sameness,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from autotune.measurement.learning.training_trace import TrainingTrace
 from autotune.measurement.outcome import Ending, Outcome
-from autotune.measurement.training_trace import TrainingTrace
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autotune.knobs import Here, NotOffered, registry
-from autotune.measurement.gradient_noise import noise_scale
 from autotune.measurement.interval import Interval
+from autotune.measurement.learning.gradient_noise import noise_scale
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.profile import Profile

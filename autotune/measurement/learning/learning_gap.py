@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 
 from autotune.measurement.interval import Interval
+from autotune.measurement.learning.training_trace import TINY, TracedStep, TrainingTrace
 from autotune.measurement.stats import student_t
-from autotune.measurement.training_trace import TINY, TracedStep, TrainingTrace
 
 BLOCKS = 6  # of steps, by which the difference of two losses is known
 LEAST_LOSS = 0.1  # of the mean, to which a difference is relative at least

@@ -9,35 +9,16 @@ as much progress per sample as any; of much larger ones each further sample adds
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from autotune.measurement.interval import Interval
+from autotune.measurement.learning.training_trace import GradientGroup
 
 LEAST_GROUPS = 4
 RESAMPLES = 1000
 SEED = 0
 MOST = 1e9  # samples; stands for a gradient that cannot be told from noise
-
-
-@dataclass(frozen=True)
-class GradientGroup:
-    """The gradients of some batches at the same weights.
-
-    Any factor that all gradients of a group share cancels out.
-
-    Attributes:
-        parts: Number of batches, at least 2.
-        samples: Of one batch.
-        mean_square: Mean of the squared norms of their gradients.
-        square_of_mean: Squared norm of the mean of their gradients.
-    """
-
-    parts: int
-    samples: int
-    mean_square: float
-    square_of_mean: float
 
 
 def noise_scale(groups: Sequence[GradientGroup]) -> Interval | None:

@@ -16,8 +16,6 @@ from enum import StrEnum
 from itertools import accumulate
 from statistics import median
 
-from autotune.measurement.gradient_noise import GradientGroup
-
 # A config rounds in each sum of each step, a shaken run only moves its weights once. Seen on five
 # programs with 4-7 configs each: up to twice the deviation of the shaken run.
 FACTOR = 20.0
@@ -52,6 +50,25 @@ class TracedStep:
 
 
 @dataclass(frozen=True)
+class GradientGroup:
+    """The gradients of some batches at the same weights.
+
+    Any factor that all gradients of a group share cancels out.
+
+    Attributes:
+        parts: Number of batches, at least 2.
+        samples: Of one batch.
+        mean_square: Mean of the squared norms of their gradients.
+        square_of_mean: Squared norm of the mean of their gradients.
+    """
+
+    parts: int
+    samples: int
+    mean_square: float
+    square_of_mean: float
+
+
+@dataclass(frozen=True)
 class TrainingTrace:
     """The first steps of one run.
 
@@ -63,6 +80,8 @@ class TrainingTrace:
         shaken: How many tensors were moved before the first step.
         broken: Why recording ended early; empty if it did not.
         gradients: Those of the batches of each step, if that was asked for.
+        saved: What the program saved with ``torch.save``, in order: a checksum of each object's
+            keys and of the kinds, sizes and types of its tensors.
     """
 
     steps: tuple[TracedStep, ...]
@@ -72,6 +91,7 @@ class TrainingTrace:
     shaken: int = 0
     broken: str = ""
     gradients: tuple[GradientGroup, ...] = ()
+    saved: tuple[int, ...] = ()
 
     @property
     def shows_training(self) -> bool:
@@ -100,8 +120,8 @@ class Agreement:
         sameness: The verdict.
         steps: How many steps were compared.
         epochs: How many short epochs these took.
-        part: What differs first: ``samples``, ``losses``, ``gradients``, ``weights``, ``buffers``
-            or ``learning rates``.
+        part: What differs first: ``samples``, ``losses``, ``gradients``, ``weights``, ``buffers``,
+            ``learning rates`` or, after training, ``checkpoints``.
         at: The step at which it does, from 1.
         at_epoch: The epoch of that step.
         begins_epoch: Whether it is the first step of its epoch.
@@ -130,6 +150,8 @@ class Agreement:
                 return f"{self.sameness}: {self.why}"
             case Sameness.DIFFERS:
                 when = f" on, when epoch {self.at_epoch} begins" if self.begins_epoch else " on"
+                if self.part == SAVED:
+                    return "it saves checkpoints of another form: other keys, sizes or types"
                 if self.part == SAMPLES:
                     return f"it is fed other samples from step {self.at}{when}"
                 return f"{self.part} differ by {self.by:.1g} from step {self.at}{when}"
@@ -140,10 +162,14 @@ class Agreement:
 def is_equal(written: TrainingTrace, own: TrainingTrace) -> bool:
     """Return whether two runs computed the same numbers in the steps that both made."""
     pairs = list(zip(written.steps, own.steps, strict=False))
-    return not _too_little(written, [own]) and all(
-        (a.loss, a.rates, a.weights, a.buffers, a.gradient)
-        == (b.loss, b.rates, b.weights, b.buffers, b.gradient)
-        for a, b in pairs
+    return (
+        not _too_little(written, [own])
+        and _saves_alike(written, [], own)
+        and all(
+            (a.loss, a.rates, a.weights, a.buffers, a.gradient)
+            == (b.loss, b.rates, b.weights, b.buffers, b.gradient)
+            for a, b in pairs
+        )
     )
 
 
@@ -192,6 +218,8 @@ def compare(
         rounded = list(accumulate(_noise(GRADIENTS, written, shaken)[:steps], max))
         apart += _beyond(GRADIENTS, written, own, [FACTOR * max(n, limits[0]) for n in rounded])
     compared = written.steps[:steps]
+    if not apart and not _saves_alike(written, shaken, own):
+        return Agreement(Sameness.DIFFERS, steps, _epochs(compared), SAVED)
     if not apart:
         return Agreement(Sameness.ROUNDING, steps, _epochs(compared))
     at, part, by = min(apart, key=lambda one: one[0])
@@ -199,6 +227,17 @@ def compare(
     return Agreement(
         Sameness.DIFFERS, steps, _epochs(compared), part, at + 1, epoch, epoch != before, by
     )
+
+
+def _saves_alike(
+    written: TrainingTrace, shaken: Sequence[TrainingTrace], own: TrainingTrace
+) -> bool:
+    """Return whether what a config saves has the form that the program's own checkpoints have.
+
+    A longer run may save more, such as a longer history.
+    """
+    known = set(written.saved).union(*(trace.saved for trace in shaken))
+    return set(own.saved[: len(written.saved)]) <= known
 
 
 def _too_little(written: TrainingTrace, others: Sequence[TrainingTrace]) -> str:
@@ -253,6 +292,7 @@ def same(written: TrainingTrace, own: TrainingTrace) -> Agreement:
 
 
 SAMPLES, RATES, GRADIENTS = "samples", "learning rates", "gradients"
+SAVED = "checkpoints"
 PARTS = ("losses", "weights", "buffers")
 
 

@@ -1,0 +1,1 @@
+"""What the first steps of a training learn, and how that compares."""
