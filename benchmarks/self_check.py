@@ -43,15 +43,15 @@ PROGRAMS = (
     "tests/programs/no_loader.py",
     "tests/programs/gan.py",
     "tests/programs/accumulates.py",
-    "tests/programs/validates.py",
+    "benchmarks/to_loss/digits.py",
     "tests/programs/drop_last.py",
     "tests/programs/own_autocast.py",
     "tests/programs/by_hand.py",
     "tests/programs/subclass.py",
     "tests/programs/batch_sampler.py",
     "tests/programs/two_loaders.py",
-    "tests/programs/in_turn.py",
-    "tests/programs/sums.py",
+    "benchmarks/to_loss/teacher.py",
+    "tests/programs/sums.py mean /dev/null",
     "tests/programs/called_twice.py",
 )
 MOST_S = 120.0  # of one run
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--knobs", default="", help="only these, with commas")
     options = parser.parse_args()
     only = {knob for knob in options.knobs.split(",") if knob}
-    programs = options.programs or [str(HOME / own) for own in PROGRAMS]
+    programs = options.programs or [f"{HOME}/{own}" for own in PROGRAMS]
     found = {_name(program): dict(_verdicts(program, only)) for program in programs}
     verdicts = [verdict for own in found.values() for verdict in own.values()]
     alarms = sum(verdict.startswith("differs") for verdict in verdicts)
@@ -93,8 +93,14 @@ def main() -> None:
 
 def _name(program: str) -> str:
     """Return a program's path as readers know it, without that of this machine's checkout."""
-    path = Path(program).resolve()
+    path = Path(program.split()[0]).resolve()
     return str(path.relative_to(HOME)) if path.is_relative_to(HOME) else path.name
+
+
+def _words(program: str) -> tuple[str, list[str]]:
+    """Return a program's path and its arguments, which follow it after spaces."""
+    path, *arguments = program.split()
+    return path, arguments
 
 
 def _verdicts(program: str, only: set[str]) -> Iterator[tuple[str, str]]:
@@ -102,7 +108,7 @@ def _verdicts(program: str, only: set[str]) -> Iterator[tuple[str, str]]:
     machine = hardware.detect()
     with (
         tempfile.TemporaryDirectory() as folder,
-        RigFactory(parse_program(program, []), Path(folder), machine) as rigs,
+        RigFactory(parse_program(*_words(program)), Path(folder), machine) as rigs,
     ):
         with rigs.new() as rig:
             ready = rig.open(None, lambda: None, START_SILENCE_S)
@@ -121,7 +127,7 @@ def _verdicts(program: str, only: set[str]) -> Iterator[tuple[str, str]]:
             if agreement is not None and agreement.sameness is Sameness.DIFFERS:
                 said = f"differs: {said}"
             took_s = monotonic() - began
-            print(f"{Path(program).stem:14} {name}: {said} ({took_s:.0f} s)", flush=True)
+            print(f"{Path(program.split()[0]).stem:14} {name}: {said} ({took_s:.0f} s)", flush=True)
             yield name, said
 
 
