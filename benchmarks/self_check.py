@@ -93,7 +93,7 @@ def main() -> None:
 
 def _name(program: str) -> str:
     """Return a program's path as readers know it, without that of this machine's checkout."""
-    path = Path(program.split()[0]).resolve()
+    path = Path(program.split(maxsplit=1)[0]).resolve()
     return str(path.relative_to(HOME)) if path.is_relative_to(HOME) else path.name
 
 
@@ -127,7 +127,10 @@ def _verdicts(program: str, only: set[str]) -> Iterator[tuple[str, str]]:
             if agreement is not None and agreement.sameness is Sameness.DIFFERS:
                 said = f"differs: {said}"
             took_s = monotonic() - began
-            print(f"{Path(program.split()[0]).stem:14} {name}: {said} ({took_s:.0f} s)", flush=True)
+            print(
+                f"{Path(program.split(maxsplit=1)[0]).stem:14} {name}: {said} ({took_s:.0f} s)",
+                flush=True,
+            )
             yield name, said
 
 
