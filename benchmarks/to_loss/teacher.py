@@ -28,7 +28,7 @@ torch.manual_seed(args.seed)
 train = DataLoader(TensorDataset(inputs[:32768], outputs[:32768]), batch_size=32, shuffle=True)
 held_out = DataLoader(TensorDataset(inputs[32768:], outputs[32768:]), batch_size=2000)
 model = net(64)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+optimizer = torch.optim.AdamW(model.parameters(), lr=2e-4)
 began, seen, evaluate_at = time.perf_counter(), 0, 4096
 for _ in range(1000):
     for x, y in train:
