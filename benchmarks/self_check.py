@@ -46,7 +46,7 @@ PROGRAMS = (
     "benchmarks/to_loss/digits.py",
     "tests/programs/drop_last.py",
     "tests/programs/own_autocast.py",
-    "tests/programs/by_hand.py",
+    "tests/programs/by_hand.py /dev/null 100000",
     "tests/programs/subclass.py",
     "tests/programs/batch_sampler.py",
     "tests/programs/two_loaders.py",

@@ -21,6 +21,7 @@ from optuna.storages import InMemoryStorage
 from autotune.knobs import Scope, registry
 from autotune.measurement.block import Block
 from autotune.measurement.compilation import Compilation
+from autotune.measurement.epoch import EpochSeen, OtherPass
 from autotune.measurement.goal import THROUGHPUT, Goal
 from autotune.measurement.interval import Interval
 from autotune.measurement.learning.training_trace import GradientGroup, TracedStep, TrainingTrace
@@ -33,6 +34,7 @@ from autotune.measurement.step_breakdown import StepBreakdown, StepParts
 from autotune.measurement.throughput import throughput
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
+from autotune.program.evaluation import EvaluationTrials, PassTrial
 from autotune.program.lr import batch_growth
 from autotune.program.profile import Profile
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan, Seen
@@ -50,7 +52,7 @@ from autotune.tuning.storage import search_dir
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
 from autotune.tuning.surroundings import Surroundings
-from tests.made import make_head, make_profile, make_space
+from tests.made import make_head, make_loader, make_profile, make_space
 
 BLOCK_S = 0.05
 SWITCH_S = 0.3  # until a config runs at its speed
@@ -124,6 +126,8 @@ class Script:
         compile_s: Seconds that a config compiles that does, before its first window.
         noise_scale: Of the gradients, in samples.
         trains: Returns a factor on all losses under a config; 1 trains what the program does.
+        evaluation_s: Returns the seconds of an evaluation under a config.
+        evaluation_speedup: Of the evaluation, under other options of its loader.
     """
 
     factors: Mapping[str, Mapping[KnobValue, float]] = field(default_factory=dict)
@@ -144,6 +148,8 @@ class Script:
     compile_s: float = 0.0
     noise_scale: float = 1000.0
     trains: Callable[[Config], float] = lambda _: 1.0
+    evaluation_s: Callable[[Config], float] = lambda _: 0.0
+    evaluation_speedup: float = 1.0
 
     def rate(self, config: Config) -> float:
         """Return the true samples/s of a config."""
@@ -287,6 +293,7 @@ class ScriptedRig:
             warmup_s,
             "steady",
             reason,
+            samples_per_epoch=10_000,
             memory=Memory(host_bytes=machine.script.peak_bytes(applied.config, self._number)),
             power_w=machine.script.power_w(applied.config),
             compilation=self._compilation(applied.config),
@@ -342,8 +349,43 @@ class ScriptedRig:
             return Rehearsal(None, ending)
         if ending := self._ends("rehearse", applied):
             return Rehearsal(None, ending)
-        seen = Seen(20, 2, 2, "as planned")
-        return Rehearsal(replace(seen, trace=self._trace(applied, plan)))
+        seen = Seen(20, 2, 2, "as planned", trace=self._trace(applied, plan))
+        if plan.pass_s is not None:
+            seen = replace(seen, timed=self._timed(applied), tried=self._tried(applied, plan))
+        return Rehearsal(seen)
+
+    def _timed(self, applied: AppliedConfig) -> tuple[EpochSeen, ...]:
+        seconds = self._machine.script.evaluation_s(applied.config)
+        dice = self._machine.random
+        return tuple(
+            EpochSeen(
+                10,
+                10,
+                0.1,
+                10 * self._machine.script.step_s,
+                (OtherPass("Items", 0.0, seconds * dice.uniform(0.97, 1.03), 8),),
+                saving_s=0.01,
+                is_cut=True,
+                length=100,
+            )
+            for _ in range(3)
+        )
+
+    def _tried(self, applied: AppliedConfig, plan: RehearsalPlan) -> EvaluationTrials | None:
+        script, asked = self._machine.script, plan.evaluation
+        if asked is None or script.evaluation_speedup == 1.0:
+            return None
+        facts, own_s = make_loader(dataset="Items"), script.evaluation_s(applied.config)
+        dice, options = self._machine.random, {"num_workers": 2}
+        passes = tuple(
+            PassTrial(which, dice.uniform(0.98, 1.02) * seconds, is_chosen=True)
+            for which, seconds in (
+                ({}, own_s),
+                (options, own_s / script.evaluation_speedup),
+            )
+            * 4
+        )
+        return EvaluationTrials(facts, passes)
 
     def _trace(self, applied: AppliedConfig, plan: RehearsalPlan) -> TrainingTrace | None:
         if plan.traces is None:

@@ -156,7 +156,7 @@ def search(
     objective: Annotated[
         str,
         typer.Option(
-            help="What to improve: throughput, step-time, memory, energy or time-to-loss."
+            help="What to improve: throughput, step-time, memory, energy, time-to-loss or run-time."
         ),
     ] = "throughput",
     max_memory: Annotated[

@@ -170,8 +170,10 @@ class EpochEnds:
 
 
 def known_by(facts: Callable[[DataLoader[Any]], LoaderFacts], feed: Feed) -> LoaderFacts:
-    """Return the facts that identify a feed's loader, even if it is rebuilt for each epoch.
+    """Return the facts that identify a feed's loader, even if it is rebuilt for each epoch."""
+    return uncounted(facts(feed.loader))
 
-    The ordinal is set to 0, because each rebuilt loader gets a new one.
-    """
-    return replace(facts(feed.loader), ordinal=0)
+
+def uncounted(facts: LoaderFacts) -> LoaderFacts:
+    """Return facts without the counts: rebuilt loaders get new ones, and so do all at training."""
+    return replace(facts, ordinal=0, twins=0)

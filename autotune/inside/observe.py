@@ -16,8 +16,10 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNorms
 from torch.optim import Optimizer
 
 from autotune.inside.code.aliases import shared_weight
-from autotune.inside.code.bounds import Calls, Known, bound_by_flag, bound_of, calls_of
+from autotune.inside.code.bounds import bound_by_flag, bound_of
 from autotune.inside.code.frames import callers
+from autotune.inside.code.loops import Calls, Known, calls_of
+from autotune.inside.code.run_length import epochs_by_flag, epochs_of
 from autotune.inside.compiled import frames_compiled
 from autotune.inside.data.feed import Feed
 from autotune.inside.first_steps import FirstSteps
@@ -28,6 +30,7 @@ from autotune.inside.seams.optimizer import implementation_of, implementations_o
 from autotune.inside.seams.rates import initial_rates_of, rates_of
 from autotune.inside.seams.torch_settings import matmul_precision, profiles, sdpa_backend
 from autotune.knobs.strategies.base import ACCELERATE, DDP, FABRIC, LIGHTNING, TRANSFORMERS
+from autotune.measurement.epoch import RunLength
 from autotune.program.config import KnobValue
 from autotune.program.profile import DatasetFacts, OptimizerFacts, Profile
 
@@ -60,6 +63,7 @@ class Observer(FirstSteps):
         self._device = ""
         self._asked: dict[int, Calls] = {}
         self._bound: str | None = None
+        self._length = RunLength()
 
     def take_ranks(self, group: Group) -> None:
         """Observe this process as one of several ranks that the program itself starts.
@@ -89,6 +93,7 @@ class Observer(FirstSteps):
             asked = [call for own in self.loaders for call in self._asked.get(id(own), ())]
             known = Known(self._seams.flags.all(), self._steps_per_epoch)
             self._bound = bound_of(callers(), asked, known)
+            self._length = epochs_of(callers(), asked)
 
     @property
     def _steps_per_epoch(self) -> int | None:
@@ -106,6 +111,14 @@ class Observer(FirstSteps):
         if self._bound is not None:
             return self._bound
         return bound_by_flag(self._seams.flags.all())
+
+    @property
+    def _run_length(self) -> RunLength:
+        if self._seams.trainers.in_use:
+            return self._seams.trainers.length
+        if self._length.epochs is not None:
+            return self._length
+        return epochs_by_flag(self._seams.flags.all())
 
     def optimizer_stepped(self, optimizer: Optimizer) -> bool:
         """Note a step and, at an optimizer's first one, its facts; return whether the step counts.
@@ -188,6 +201,7 @@ class Observer(FirstSteps):
             in_batch_loss=self._seams.losses.in_batch,
             curved_loss=self._seams.losses.curve,
             bounded_by_steps=self._bounded_by_steps,
+            length=self._run_length,
             foreign_loader="" if self.loaders else self._seams.foreign_loaders.last,
             steps_by_hand=str(self._seams.by_hand.place) if self.lead is None else "",
         )

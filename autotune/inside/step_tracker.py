@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import distributed
 
 from autotune.inside.data.feed import Feed, first_tensor
-from autotune.inside.epochs import EpochEnds, known_by
+from autotune.inside.epochs import EpochEnds, known_by, uncounted
 from autotune.inside.listener import Listener, Root
 from autotune.inside.observe import Observer
 from autotune.inside.ranks.forks import ForkGuard
@@ -348,7 +348,7 @@ class StepTracker(Listener):
             return
         facts = self.seams.loader.facts
         its = known_by(facts, feed)
-        alike = [n for n, own in enumerate(loaders) if replace(facts(own), ordinal=0) == its]
+        alike = [n for n, own in enumerate(loaders) if uncounted(facts(own)) == its]
         if alike and not any(feed.loader is own for own in loaders):
             place = min(alike, key=lambda n: self._adopted.get(n, 0))
             self._adopted[place] = 1 + max(self._adopted.values(), default=0)

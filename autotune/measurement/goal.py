@@ -25,6 +25,8 @@ class Objective(StrEnum):
     """Samples per joule."""
     TIME_TO_LOSS = "time-to-loss"
     """Samples per second, times how far a sample leads in a step of that size."""
+    RUN_TIME = "run-time"
+    """Samples per second of whole epochs, with all that lies around the training loop."""
 
     @property
     def better(self) -> str:
@@ -35,13 +37,14 @@ class Objective(StrEnum):
             Objective.MEMORY: "less memory",
             Objective.ENERGY: "more samples per joule",
             Objective.TIME_TO_LOSS: "faster to the same loss, by the noise of the gradients",
+            Objective.RUN_TIME: "faster in whole epochs",
         }
         return words[self]
 
     @property
     def is_speed(self) -> bool:
         """Whether it is about time alone."""
-        return self in {Objective.THROUGHPUT, Objective.STEP_TIME, Objective.TIME_TO_LOSS}
+        return self not in {Objective.MEMORY, Objective.ENERGY}
 
     @property
     def counts_samples(self) -> bool:
@@ -61,12 +64,15 @@ class Goal:
             counts; None leaves it out.
         noise_scale: Samples in a step from which more of them bring little
             (``gradient_noise.noise_scale``); None if unknown: then they bring nothing.
+        around_s: Seconds that a sample costs besides the training loop, in evaluation, saving and
+            the rest of an epoch; None if unknown: then they do not count.
     """
 
     objective: Objective = Objective.THROUGHPUT
     max_memory: float | None = None
     hours: float | None = None
     noise_scale: float | None = None
+    around_s: float | None = None
 
     def factor(self, measured: Measurement) -> float | None:
         """Return by what the samples/s of a window are multiplied to be compared.
@@ -76,6 +82,8 @@ class Goal:
         match self.objective:
             case Objective.THROUGHPUT:
                 return 1.0
+            case Objective.RUN_TIME:
+                return 1 / (1 + measured.throughput.estimate * (self.around_s or 0.0))
             case Objective.TIME_TO_LOSS:
                 # Progress of a step over that of an endless batch, per sample: B and the noise
                 # scale in McCandlish et al. 2018, equation 2.6

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune.program.config import Config, KnobValue
+from autotune.program.evaluation import EvaluationLoader
 from autotune.program.flags import Flag
 from autotune.program.lr import LrRule, batch_growth
 from autotune.program.profile import Profile
@@ -29,6 +30,7 @@ class AppliedConfig:
         lr_rule: How learning rates follow the global batch size.
         sums: Whether gradients grow with the batch, as they do when the loss sums over its samples.
             None until this was measured.
+        evaluation: Loaders that train nothing and get other options.
     """
 
     config: Config
@@ -36,6 +38,7 @@ class AppliedConfig:
     traits: ProgramTraits
     lr_rule: LrRule = LrRule.AUTO
     sums: bool | None = None
+    evaluation: tuple[EvaluationLoader, ...] = ()
 
     @classmethod
     def as_written(

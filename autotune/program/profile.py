@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from autotune.measurement.epoch import RunLength
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import Flag
@@ -260,6 +261,7 @@ class Profile:
             DataLoader, such as ``fastai.data.load.DataLoader (num_workers=1)``.
         bounded_by_steps: The code that fixes the number of steps regardless of the batch size, such
             as ``train.py:57: for step in range(200)``; empty if none was seen.
+        length: How many epochs it trains.
     """
 
     device: str
@@ -314,6 +316,7 @@ class Profile:
     bounded_by_steps: str = ""
     foreign_loader: str = ""
     clears_by_model: str = ""
+    length: RunLength = field(default_factory=RunLength)
 
     @property
     def training_loader(self) -> LoaderFacts | None:

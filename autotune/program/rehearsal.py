@@ -12,10 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from autotune.measurement.epoch import EpochSeen
 from autotune.measurement.interval import Interval
 from autotune.measurement.learning.training_trace import NO_TIME, Agreement, Sameness, TrainingTrace
 from autotune.measurement.outcome import ENDED_BY_US, Ending
 from autotune.program.config import Config, KnobValue
+from autotune.program.evaluation import EvaluationPlan, EvaluationTrials
 from autotune.program.lr import LrRule
 
 Ended = Literal["as planned", "by itself", "out of time"]
@@ -57,6 +59,10 @@ class RehearsalPlan:
         enough_s: Seconds after the first step from which a program is no longer given time to end.
         most_s: Seconds after the start of the process at which the rehearsal ends in any case.
         least_steps: Optimizer steps from which the same holds.
+        pass_s: Time what lies between the steps, and cut no pass before it took these seconds; None
+            times nothing.
+        evaluation: How options of the slowest evaluation loader are tried, once epochs were timed;
+            None tries none.
         traces: What to record of the training, under conditions that are the same for all
             rehearsals; None records nothing.
     """
@@ -68,7 +74,14 @@ class RehearsalPlan:
     enough_s: float = 4.0
     most_s: float = 60.0
     least_steps: int = 0
+    pass_s: float | None = None
+    evaluation: EvaluationPlan | None = None
     traces: TracePlan | None = None
+
+    @property
+    def trainers_epochs(self) -> int:
+        """The epochs after which a library's trainer is told to end."""
+        return self.epochs if self.pass_s is None else self.most_epochs
 
 
 @dataclass(frozen=True)
@@ -82,6 +95,8 @@ class Seen:
         ended: Why the rehearsal was over.
         silent_s: Seconds since the program last requested a batch, called its model or made a step.
         trace: What its first steps learned; None if that was not recorded.
+        timed: The epochs that ended, where the plan has them timed.
+        tried: What was tried of an evaluation loader; None if nothing was to be tried.
     """
 
     steps: int
@@ -90,6 +105,8 @@ class Seen:
     ended: Ended
     silent_s: float = 0.0
     trace: TrainingTrace | None = None
+    timed: tuple[EpochSeen, ...] = ()
+    tried: EvaluationTrials | None = None
 
     @property
     def is_whole(self) -> bool:

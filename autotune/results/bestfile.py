@@ -23,6 +23,7 @@ from autotune.measurement.memory import Memory
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.dangerous_variables import refuse_unless_allowed
+from autotune.program.evaluation import EvaluationLoader
 from autotune.program.flags import AS_WRITTEN, KEYWORD, Flag, as_text
 from autotune.program.lr import LrRule
 from autotune.program.profile import LoaderFacts, OptimizerFacts
@@ -152,6 +153,26 @@ class LearningSection(_Section):
     training: str = ""
 
 
+class WholeRunSection(_Section):
+    """How long whole epochs take, with what lies around the training loop.
+
+    Attributes:
+        epoch_seconds: Of baseline and best config, with the interval.
+        parts: Seconds of their parts.
+        speedup: Of the whole epoch; null if nothing is recommended.
+        epochs: How many epochs the program trains; null if unknown.
+        estimated: Whether parts were put together instead of being seen as a whole.
+        note: The same for the user, in sentences.
+    """
+
+    epoch_seconds: dict[str, dict[str, float] | None]
+    parts: dict[str, dict[str, float]]
+    speedup: dict[str, float] | None = None
+    epochs: float | None = None
+    estimated: bool
+    note: str
+
+
 class SearchSection(_Section):
     """How the search went.
 
@@ -190,10 +211,12 @@ class BestFile(_Section):
     program: ProgramSection
     config: dict[str, KnobValue]
     baseline: dict[str, KnobValue]
+    evaluation: tuple[EvaluationLoader, ...] = ()
     speedup: SpeedupSection
     throughput: ThroughputSection
     memory: MemorySection
     learning: LearningSection
+    whole_run: WholeRunSection | None = None
     hardware: Hardware
     versions: dict[str, str] = Field(default_factory=dict)
     search: SearchSection
@@ -207,6 +230,7 @@ class BestFile(_Section):
             traits=self.program.traits,
             lr_rule=self.learning.lr_rule,
             sums=self.learning.sums,
+            evaluation=self.evaluation,
         )
 
     def warnings(self, hardware: Hardware, fingerprint: str | None) -> list[str]:

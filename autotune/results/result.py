@@ -25,6 +25,7 @@ from autotune.results.bestfile import BestFile
 from autotune.results.learning import Learning
 from autotune.results.rank_notes import parallel_notes
 from autotune.results.record import SearchInfo, TrialRecord, latest, slowest_compilation
+from autotune.results.whole_run import WholeRun
 
 ADVISE_WARMUP_ABOVE = 4  # growth of the batch above which learning-rate warm-up is recommended
 
@@ -101,6 +102,7 @@ class SearchResult:
             faster in the search than what is recommended; None if there is none, or if such configs
             may be recommended.
         noise: The noise scale of the program's gradients in samples; None if it was not measured.
+        whole_run: How long an epoch and the training take; None if that was not timed.
         bounded: Which knobs were not tried because of what they can give at most, with the reason.
         corrections: The least and the largest factor on the speed of its windows that the
             machine's pace explained; None if nothing was corrected.
@@ -133,6 +135,7 @@ class SearchResult:
     own_batch: tuple[Config, Interval] | None = None
     larger_batch: LargerBatch | None = None
     noise: Interval | None = None
+    whole_run: WholeRun | None = None
     bounded: tuple[str, ...] = ()
 
     @property
@@ -301,6 +304,27 @@ class SearchResult:
         )
 
     @property
+    def _whole_run_section(self) -> bestfile.WholeRunSection | None:
+        if (whole := self.whole_run) is None:
+            return None
+        sides = {"baseline": whole.before, "best": whole.after}
+        epochs = {
+            name: {part: round(s.estimate, 4) for part, s in side.parts.items()}
+            for name, side in sides.items()
+            if side is not None
+        }
+        return bestfile.WholeRunSection(
+            epoch_seconds={
+                name: _rounded(side.seconds) for name, side in sides.items() if side is not None
+            },
+            parts=epochs,
+            speedup=_rounded(whole.speedup),
+            epochs=whole.length.epochs,
+            estimated=whole.is_estimated,
+            note=" ".join(whole.sentences),
+        )
+
+    @property
     def learning_note(self) -> str:
         """What ``best`` changes about learning, as sentences for the user."""
         return self.learning.note
@@ -331,6 +355,7 @@ class SearchResult:
             ),
             config=dict(self.best),
             baseline=dict(self.baseline),
+            evaluation=self.applied.evaluation,
             speedup=bestfile.SpeedupSection(
                 estimate=round(self.speedup.estimate, 4),
                 low=round(self.speedup.low, 4),
@@ -353,6 +378,7 @@ class SearchResult:
                 larger_batch=self._larger_batch_section,
                 training=self.training_note if self.changes else "",
             ),
+            whole_run=self._whole_run_section,
             hardware=hardware,
             versions=dict(hardware.versions),
             search=bestfile.SearchSection(

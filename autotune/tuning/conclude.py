@@ -12,6 +12,7 @@ from statistics import fmean
 
 from autotune.knobs import registry
 from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement.goal import Objective
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement, warnings_of
 from autotune.measurement.memory import Memory
@@ -24,6 +25,7 @@ from autotune.program.rehearsal import trained, warning
 from autotune.results.blame import judged
 from autotune.results.record import TrialRecord, gradients_sum
 from autotune.results.result import Finding, LargerBatch, SearchResult
+from autotune.results.whole_run import Loop, RunFacts, WholeRun, whole_run
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.growth import check_s
 from autotune.tuning.choosing.bounds import Share, bounded, sentences, shares
@@ -59,6 +61,13 @@ def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult
     # Judged again: a later trial may show that an earlier crash was not its config's fault.
     records = judged(session.study.records, baseline.space.baseline)
     best = candidate.config if candidate is not None and is_faster else baseline.space.baseline
+    whole = _whole_run(
+        session,
+        baseline,
+        best if is_faster else None,
+        confirmation.speedup if confirmation else own,
+        (spread([m.throughput for m in base_side]), spread([m.throughput for m in best_side])),
+    )
     return SearchResult(
         finding=_finding(confirmed, records),
         best=best,
@@ -84,7 +93,7 @@ def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult
         warnings=_warnings(session, confirmation, best if is_faster else None),
         records=tuple(records),
         head=session.study.head,
-        applied=_applied(session, baseline, records, best),
+        applied=_applied(session, baseline, records, best, whole),
         seconds=session.budget.spent_s,
         processes=session.rigs.started,
         run_dir=session.run.path,
@@ -98,6 +107,7 @@ def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult
         ),
         noise=session.study.noise,
         larger_batch=_larger_batch(session, baseline, best),
+        whole_run=whole,
         bounded=_bounded(
             session, baseline, confirmation.speedup.estimate if is_faster and confirmation else 1.0
         ),
@@ -105,10 +115,19 @@ def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult
 
 
 def _applied(
-    session: Session, baseline: Baseline, records: Sequence[TrialRecord], best: Config
+    session: Session,
+    baseline: Baseline,
+    records: Sequence[TrialRecord],
+    best: Config,
+    whole: WholeRun | None,
 ) -> AppliedConfig:
-    """Return the program as written, with the learning-rate rule that suits the best config."""
-    applied = replace(baseline.applied, sums=gradients_sum(records))
+    """Return the program as written, with all that is recommended besides the best config.
+
+    That is the learning-rate rule that suits it, and the options of an evaluation loader.
+    """
+    gain = whole.evaluation if whole is not None else None
+    faster = (gain.loader,) if gain is not None and gain.is_claimed else ()
+    applied = replace(baseline.applied, sums=gradients_sum(records), evaluation=faster)
     checked = trained(session.study.rehearsals, best)
     if checked is None or checked.lr_rule is LrRule.AUTO:
         return applied
@@ -136,6 +155,49 @@ def _larger_batch(session: Session, baseline: Baseline, shown: Config) -> Larger
     speedup = able[0].speedup
     needed_s = check_s(session, baseline, able[0].config, speedup.estimate)
     return LargerBatch(able[0].config, speedup, needed_s)
+
+
+def _whole_run(
+    session: Session,
+    baseline: Baseline,
+    best: Config | None,
+    speedup: Interval,
+    throughput: tuple[Interval, Interval],
+) -> WholeRun | None:
+    """Return what the whole run consists of; None if its epochs were not timed.
+
+    Args:
+        session: The search.
+        baseline: The program as written.
+        best: The recommended config; None if nothing is recommended.
+        speedup: Of the training loop.
+        throughput: Before and after.
+    """
+    facts = session.study.facts
+    written = session.study.timed(baseline.space.baseline)
+    if written is None or facts is None:
+        return None
+    measured = baseline.measurement
+    batch = measured.samples_per_step / max(1.0, baseline.profile.batches_per_step)
+    before, after = (Loop(rate, batch, measured.samples_per_epoch) for rate in throughput)
+    return whole_run(
+        written,
+        session.study.timed_runs,
+        best,
+        (before, after),
+        _of_the_loop(session, speedup, throughput),
+        RunFacts(baseline.profile.length, facts.startup_s),
+    )
+
+
+def _of_the_loop(
+    session: Session, speedup: Interval, throughput: tuple[Interval, Interval]
+) -> Interval:
+    """Return a speedup as one of samples per second, whatever the search has compared."""
+    if session.study.goal.objective is Objective.THROUGHPUT:
+        return speedup
+    before, after = throughput
+    return speedup.times(after.estimate / before.estimate / speedup.estimate)
 
 
 def _own_batch(

@@ -19,6 +19,7 @@ from autotune.tuning.session import search_session
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
+from autotune.tuning.whole_run import time_epochs
 
 
 def search(
@@ -67,4 +68,5 @@ def search(
         while rehearse_best(session, baseline) is Rehearsed.NOTHING_LEFT:
             explore(session, baseline.space, diagnosis)
         confirmed = confirm_best(session, baseline)
+        time_epochs(session, baseline, confirmed)
         return conclude(session, baseline, confirmed)

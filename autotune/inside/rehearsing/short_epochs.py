@@ -13,20 +13,24 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from autotune.inside.epochs import MAX_BATCHES, Pass, Passes, known_by
+from autotune.inside.epochs import MAX_BATCHES, Pass, Passes, known_by, uncounted
 from autotune.inside.listener import Listener
 from autotune.inside.ranks.group import ALONE, Group
+from autotune.inside.rehearsing.epoch_clock import EpochClock
+from autotune.inside.rehearsing.evaluation_turns import EvaluationTurns
 from autotune.inside.rehearsing.training_recorder import TrainingRecorder
 from autotune.inside.seams import SeamSet
-from autotune.inside.seams.equal_conditions import even_out, watch_saving
+from autotune.inside.seams.equal_conditions import even_out
+from autotune.inside.seams.saving import watch_saving
 from autotune.inside.steering import Steering, loose_knobs
+from autotune.measurement.epoch import EpochSeen
 from autotune.measurement.run_mode import Epochs
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
@@ -35,12 +39,15 @@ from autotune.program.rehearsal import Ended, RehearsalPlan, Seen
 from autotune.rig.link import LinkClosed
 
 if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
     from autotune.inside.data.feed import Feed
     from autotune.inside.listener import Root
 
 # Steps since the last batch. A program may make several steps with one batch; one that makes more
 # than this keeps its batches and iterates over them without asking the loader again.
 MAX_STEPS = 64
+WORTH_TRYING = 0.1  # share of an epoch from which options of an evaluation loader are tried
 
 
 class ShortEpochs(Listener):
@@ -100,7 +107,13 @@ class ShortEpochs(Listener):
                 traces,
                 is_alone=group.world_size == 1,
             )
-            watch_saving(self._recorder.saved)
+        self._clock = None if plan.pass_s is None else EpochClock()
+        self._turns: EvaluationTurns | None = None
+        self._timed: tuple[EpochSeen, ...] | None = None  # those before the turns
+        # Of loaders that train nothing: seconds of a whole pass, and what other runs know them by
+        self._others: dict[LoaderFacts, tuple[float, LoaderFacts]] = {}
+        if self._recorder is not None or self._clock is not None:
+            watch_saving(self._saving)
         self._ending = threading.Lock()  # whoever acquires it reports; it is never released
         self._process = os.getpid()
         self._timer = threading.Timer(
@@ -120,6 +133,8 @@ class ShortEpochs(Listener):
 
     def program_ended(self, *, has_failed: bool = False) -> None:  # noqa: ARG002
         """Report what was seen until the program ended; how it ended is reported separately."""
+        if self._clock is not None:
+            self._clock.epoch_ended(is_last=True)
         self._end("by itself")
 
     def before_batch(self, feed: Feed) -> None:
@@ -129,7 +144,12 @@ class ShortEpochs(Listener):
         if feed in self._passes:
             return
         self._passes.of(feed)
-        if feed.wants_gradients and self._facts(feed) in self._trained and self._is_enough:
+        if not (feed.wants_gradients and self._facts(feed) in self._trained):
+            return
+        if self._clock is not None and self._lead is not None and self._lead.trains:
+            self._clock.epoch_ended(feed.begin_s)
+            self._consider_turns(self._clock)
+        if self._is_enough:
             self._end("as planned")
 
     def cuts(self, feed: Feed) -> bool:
@@ -139,6 +159,8 @@ class ShortEpochs(Listener):
         them, so that no accumulated gradients are left over. Otherwise it continues, but not beyond
         the longest training pass so far, or ``MAX_BATCHES`` if there was none.
         """
+        if not self._has_had_its_time(feed):
+            return False
         if not feed.wants_gradients:
             return self._passes.cuts_other(feed, self.steps)
         seen, plan = self._passes.of(feed), self._plan
@@ -149,8 +171,70 @@ class ShortEpochs(Listener):
             self._longest = max(self._longest, seen.batches)
         return seen.is_over
 
+    def _consider_turns(self, clock: EpochClock) -> None:
+        """Begin to try options of an evaluation loader, once some epochs were timed."""
+        plan = self._plan.evaluation
+        is_early = len(clock.epochs) < self._plan.epochs or not self._is_long_enough
+        if plan is None or self._timed is not None or is_early:
+            return
+        self._timed = tuple(clock.epochs)
+        if self._timed[-1].evaluation_share(plan.loop_s) < WORTH_TRYING or not self._others:
+            return
+        seconds, facts = max(self._others.values(), key=lambda other: other[0])
+        spare_s = plan.enough_s - (perf_counter() - self._first_step_at)
+        is_within = any(p.is_within for p in self._timed[-1].passes)
+        self._turns = EvaluationTurns(
+            facts, plan.tries(facts), most=int(spare_s / seconds), is_within=is_within
+        )
+        self.seams.loader.evaluation.choose_by(self._options_of)
+
+    def _options_of(self, loader: DataLoader[Any]) -> Mapping[str, KnobValue]:
+        turns = self._turns
+        assert turns is not None, "options are chosen in turns"
+        is_it = uncounted(self.seams.loader.facts(loader)) == uncounted(turns.facts)
+        return turns.options if is_it else {}
+
+    def _has_had_its_time(self, feed: Feed) -> bool:
+        """Return whether a pass may be cut by now, where passes are timed."""
+        turns = self._turns
+        if turns is not None and not turns.is_over:
+            if self._facts(feed) == uncounted(turns.facts):
+                return False
+            return not turns.is_within or not feed.wants_gradients or self._is_late(feed)
+        return self._is_late(feed)
+
+    def _is_late(self, feed: Feed) -> bool:
+        least_s = self._plan.pass_s
+        return self._clock is None or least_s is None or self._clock.seconds(feed) >= least_s
+
+    def pass_ended(self, feed: Feed) -> None:
+        """Note the end of a pass, where passes are timed."""
+        if self._clock is not None and threading.current_thread() is threading.main_thread():
+            is_cut = self._passes.of(feed).is_over
+            self._clock.pass_ended(feed, is_cut=is_cut)
+            facts = self._facts(feed)
+            if is_cut or facts in self._trained:
+                return
+            if self._turns is None:
+                whole_s = self._clock.whole_s(feed)
+                self._others[facts] = whole_s, self.seams.loader.facts(feed.loader)
+            elif facts == uncounted(self._turns.facts):
+                self._turns.pass_ended(self._clock.whole_s(feed))
+
+    @contextmanager
+    def _saving(self, what: Any) -> Iterator[None]:
+        if self._recorder is not None:
+            self._recorder.saves(what)
+        if self._clock is None or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        with self._clock.saving():
+            yield
+
     def batch_handed(self, feed: Feed, batch: Any, samples: int) -> None:
-        """Note what is trained on, where training is traced."""
+        """Note what is trained on, where training is traced, and what is evaluated in turns."""
+        if self._turns is not None and self._facts(feed) == uncounted(self._turns.facts):
+            self._turns.batch(batch)
         if self._recorder is not None and feed.wants_gradients:
             self._recorder.batch_handed(batch, samples)
 
@@ -158,6 +242,8 @@ class ShortEpochs(Listener):
         """Count a batch; one without gradients belongs to an evaluation."""
         self._heard = perf_counter()
         seen = self._passes.took(feed, self.steps)
+        if self._clock is not None and threading.current_thread() is threading.main_thread():
+            self._clock.batch(feed, self._facts(feed).dataset)
         if feed.wants_gradients:
             self._lead, self._training_facts = seen, self._facts(feed)
         else:
@@ -177,6 +263,8 @@ class ShortEpochs(Listener):
         self._heard = perf_counter()
         if self._recorder is not None:
             self._recorder.forward_called()
+        if self._clock is not None and not torch.is_grad_enabled():
+            self._clock.computes()
         is_between = self._lead is not None and self._lead.is_over
         if is_between and not torch.is_grad_enabled():
             self._evaluates()
@@ -195,6 +283,8 @@ class ShortEpochs(Listener):
         self.steps += 1
         self._first_step_at = min(self._first_step_at, now)
         self._is_evaluating = False
+        if self._clock is not None:
+            self._clock.stepped()
         if self._lead is not None and not self._lead.trains:
             assert self._training_facts is not None, "the batch came from a loader"
             self._lead.trains = True
@@ -219,7 +309,14 @@ class ShortEpochs(Listener):
     def _is_enough(self) -> bool:
         if self._epochs < self._plan.epochs:
             return False
+        if self._timed is not None:
+            return self._turns is None or self._turns.is_over or self._has_had_turns
         return self._is_long_enough or self._epochs >= self._plan.most_epochs
+
+    @property
+    def _has_had_turns(self) -> bool:
+        plan = self._plan.evaluation
+        return plan is None or perf_counter() - self._first_step_at >= plan.enough_s
 
     def _facts(self, feed: Feed) -> LoaderFacts:
         """Return the facts that identify a feed's loader, even if it is rebuilt for each epoch."""
@@ -239,5 +336,17 @@ class ShortEpochs(Listener):
         silent_s = perf_counter() - self._heard
         with suppress(LinkClosed):
             trace = None if self._recorder is None else self._recorder.trace
-            seen = Seen(self.steps, self._epochs, self._evaluations, how, silent_s, trace)
-            self._over(seen)
+            timed = () if self._clock is None else self._timed or tuple(self._clock.epochs)
+            tried = None if self._turns is None else self._turns.found
+            self._over(
+                Seen(
+                    self.steps,
+                    self._epochs,
+                    self._evaluations,
+                    how,
+                    silent_s,
+                    trace,
+                    timed,
+                    tried,
+                )
+            )

@@ -181,7 +181,7 @@ class TrainingRecorder:
         )
         self._losses = []
 
-    def saved(self, what: Any) -> None:
+    def saves(self, what: Any) -> None:
         """Note an object that the program saves."""
         if len(self._saved) < MAX_SAVED:
             with suppress(Exception):  # whatever it is, the program must go on

@@ -56,17 +56,6 @@ def even_out(plan: TracePlan, *, compiles: bool = False) -> None:
         config.fallback_random = True
 
 
-def watch_saving(saved: Callable[[Any], None]) -> None:
-    """Call a function with each object that the program saves by ``torch.save``, for good."""
-    original = torch.save
-
-    def save(what: Any, *args: Any, **kwargs: Any) -> None:
-        saved(what)
-        original(what, *args, **kwargs)
-
-    Patches().replace(torch, "save", save)
-
-
 def _move_seeds(by: int) -> None:
     """Add a number to the seeds that the program sets for the generators that all code shares."""
     patches = Patches()

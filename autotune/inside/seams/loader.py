@@ -7,7 +7,7 @@ libraries are not covered here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from threading import local
@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from autotune.inside.code.frames import site
+from autotune.inside.data.evaluation_loaders import EvaluationLoaders
 from autotune.inside.data.feed import Feed
 from autotune.inside.data.item_watch import ItemWatch
 from autotune.inside.data.known_loaders import KnownLoaders
@@ -66,6 +67,7 @@ class LoaderSeam(Seam):
             the training loader or from another one.
 
     Attributes:
+        evaluation: Gives loaders that train nothing other options.
         items: Observes what the first batches change in their dataset.
         version: Counts the changes of options; a feed with an older version is behind.
         replays: While True, training feeds hand out the same batch again and again. Set to measure
@@ -96,6 +98,7 @@ class LoaderSeam(Seam):
         self._variants: WeakKeyDictionary[DataLoader[Any], Variant] = WeakKeyDictionary()
         self._options: dict[str, KnobValue] = {}
         self._workers = Workers()
+        self.evaluation = EvaluationLoaders(self._worker_attributes)
         self.items = ItemWatch()
         self._is_held = self._is_behind = False
         self._within = local()  # per thread: two threads may begin to iterate at the same time
@@ -165,6 +168,7 @@ class LoaderSeam(Seam):
         loaders anew for each epoch.
         """
         self._known.training_begins()
+        self.evaluation.training_begins()
 
     def dataset_facts(self, loader: DataLoader[Any]) -> DatasetFacts:
         """Return what the first batches showed about a loader's dataset."""
@@ -187,6 +191,8 @@ class LoaderSeam(Seam):
         if self._is_shared(loader):
             self._shares.iterates(loader)
         self.items.began()
+        if loader is own and not self.is_target(own):
+            loader = self.evaluation.variant(own)
         return self._workers.begin(loader, own, self.facts(own), self._begin)
 
     def variant(self, loader: DataLoader[Any]) -> DataLoader[Any]:
@@ -287,7 +293,8 @@ class LoaderSeam(Seam):
 
     @property
     def _has_workers_of_ours(self) -> bool:
-        return bool({"num_workers", "persistent_workers"} & self._options.keys())
+        own = {"num_workers", "persistent_workers"} & self._options.keys()
+        return bool(own) or self.evaluation.is_given
 
     def length(self, loader: DataLoader[Any]) -> int | None:
         """Return the number of batches in an epoch; None for data without a length."""
@@ -420,6 +427,7 @@ class LoaderSeam(Seam):
             loader.multiprocessing_context,
             loader.worker_init_fn,
         )
+        self.evaluation.built(loader, replace(read_facts(loader), site=site))
         if self._listener is not None or self._has_workers_of_ours:
             self._workers.built(loader)
         if self._known.is_target(facts):
@@ -427,6 +435,11 @@ class LoaderSeam(Seam):
             changes = self._changes(loader)
             self._written[loader] = {n: vars(loader)[n] for n in DATA if n in changes}
             vars(loader).update(changes)
+
+    def _worker_attributes(
+        self, loader: DataLoader[Any], options: Mapping[str, KnobValue]
+    ) -> dict[str, Any]:
+        return worker_attributes(self.facts(loader), self._own[loader], options)
 
     def _changes(self, loader: DataLoader[Any]) -> dict[str, Any]:
         """Return the attributes that the loader has under the options.

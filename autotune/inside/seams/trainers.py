@@ -15,6 +15,7 @@ from typing import Any
 from weakref import WeakSet
 
 from autotune.inside.seams.base import Patches, Seam
+from autotune.measurement.epoch import RunLength
 from autotune.program.rehearsal import RehearsalPlan
 
 FOREVER = 10**15  # a number of steps that no trainer reaches
@@ -51,6 +52,7 @@ class TrainersSeam(Seam):
     Attributes:
         in_use: The library whose trainer runs the program's loop (``lightning`` or
             ``transformers``); empty if the program has its own loop.
+        length: How many epochs the trainer makes, and how often it evaluates.
     """
 
     def __init__(self, *, endless: bool, rehearsal: RehearsalPlan | None = None) -> None:
@@ -61,6 +63,7 @@ class TrainersSeam(Seam):
         self._running: WeakSet[Any] = WeakSet()
         self._steps: int | None = None
         self.in_use = ""
+        self.length = RunLength()
 
     @property
     def rehearses(self) -> bool:
@@ -143,7 +146,9 @@ class TrainersSeam(Seam):
 
     def _begins(self, trainer: Any, library: str) -> None:
         self.in_use = library
-        self._running.add(trainer)
+        if trainer not in self._running:
+            self._running.add(trainer)
+            self.length = _lightning_length(trainer) if library == LIGHTNING else self.length
         self._set_steps(trainer)
         if self._rehearsal is not None and library == LIGHTNING:
             _shorten_lightning(trainer, self._rehearsal)
@@ -202,6 +207,7 @@ class TrainersSeam(Seam):
 
         def run_epoch(its: Any, *args: Any, **kwargs: Any) -> Any:
             seam._begins(its, TRANSFORMERS)  # train() may have begun before adopt() patched it
+            seam.length = _transformers_length(its, kwargs.get("num_update_steps_per_epoch"))
             its.state.max_steps = FOREVER
             counts = {"steps_in_epoch": FOREVER, "num_update_steps_per_epoch": FOREVER}
             return original(its, *args, **{**kwargs, **counts})
@@ -250,6 +256,35 @@ class TrainersSeam(Seam):
         self._patches.replace(owner, name, method)
 
 
+def _lightning_length(trainer: Any) -> RunLength:
+    """Return what the arguments of a Lightning trainer say."""
+    epochs = getattr(trainer, "max_epochs", None)
+    every = getattr(trainer, "check_val_every_n_epoch", None) or 1
+    if isinstance(within := getattr(trainer, "val_check_interval", None), float):  # of an epoch
+        every *= within
+    has_steps = getattr(trainer, "max_steps", -1) not in {None, -1}
+    known = None if epochs in {None, -1} or has_steps else float(epochs)
+    return RunLength(known, f"max_epochs={epochs} of its Trainer", float(every))
+
+
+def _transformers_length(trainer: Any, updates: int | None) -> RunLength:
+    """Return what the arguments of a Hugging Face trainer say.
+
+    Args:
+        trainer: The trainer, in its first epoch.
+        updates: Optimizer steps in one of its epochs; None if unknown.
+    """
+    arguments, every = trainer.args, 1.0
+    strategy = getattr(getattr(arguments, "eval_strategy", None), "value", "")
+    if updates and strategy == "steps" and arguments.eval_steps:
+        every = arguments.eval_steps / updates
+    if arguments.max_steps > 0:
+        epochs = arguments.max_steps / updates if updates else None
+        return RunLength(epochs, f"max_steps={arguments.max_steps} of its Trainer", every)
+    epochs = arguments.num_train_epochs
+    return RunLength(epochs, f"num_train_epochs={epochs:g} of its Trainer", every)
+
+
 def _nothing_to_save(trainer: Any) -> None:
     """Keep a trial from writing, removing or uploading checkpoints, and from evaluating."""
     trainer.control.should_save = trainer.control.should_evaluate = False
@@ -267,9 +302,9 @@ def _shorten_lightning(trainer: Any, plan: RehearsalPlan) -> None:
             cut = batches if name == "train" else plan.other_batches
             setattr(trainer, f"limit_{name}_batches", cut)
     trainer.val_check_interval, trainer.check_val_every_n_epoch = 1.0, 1
-    own = trainer.fit_loop.max_epochs
-    trainer.fit_loop.max_epochs = plan.epochs if own in {None, -1} else min(own, plan.epochs)
-    trainer.fit_loop.min_epochs = min(trainer.fit_loop.min_epochs or 0, plan.epochs)
+    own, most = trainer.fit_loop.max_epochs, plan.trainers_epochs
+    trainer.fit_loop.max_epochs = most if own in {None, -1} else min(own, most)
+    trainer.fit_loop.min_epochs = min(trainer.fit_loop.min_epochs or 0, most)
 
 
 def _shorten_transformers(arguments: Any, plan: RehearsalPlan) -> None:
@@ -279,8 +314,8 @@ def _shorten_transformers(arguments: Any, plan: RehearsalPlan) -> None:
     """
     updates = _updates(arguments, plan)
     if arguments.max_steps > 0:
-        arguments.max_steps = min(arguments.max_steps, plan.epochs * updates)
-    arguments.num_train_epochs = min(arguments.num_train_epochs, plan.epochs)
+        arguments.max_steps = min(arguments.max_steps, plan.trainers_epochs * updates)
+    arguments.num_train_epochs = min(arguments.num_train_epochs, plan.trainers_epochs)
     arguments.eval_steps = arguments.save_steps = updates
 
 

@@ -103,8 +103,8 @@ def _is_same(one: SearchInfo, other: SearchInfo) -> bool:
     fields = ("fingerprint", "function", "args", "keywords", "ranks", "env", "python_options")
     is_program = all(getattr(one.program, f) == getattr(other.program, f) for f in fields)
     goal = one.options.goal
-    # How far a sample leads was measured anew, with another result
-    is_comparable = goal.objective is not Objective.TIME_TO_LOSS
+    # How far a sample leads, or what lies around the loop, was measured anew, with another result
+    is_comparable = goal.objective not in {Objective.TIME_TO_LOSS, Objective.RUN_TIME}
     return is_program and is_comparable and goal == other.options.goal
 
 

@@ -41,6 +41,7 @@ from autotune.results.record import (
     WindowRecord,
 )
 from autotune.results.speedups import reread, seen_in
+from autotune.results.whole_run import TimedRun
 from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.sampler import distributions, holding, make_sampler
 from autotune.tuning.storage import lease
@@ -172,8 +173,22 @@ class Study:
     @property
     def goal(self) -> Goal:
         """What is compared, with what it needs to know of the program."""
-        goal, noise = self.head.options.goal, self.noise
-        return goal if noise is None else replace(goal, noise_scale=noise.low)
+        noise = self.noise
+        return replace(
+            self.head.options.goal,
+            noise_scale=None if noise is None else noise.low,
+            around_s=self.around_s,
+        )
+
+    @property
+    def around_s(self) -> float | None:
+        """Seconds that a sample costs besides the training loop; None if that was not measured."""
+        raw = self._study.user_attrs.get("around_s")
+        return None if raw is None else float(raw)
+
+    @around_s.setter
+    def around_s(self, seconds: float | None) -> None:
+        self._study.set_user_attr("around_s", seconds)
 
     @property
     def fence(self) -> str:
@@ -276,6 +291,20 @@ class Study:
     @checks_learning.setter
     def checks_learning(self, asked: bool) -> None:
         self._study.set_user_attr("checks_learning", asked)
+
+    def timed(self, config: Config, number: int = 0) -> TimedRun | None:
+        """Return a run in which a config's epochs were timed, by its number; None without it."""
+        runs = [run for run in self.timed_runs if run.config == config]
+        return runs[number] if number < len(runs) else None
+
+    @property
+    def timed_runs(self) -> list[TimedRun]:
+        """The runs in which epochs were timed, in order."""
+        return _read(list[TimedRun], self._study.user_attrs.get("timed", []))
+
+    def add_timed(self, run: TimedRun) -> None:
+        """Record a run in which epochs were timed."""
+        self._study.set_user_attr("timed", _dump(list[TimedRun], [*self.timed_runs, run]))
 
     def add_rehearsal(self, record: RehearsalRecord) -> None:
         """Record the finding of one more rehearsal, the baseline's included if it was needed."""

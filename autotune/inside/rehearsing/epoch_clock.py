@@ -1,0 +1,220 @@
+"""Time what the program does in its short epochs, besides making steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import torch
+
+from autotune.measurement.epoch import EpochSeen, OtherPass
+
+if TYPE_CHECKING:
+    from autotune.inside.data.feed import Feed
+
+
+@dataclass
+class _Open:
+    """A pass over a loader while it lasts."""
+
+    dataset: str
+    start_s: float
+    seconds: float = 0.0
+    batches: int = 0
+    steps: int = 0
+    is_cut: bool = False
+    length: int | None = None
+    is_within: bool = False
+
+    @property
+    def seen(self) -> OtherPass:
+        return OtherPass(
+            self.dataset,
+            self.start_s,
+            self.seconds,
+            self.batches,
+            self.is_cut,
+            self.length,
+            self.is_within,
+        )
+
+
+class EpochClock:
+    """Charges the program's time to what it does: a pass over a loader, saving, or the rest.
+
+    ``ShortEpochs`` calls it in the program's main thread. A pass inside another one, such as an
+    evaluation in the middle of an epoch, is charged for its own time. A pass that the program
+    leaves early ends when the pass around it goes on, or when the next one begins.
+
+    Args:
+        now: Returns seconds.
+
+    Attributes:
+        epochs: The epochs that have ended.
+    """
+
+    def __init__(self, now: Callable[[], float] = perf_counter) -> None:
+        self.epochs: list[EpochSeen] = []
+        self._now = now
+        self._passes: WeakKeyDictionary[Feed, _Open] = WeakKeyDictionary()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._mark = self._now()
+        self._in_epoch: list[_Open] = []
+        self._stack: list[_Open] = []
+        self._is_saving = self._is_computing = False
+        self._computing_s = self._saving_s = self._rest_s = 0.0
+        self._saves = 0
+
+    def seconds(self, feed: Feed) -> float:
+        """Return how long a pass has been going on since its first batch."""
+        if (seen := self._passes.get(feed)) is None:
+            return 0.0
+        is_running = bool(self._stack) and self._stack[-1] is seen
+        return seen.seconds + (self._now() - self._mark if is_running else 0.0)
+
+    def whole_s(self, feed: Feed) -> float:
+        """Return how long a pass has taken, its beginning included; 0.0 for one not seen."""
+        return self._passes[feed].start_s + self.seconds(feed) if feed in self._passes else 0.0
+
+    def batch(self, feed: Feed, dataset: str) -> None:
+        """Note that a pass is about to hand out a batch; its first one begins it."""
+        seen = self._passes.get(feed)
+        if seen is None:
+            self._sync()
+            start_s = min(feed.start_s, self._now() - self._mark)
+            self._charge(until=self._now() - start_s)
+            self._mark = self._now()
+            self._leave_unrelated()
+            if not self.epochs and not self._has_stepped:
+                self._forget_the_start()
+            is_within = any(p.steps for p in self._stack)
+            self._passes[feed] = seen = _Open(dataset, start_s, is_within=is_within)
+            self._in_epoch.append(seen)
+        elif not self._stack or self._stack[-1] is not seen:
+            self._sync()
+            self._charge()
+        if seen in self._stack:
+            del self._stack[self._stack.index(seen) + 1 :]
+        else:
+            self._stack.append(seen)
+        self._is_computing = False
+        seen.batches += 1
+
+    def _leave_unrelated(self) -> None:
+        """Leave a pass that trained nothing when another one begins: the program broke out of it.
+
+        Two loaders that the program reads together both go on, so they come back.
+        """
+        while self._stack and not self._stack[-1].steps and self._has_stepped:
+            self._stack.pop()
+
+    def _forget_the_start(self) -> None:
+        """Forget what the program did before its first training pass."""
+        self._in_epoch = [*self._stack]
+        self._computing_s = self._saving_s = self._rest_s = 0.0
+        self._saves = 0
+
+    @property
+    def _has_stepped(self) -> bool:
+        return any(seen.steps for seen in self._in_epoch)
+
+    def pass_ended(self, feed: Feed, *, is_cut: bool) -> None:
+        """Note that a pass is over.
+
+        Args:
+            feed: The pass.
+            is_cut: Whether autotune ended it.
+        """
+        seen = self._passes.get(feed)
+        if seen is None:
+            return
+        self._sync()
+        self._charge()
+        length = feed.batches_per_epoch if is_cut else None
+        seen.is_cut = is_cut and length != seen.batches
+        seen.length = length if seen.is_cut else None
+        if seen in self._stack:
+            del self._stack[self._stack.index(seen) :]
+
+    def stepped(self) -> None:
+        """Note an optimizer step, which belongs to all passes that are going on."""
+        for seen in self._stack:
+            seen.steps += 1
+
+    def computes(self) -> None:
+        """Note that the model computes without gradients."""
+        if not self._stack and not self._is_saving:
+            self._charge()
+            self._is_computing = True
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Note that the program saves."""
+        if self._is_saving:  # one function that saves calls another
+            yield
+            return
+        self._sync()
+        self._charge()
+        self._is_saving, self._is_computing = True, False
+        try:
+            yield
+        finally:
+            self._charge()
+            self._is_saving = False
+            self._saves += 1
+
+    def epoch_ended(self, begin_s: float = 0.0, *, is_last: bool = False) -> None:
+        """Note that another training pass begins, or that the program has ended.
+
+        Args:
+            begin_s: Seconds that the beginning of the new pass has taken until now.
+            is_last: Whether the program has ended.
+        """
+        self._sync()
+        begun = max(self._mark, self._now() - begin_s)
+        self._charge(until=begun)
+        trained = [p for p in self._in_epoch if p.steps]
+        if trained:
+            self.epochs.append(
+                EpochSeen(
+                    steps=max(p.steps for p in trained),
+                    batches=max(p.batches for p in trained),
+                    start_s=sum(p.start_s for p in trained),
+                    steps_s=sum(p.seconds for p in trained),
+                    passes=tuple(p.seen for p in self._in_epoch if not p.steps),
+                    computing_s=self._computing_s,
+                    saving_s=self._saving_s,
+                    saves=self._saves,
+                    rest_s=self._rest_s,
+                    is_cut=any(p.is_cut for p in trained),
+                    length=max((p.length for p in trained if p.length), default=None),
+                    is_last=is_last,
+                )
+            )
+        self._begin()
+        self._mark = begun
+
+    def _charge(self, until: float | None = None) -> None:
+        now = self._now() if until is None else until
+        spent_s = max(0.0, now - self._mark)
+        self._mark = max(self._mark, now)
+        if self._is_saving:
+            self._saving_s += spent_s
+        elif self._stack:
+            self._stack[-1].seconds += spent_s
+        elif self._is_computing:
+            self._computing_s += spent_s
+        else:
+            self._rest_s += spent_s
+
+    @staticmethod
+    def _sync() -> None:
+        """Wait for the device, whose work belongs to what the program did until now."""
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()

@@ -1,0 +1,313 @@
+"""The whole run: how long an epoch and a training take, before and after.
+
+The claim of a search is about the training loop. A user waits for whole epochs: with evaluation,
+checkpoints and the starts of loaders, which a faster loop leaves as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from autotune.measurement import claim
+from autotune.measurement.epoch import EpochBreakdown, EpochSeen, RunLength, breakdown
+from autotune.measurement.interval import Interval
+from autotune.program.config import Config
+from autotune.program.evaluation import EvaluationLoader, EvaluationTrials
+
+WORTH_NAMING = 0.05  # share of an epoch that a part must take to be named
+WORTH_TELLING = 0.1  # the same of all that is not the training loop, to say what that means
+SLOWER = 1.1  # factor on the seconds of evaluation from which a config slows it down
+SLOWS = 0.05  # share of the epoch that this must cost
+LEAST_PAIRS = 2
+MINUTE, HOUR = 60, 3600
+
+
+@dataclass(frozen=True)
+class TimedRun:
+    """A short run of one config whose epochs were timed.
+
+    Attributes:
+        config: The config.
+        seen: The epochs that ended, in order; empty if none did.
+        cost_s: Seconds that the run took.
+        reason: Why no epoch was seen; empty if one was.
+        tried: What was tried of an evaluation loader; None if nothing was.
+    """
+
+    config: Config
+    seen: tuple[EpochSeen, ...]
+    cost_s: float
+    reason: str = ""
+    tried: EvaluationTrials | None = None
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What is known about how long the program trains.
+
+    Attributes:
+        length: How many epochs, by its trainer or its code.
+        startup_s: Seconds until its first step.
+    """
+
+    length: RunLength
+    startup_s: float
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The speed of the training loop, as windows of the search or the confirmation measured it.
+
+    Attributes:
+        throughput: Samples per second, starts of the loader included.
+        samples_per_batch: Samples in a batch of the program as written.
+        samples_per_epoch: Samples between two starts of the loader; None if unknown.
+    """
+
+    throughput: Interval
+    samples_per_batch: float
+    samples_per_epoch: int | None
+
+    def seconds(self, epoch: EpochSeen) -> Interval | None:
+        """Return the seconds of a whole training pass of the program; None if its end is unknown.
+
+        Args:
+            epoch: One of the program as written.
+        """
+        samples: float | None = self.samples_per_epoch
+        if not epoch.is_cut:
+            handed = epoch.batches * self.samples_per_batch
+            samples = handed if samples is None else min(handed, samples)
+        if not samples:
+            return None
+        rate = self.throughput
+        return Interval(samples / rate.estimate, samples / rate.high, samples / rate.low)
+
+
+@dataclass(frozen=True)
+class EvaluationGain:
+    """What other options of an evaluation loader give.
+
+    Attributes:
+        loader: The loader with the options.
+        speedup: Of its passes, with the interval.
+        processes: How many processes it was compared in.
+    """
+
+    loader: EvaluationLoader
+    speedup: Interval
+    processes: int
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether the options are recommended: they were faster in at least two processes."""
+        return self.processes > 1 and self.speedup.low > 1.0
+
+    def __str__(self) -> str:
+        changes = " ".join(f"{knob}={value}" for knob, value in self.loader.options.items())
+        speedup = self.speedup
+        gave = f"{speedup.estimate:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}]"
+        return f"its loader of {self.loader.facts.dataset} with {changes}: {gave}"
+
+
+@dataclass(frozen=True)
+class WholeRun:
+    """What an epoch consists of and how long the training takes.
+
+    Attributes:
+        before: The epoch of the program as written.
+        after: The epoch under the recommended config; None if nothing is recommended.
+        speedup: Of the whole epoch, with its interval; None if nothing is recommended.
+        length: How many epochs the program trains.
+        startup_s: Seconds until the program's first step.
+        evaluation: What other options of the slowest evaluation loader give; None if none was
+            tried, or none was faster.
+        refusal: Why no options of such a loader were compared, as a clause; empty if some were.
+        assumes: What was not seen and is taken to stay as before, as a clause; empty if nothing.
+    """
+
+    before: EpochBreakdown
+    after: EpochBreakdown | None
+    speedup: Interval | None
+    length: RunLength
+    startup_s: float
+    evaluation: EvaluationGain | None = None
+    refusal: str = ""
+    assumes: str = ""
+
+    @property
+    def is_estimated(self) -> bool:
+        """Whether some part was put together instead of being seen as a whole."""
+        sides = [self.before] if self.after is None else [self.before, self.after]
+        return bool(self.assumes) or any(side.is_estimated for side in sides)
+
+    def run_s(self, epoch: EpochBreakdown) -> float | None:
+        """Return the seconds of the whole training; None if its length is unknown."""
+        epochs = self.length.epochs
+        return None if epochs is None else self.startup_s + epochs * epoch.seconds.estimate
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What the user should know about the whole run, as sentences."""
+        return tuple(self._sentences())
+
+    def _sentences(self) -> Iterator[str]:
+        how = "estimated" if self.is_estimated else "measured"
+        before, after = self.before, self.after
+        epoch = _range(before.seconds)
+        if after is not None and self.speedup is not None:
+            speedup = self.speedup
+            epoch += (
+                f" → {_range(after.seconds)}, {speedup.estimate:.2f}x [{speedup.low:.2f}, "
+                f"{speedup.high:.2f}]"
+            )
+        yield f"A whole epoch, {how}: {epoch}{self._assumed}."
+        if (whole_s := self.run_s(before)) is not None:
+            run = f"{self.length.epochs:g} epochs ({self.length.where}), about {_time(whole_s)}"
+            if after is not None and (after_s := self.run_s(after)) is not None:
+                run += f" → {_time(after_s)}"
+            yield f"The whole training, estimated: {run}."
+        yield f"Of the epoch: {', '.join(self._parts())}."
+        others = 1 - before.share(before.steps_s) - before.share(before.edges_s)
+        if others >= WORTH_TELLING:
+            yield f"Faster training steps alone give at most {1 / others:.1f}x."
+        if (gain := self.evaluation) is not None:
+            kept = "is part of the config" if gain.is_claimed else "is not confirmed"
+            yield f"Faster evaluation: {gain}; the batches stay the same, and it {kept}."
+        elif self.refusal and before.share(before.evaluation_s) >= WORTH_TELLING:
+            yield f"The loader of the evaluation keeps its options: {self.refusal}."
+        if after is not None and self._slows_evaluation:
+            yield (
+                f"Evaluation takes {after.evaluation_s.estimate:.2g} s under this config, "
+                f"{before.evaluation_s.estimate:.2g} s as written."
+            )
+
+    def _parts(self) -> Iterator[str]:
+        """Yield the parts that are worth naming with their shares, before and after."""
+        for name, part in self.before.parts.items():
+            shares = [self.before.share(part)]
+            if self.after is not None:
+                shares.append(self.after.share(self.after.parts[name]))
+            if max(shares) >= WORTH_NAMING:
+                yield f"{name} {' → '.join(f'{share:.0%}' for share in shares)}"
+
+    @property
+    def _assumed(self) -> str:
+        return f" ({self.assumes})" if self.assumes else ""
+
+    @property
+    def _slows_evaluation(self) -> bool:
+        assert self.after is not None, "two sides are compared"
+        before, after = self.before.evaluation_s, self.after.evaluation_s
+        more_s = after.estimate - before.estimate
+        is_sure = after.low > before.high or after.estimate > SLOWER * before.estimate
+        return is_sure and more_s > SLOWS * self.after.seconds.estimate
+
+
+def whole_run(
+    written: TimedRun,
+    others: Sequence[TimedRun],
+    best: Config | None,
+    loops: tuple[Loop, Loop],
+    speedup: Interval,
+    program: RunFacts,
+) -> WholeRun | None:
+    """Return what the whole run consists of; None if no whole epoch can be put together.
+
+    Args:
+        written: The first timed run of the program as written.
+        others: All timed runs.
+        best: The recommended config; None if nothing is recommended.
+        loops: The training loop as written and under the recommended config.
+        speedup: Of the training loop, as confirmed.
+        program: What is known about the program's length.
+    """
+    if not written.seen or (loop_s := loops[0].seconds(written.seen[-1])) is None:
+        return None
+    length = program.length
+    before = breakdown(_as_often(written.seen, length), loop_s)
+    gain, refusal = _evaluation_gain(others)
+    faster = gain if gain is not None and gain.is_claimed else None
+    if best is None and faster is None:
+        return WholeRun(before, None, None, length, program.startup_s, gain, refusal)
+    after_s = loops[1].seconds(written.seen[-1])
+    assert after_s is not None, "as long as under the program's own config"
+    run = next((run for run in others if run.config == best and run.seen), None)
+    seen = written.seen if run is None else run.seen
+    if faster is not None:
+        dataset, factor = faster.loader.facts.dataset, 1 / faster.speedup.estimate
+        seen = tuple(epoch.with_passes_of(dataset, factor) for epoch in seen)
+    after = breakdown(_as_often(seen, length), after_s)
+    own = Interval(1.0, 1.0, 1.0)
+    whole = _gain(before, after, own if best is None else speedup)
+    assumes = "taking all but the training steps as before: no time to see it"
+    is_seen = best is None or run is not None
+    return WholeRun(
+        before,
+        after,
+        whole,
+        length,
+        program.startup_s,
+        gain,
+        refusal,
+        "" if is_seen else assumes,
+    )
+
+
+def _evaluation_gain(runs: Sequence[TimedRun]) -> tuple[EvaluationGain | None, str]:
+    """Return what the options that runs chose give, and why nothing was compared."""
+    tried = [run.tried for run in runs if run.tried is not None]
+    first = next((trials for trials in tried if trials.chosen), None)
+    if first is None or first.loader is None:
+        return None, next((trials.refusal for trials in tried), "")
+    compared = [t.ratios for t in tried if t.chosen == first.chosen and t.ratios]
+    if sum(map(len, compared)) < LEAST_PAIRS:
+        return None, "there was no time to compare others with them"
+    claimed = claim.together(compared)
+    loader = EvaluationLoader(first.loader, first.chosen)
+    return EvaluationGain(loader, claimed.speedup, len(compared)), ""
+
+
+def _as_often(seen: Sequence[EpochSeen], length: RunLength) -> list[EpochSeen]:
+    """Return epochs with evaluation as often as the trainer says, not after each short epoch."""
+    if length.evaluates_every == 1.0:
+        return [*seen]
+    return [epoch.with_evaluation(1 / length.evaluates_every) for epoch in seen]
+
+
+def _gain(before: EpochBreakdown, after: EpochBreakdown, speedup: Interval) -> Interval:
+    """Return the speedup of a whole epoch, with the uncertainty of the loop and of all parts."""
+    loop_s = before.steps_s.estimate + before.edges_s.estimate
+    own_s = before.seconds.estimate - loop_s
+    rest_s = after.seconds.estimate - after.steps_s.estimate - after.edges_s.estimate
+
+    def of(gain: float) -> float:
+        return (loop_s + own_s) / (loop_s / gain + rest_s)
+
+    estimate = of(speedup.estimate)
+    parts = math.hypot(_doubt(before), _doubt(after))
+    low = math.hypot(math.log(estimate / of(speedup.low)), parts)
+    high = math.hypot(math.log(of(speedup.high) / estimate), parts)
+    return Interval(estimate, estimate * math.exp(-low), estimate * math.exp(high))
+
+
+def _doubt(epoch: EpochBreakdown) -> float:
+    """Return the relative half-width of an epoch that is due to all but its training loop."""
+    others = epoch.evaluation_s, epoch.saving_s, epoch.rest_s
+    return math.hypot(*((p.high - p.low) / 2 for p in others)) / epoch.seconds.estimate
+
+
+def _range(seconds: Interval) -> str:
+    """Return seconds with their bounds: ``3.1 s (2.9 to 3.4)``."""
+    return f"{_time(seconds.estimate)} ({_time(seconds.low)} to {_time(seconds.high)})"
+
+
+def _time(seconds: float) -> str:
+    """Return a duration: two digits of a short one, hours and minutes of a long one."""
+    if seconds < MINUTE:
+        return f"{seconds:.2g} s"
+    if seconds < HOUR:
+        return f"{seconds / MINUTE:.2g} min" if seconds < 10 * MINUTE else f"{seconds / 60:.0f} min"
+    return f"{seconds // HOUR:.0f} h {seconds % HOUR // MINUTE:02.0f} min"

@@ -1,0 +1,141 @@
+"""Timed runs: short runs of the program that time what lies around its training steps.
+
+Where evaluation takes a large part of an epoch, the same run tries options of its slowest loader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config, KnobValue
+from autotune.program.evaluation import EvaluationPlan
+from autotune.program.profile import Profile
+from autotune.program.rehearsal import RehearsalPlan
+from autotune.results.whole_run import TimedRun
+from autotune.tuning.budget import ENDING_S, Until
+from autotune.tuning.session import Session, least_timed_s
+
+FIRST_SHARE = 0.6  # of the time for both: it ends early where nothing is tried
+PASSES = 8  # of training and evaluation that fit into a timed run
+EPOCHS_ENOUGH = 0.4  # of a timed run, after which two epochs are enough
+ENOUGH = 0.85  # of a timed run, after which no pass is tried any more
+MOST_EPOCHS = 10**6
+ALL = 10**9  # batches
+ANSWER_S = 3.0  # a rig that exceeds its time by this is considered not to answer any more
+NO_EPOCH = "no epoch of it ended in time"
+NO_TIME = "a tenth of the budget is too short for that"
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What must be known of a program to time it.
+
+    Attributes:
+        profile: What its first steps revealed.
+        applied: The program as written.
+        startup_s: Seconds until its first step.
+        step_s: Seconds per step; None if that was not measured yet.
+        loop_s: Seconds of a whole training pass; None if unknown.
+    """
+
+    profile: Profile
+    applied: AppliedConfig
+    startup_s: float
+    step_s: float | None = None
+    loop_s: float | None = None
+
+
+def around_s(session: Session, program: Observed) -> tuple[float | None, str]:
+    """Return the seconds that a sample costs besides the training loop, or why they are unknown.
+
+    Args:
+        session: Gives the rig and the time.
+        program: The program.
+    """
+    if not program.profile.loaders:
+        return None, "the program trains without a DataLoader, so its epochs cannot be seen"
+    run = timed_run(session, program, program.applied.baseline, share=FIRST_SHARE)
+    if run is None:
+        return None, NO_TIME
+    if not run.seen:
+        return None, run.reason
+    usual = run.seen[len(run.seen) // 2 :]
+    batches = fmean(epoch.length or epoch.batches for epoch in usual)
+    samples = batches * program.profile.samples_per_step / program.profile.batches_per_step
+    seconds = fmean(epoch.evaluation_s + epoch.saving_s + epoch.rest_s for epoch in usual)
+    return seconds / samples, ""
+
+
+def timed_run(
+    session: Session,
+    program: Observed,
+    config: Config,
+    *,
+    share: float,
+    options: Mapping[str, KnobValue] | None = None,
+) -> TimedRun | None:
+    """Run a config, record what was timed and return it; None if there is no time for it.
+
+    Args:
+        session: Gives the rig and the time, and keeps the record.
+        program: The program.
+        config: What it runs under.
+        share: Of the seconds that are left for timing epochs.
+        options: The only options of an evaluation loader to try; none of them tries nothing, None
+            tries those worth it.
+    """
+    slot_s = share * session.epoch_slot_s
+    run_s = slot_s - program.startup_s - ENDING_S
+    if run_s < least_timed_s(program.step_s or 0.0):
+        return None
+    if not session.study.timed_runs:
+        session.events.on_phase("timing whole epochs")
+    began_s = session.budget.spent_s
+    until_s = session.budget.left_s - slot_s - ANSWER_S
+    should_stop = Until(
+        session.until_overdrawn.stopped, lambda: session.budget.left_s - until_s, NO_EPOCH
+    )
+    with session.rigs.new() as rig:
+        plan = _plan(session, program, slot_s, run_s, options)
+        ran = rig.rehearse(replace(program.applied, config=config), plan, should_stop)
+    seen = ran.seen if not ran.has_failed else None
+    epochs = seen.timed if seen is not None else ()
+    reason = "" if epochs else ran.ending.reason if ran.ending is not None else NO_EPOCH
+    cost_s = session.budget.spent_s - began_s
+    run = TimedRun(config, epochs, cost_s, reason, seen.tried if seen is not None else None)
+    session.study.add_timed(run)
+    session.study.spent_s = session.budget.spent_s
+    return run
+
+
+def _plan(
+    session: Session,
+    program: Observed,
+    slot_s: float,
+    run_s: float,
+    options: Mapping[str, KnobValue] | None,
+) -> RehearsalPlan:
+    """Return how a config is run in some seconds."""
+    profile = program.profile
+    pass_s = run_s / PASSES
+    batch_s = (program.step_s or pass_s) / max(1.0, profile.batches_per_step)
+    evaluation = EvaluationPlan(
+        cores=session.study.head.hardware.cpu_quota,
+        pins=profile.device != "cpu",
+        enough_s=ENOUGH * run_s,
+        loop_s=program.loop_s,
+        options=options,
+    )
+    return RehearsalPlan(
+        # A trainer counts its batches itself
+        batches=max(3, int(pass_s / batch_s)) if profile.trainer else 3,
+        other_batches=ALL if profile.trainer else 2,
+        most_epochs=MOST_EPOCHS,
+        enough_s=EPOCHS_ENOUGH * run_s,
+        most_s=slot_s - ENDING_S,
+        pass_s=pass_s,
+        evaluation=evaluation if options is None or options else None,
+    )

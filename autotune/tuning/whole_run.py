@@ -1,0 +1,46 @@
+"""Whole run: time the epochs of the program as written and of the config that was confirmed.
+
+That comes last, so that it takes nothing from the measurement of the training loop.
+"""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from autotune.tuning.baseline import Baseline
+from autotune.tuning.confirm import ConfirmationResult
+from autotune.tuning.session import Session
+from autotune.tuning.timed_runs import FIRST_SHARE, Observed, timed_run
+
+WORTH_CONFIRMING = 1.1  # speedup of an evaluation pass, seen in the first process
+
+
+def time_epochs(session: Session, baseline: Baseline, confirmed: ConfirmationResult) -> None:
+    """Time the epochs of both sides, and record them.
+
+    Options of an evaluation loader that were faster in the first process are compared again in the
+    second, because a claim needs two processes.
+
+    Does nothing if there is no time for it, or if the program reads no DataLoader: then it shows no
+    epochs.
+    """
+    facts, study = session.study.facts, session.study
+    if facts is None or not facts.profile.loaders or session.stop.requests:
+        return
+    measured, own = baseline.measurement, baseline.space.baseline
+    samples = measured.samples_per_epoch
+    loop_s = samples / measured.throughput.estimate if samples else None
+    program = Observed(facts.profile, baseline.applied, facts.startup_s, measured.step_s, loop_s)
+    session.trial_runner.close()
+    first = study.timed(own) or timed_run(session, program, own, share=FIRST_SHARE)
+    if first is None:
+        return
+    tried = first.tried
+    is_worth_it = tried is not None and fmean(tried.ratios or [1.0]) > WORTH_CONFIRMING
+    options = tried.chosen if tried is not None and is_worth_it else {}
+    confirmation, candidate = confirmed.confirmation, confirmed.candidate
+    is_faster = confirmation is not None and confirmation.is_faster
+    best = candidate.config if is_faster and candidate is not None else None
+    second = study.timed(own, number=1) if best is None else study.timed(best)
+    if second is None and (best is not None or options):
+        timed_run(session, program, best or own, share=1.0, options=options)

@@ -1,0 +1,200 @@
+"""The clock charges the program's time to what it does, in virtual time and in a program."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.inside.rehearsing.epoch_clock import EpochClock
+from autotune.program.evaluation import EvaluationPlan
+from autotune.program.rehearsal import RehearsalPlan
+from tests.inside.test_short_epochs import applied_of, run
+
+
+@pytest.fixture(autouse=True)
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    yield
+    gc.collect()
+    for worker in multiprocessing.active_children():  # a rig ends them with itself
+        worker.terminate()
+        worker.join()
+
+
+class Time:
+    """Seconds that pass when they are told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def passes(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@dataclass(eq=False)
+class Feed:
+    """A pass that takes some seconds to its first batch."""
+
+    start_s: float
+    batches_per_epoch: int
+
+
+def feed(start_s: float = 0.0, length: int = 100) -> Any:
+    return Feed(start_s, length)
+
+
+def trained(clock: EpochClock, time: Time, one: Any, steps: int) -> None:
+    for _ in range(steps):
+        clock.batch(one, "Train")
+        time.passes(1.0)
+        clock.stepped()
+
+
+def test_each_second_of_an_epoch_belongs_to_one_part() -> None:
+    time = Time()
+    clock = EpochClock(time)
+    time.passes(30.0)  # imports
+    train, valid = feed(start_s=2.0), feed(start_s=3.0)
+    time.passes(2.0)
+    trained(clock, time, train, 4)
+    clock.pass_ended(train, is_cut=True)
+    time.passes(0.5)
+    time.passes(3.0)  # workers start
+    for _ in range(2):
+        clock.batch(valid, "Valid")
+        time.passes(0.25)
+    clock.pass_ended(valid, is_cut=False)
+    with clock.saving():
+        time.passes(0.7)
+    time.passes(0.1)
+    clock.computes()
+    time.passes(0.2)
+    following = feed(start_s=2.0)
+    clock.epoch_ended(begin_s=0.0)
+    (epoch,) = clock.epochs
+    assert (epoch.steps, epoch.batches, epoch.is_cut, epoch.length) == (4, 4, True, 100)
+    assert epoch.start_s == pytest.approx(2.0)
+    assert epoch.steps_s == pytest.approx(4.0)
+    (other,) = epoch.passes
+    assert (other.dataset, other.batches, other.is_cut) == ("Valid", 2, False)
+    assert (other.start_s, other.seconds) == pytest.approx((3.0, 0.5))
+    assert epoch.saves == 1
+    assert epoch.saving_s == pytest.approx(0.7)
+    assert (epoch.rest_s, epoch.computing_s) == pytest.approx((0.6, 0.2))
+    time.passes(2.0)
+    trained(clock, time, following, 1)
+    clock.epoch_ended(is_last=True)
+    assert clock.epochs[1].start_s == pytest.approx(2.0)
+
+
+def test_an_evaluation_that_the_program_leaves_early_ends_there() -> None:
+    time = Time()
+    clock = EpochClock(time)
+    train, valid = feed(), feed()
+    trained(clock, time, train, 2)
+    clock.batch(valid, "Valid")
+    time.passes(0.5)
+    trained(clock, time, train, 2)  # the program broke out of its evaluation
+    clock.pass_ended(train, is_cut=False)
+    clock.epoch_ended()
+    (epoch,) = clock.epochs
+    assert epoch.steps_s == pytest.approx(4.0)
+    (other,) = epoch.passes
+    assert other.is_within
+    assert other.seconds == pytest.approx(0.5)
+
+
+def test_two_loaders_read_together_both_train() -> None:
+    time = Time()
+    clock = EpochClock(time)
+    one, two = feed(), feed()
+    for _ in range(3):
+        clock.batch(one, "One")
+        time.passes(0.1)
+        clock.batch(two, "Two")
+        time.passes(0.4)
+        clock.stepped()
+    clock.epoch_ended()
+    (epoch,) = clock.epochs
+    assert epoch.passes == ()
+    assert epoch.steps_s == pytest.approx(1.5)
+
+
+EVALUATES = """
+import torch
+from time import sleep
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Items(Dataset):
+    def __init__(self, count, seconds):
+        self.count, self.seconds = count, seconds
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        sleep(self.seconds)
+        return torch.full((4,), float(index)), index % 3
+
+
+train = DataLoader(Items(1024, 0.0), batch_size=16)
+valid = DataLoader(Items(4, 0.01), batch_size=2)
+model = nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range(100000):
+    for x, y in train:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    with torch.no_grad():
+        for x, y in valid:
+            model(x)
+    torch.save(model.state_dict(), "model.pt")
+    sleep(0.02)
+"""
+
+
+def test_a_programs_epochs_are_timed_and_its_evaluation_loader_is_tried(tmp_path: Path) -> None:
+    program = tmp_path / "evaluates.py"
+    program.write_text(EVALUATES, encoding="utf-8")
+    plan = RehearsalPlan(
+        enough_s=0.0,
+        pass_s=0.05,
+        evaluation=EvaluationPlan(
+            enough_s=4.0, options={"num_workers": 2, "persistent_workers": True}
+        ),
+    )
+    found = run(str(program), "", plan, applied_of())
+    assert found.has_passed, found
+    assert found.seen is not None
+    epoch = found.seen.timed[-1]
+    assert epoch.saves == 1
+    assert [p.batches for p in epoch.passes] == [2]
+    assert epoch.evaluation_s > 0.03
+    assert epoch.rest_s > 0.015
+    assert epoch.saving_s > 0.0
+    tried = found.seen.tried
+    assert tried is not None
+    assert tried.loader is not None
+    assert tried.loader.dataset_len == 4
+    assert tried.chosen or tried.refusal == "no other option was faster"
+    assert len(tried.passes) > 4
+
+
+def test_without_a_plan_for_it_nothing_is_timed(tmp_path: Path) -> None:
+    program = tmp_path / "evaluates.py"
+    program.write_text(EVALUATES, encoding="utf-8")
+    found = run(str(program), "", RehearsalPlan(enough_s=0.0), applied_of())
+    assert found.seen is not None
+    assert (found.seen.timed, found.seen.tried) == ((), None)

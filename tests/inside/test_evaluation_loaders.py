@@ -1,0 +1,268 @@
+"""Options of evaluation's own loaders change neither its figures nor the training after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from autotune.inside.data.evaluation_loaders import EvaluationLoaders
+from autotune.inside.data.loader_facts import read_facts
+from autotune.inside.rehearsing.evaluation_turns import OWN, EvaluationTurns
+from autotune.inside.seams.accumulation import AccumulationSeam
+from autotune.inside.seams.loader import LoaderSeam
+from autotune.program.evaluation import EvaluationLoader, candidates
+from autotune.program.profile import LoaderFacts
+
+FEATURES, KINDS, EPOCHS = 6, 3, 3
+Figures = list[float]
+
+
+class Noisy(Dataset[Any]):
+    """Samples whose training items draw from torch's generator, as an augmentation does."""
+
+    def __init__(self, samples: int, *, draws: bool) -> None:
+        made = torch.Generator().manual_seed(samples)
+        self.x = torch.randn(samples, FEATURES, generator=made)
+        self.y = torch.arange(samples) % KINDS
+        self.draws = draws
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        noise = 0.1 * torch.randn(FEATURES) if self.draws else torch.zeros(FEATURES)
+        return self.x[index] + noise, self.y[index]
+
+
+class Stream(IterableDataset[Any]):
+    """Samples one after the other, without an index."""
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        made = torch.Generator().manual_seed(1)
+        for number in range(20):
+            yield torch.randn(FEATURES, generator=made), torch.tensor(number % KINDS)
+
+
+def training_data() -> DataLoader[Any]:
+    return DataLoader(Noisy(24, draws=True), 8, shuffle=True)
+
+
+def held_out(**options: Any) -> DataLoader[Any]:
+    return DataLoader(Noisy(20, draws=False), 8, **options)
+
+
+def either(data: Dataset[Any], *, trains: bool) -> DataLoader[Any]:
+    return DataLoader(data, 8, shuffle=trains)
+
+
+@dataclass
+class Net:
+    """A small net in training, and the figures of its evaluations."""
+
+    def __post_init__(self) -> None:
+        torch.manual_seed(3)
+        self.model = nn.Sequential(nn.Linear(FEATURES, 16), nn.Dropout(0.2), nn.Linear(16, KINDS))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)
+        self.figures: Figures = []
+
+    def step(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        self.optimizer.zero_grad()
+        nn.functional.cross_entropy(self.model(x), y).backward()
+        self.optimizer.step()
+
+    def train(self, loader: DataLoader[Any]) -> None:
+        self.model.train()
+        for x, y in loader:
+            self.step(x, y)
+
+    @torch.no_grad()
+    def evaluate(self, loader: DataLoader[Any], *, means: bool = False) -> None:
+        self.model.eval()
+        reduction = "mean" if means else "sum"
+        losses = [
+            nn.functional.cross_entropy(self.model(x), y, reduction=reduction).item()
+            for x, y in loader
+        ]
+        self.figures.append(sum(losses) / (len(losses) if means else 1))
+        self.model.train()
+
+    @property
+    def outcome(self) -> tuple[Figures, list[float]]:
+        weights = torch.cat([p.detach().flatten() for p in self.model.parameters()])
+        return self.figures, [*weights.tolist(), torch.rand(()).item()]
+
+
+def sums(net: Net) -> None:
+    train, valid = training_data(), held_out()
+    for _ in range(EPOCHS):
+        net.train(train)
+        net.evaluate(valid)
+
+
+def batch_means(net: Net) -> None:
+    train, valid = training_data(), held_out(num_workers=1)
+    for _ in range(EPOCHS):
+        net.train(train)
+        net.evaluate(valid, means=True)
+
+
+def iterable(net: Net) -> None:
+    train, valid = training_data(), DataLoader(Stream(), 8)
+    for _ in range(EPOCHS):
+        net.train(train)
+        net.evaluate(valid)
+
+
+def two_loaders(net: Net) -> None:
+    train, valid, test = training_data(), held_out(), DataLoader(Noisy(12, draws=False), 8)
+    for _ in range(EPOCHS):
+        net.train(train)
+        net.evaluate(valid)
+        net.evaluate(test)
+
+
+def shared(net: Net) -> None:
+    both = DataLoader(Noisy(24, draws=False), 8)
+    for _ in range(EPOCHS):
+        net.train(both)
+        net.evaluate(both)
+
+
+def helper(net: Net) -> None:
+    for _ in range(EPOCHS):  # built anew for each epoch, all in one line of code
+        net.train(either(Noisy(20, draws=True), trains=True))
+        net.evaluate(either(Noisy(20, draws=False), trains=False))
+
+
+def in_the_middle(net: Net) -> None:
+    train, valid = training_data(), held_out()
+    for _ in range(EPOCHS):
+        for number, (x, y) in enumerate(train):
+            net.step(x, y)
+            if number == 1:
+                net.evaluate(valid)
+
+
+def persistent(net: Net) -> None:
+    train, valid = training_data(), held_out(num_workers=2, persistent_workers=True)
+    for _ in range(EPOCHS):
+        net.train(train)
+        net.evaluate(valid)
+
+
+PROGRAMS: dict[str, Callable[[Net], None]] = {
+    one.__name__: one
+    for one in (
+        sums,
+        batch_means,
+        iterable,
+        two_loaders,
+        shared,
+        helper,
+        in_the_middle,
+        persistent,
+    )
+}
+
+
+def outcome(program: Callable[[Net], None]) -> tuple[Figures, list[float]]:
+    net = Net()
+    program(net)
+    return net.outcome
+
+
+def facts_of(program: Callable[[Net], None]) -> LoaderFacts:
+    """Return the facts of the loader that the program evaluates on, as a search notes them."""
+    found: list[LoaderFacts] = []
+    seam = LoaderSeam(None, AccumulationSeam(), None)
+    seam.install()
+    evaluate = Net.evaluate
+
+    def noting(net: Net, loader: DataLoader[Any], **options: Any) -> None:
+        seam.training_begins()
+        found.append(seam.facts(loader))
+        evaluate(net, loader, **options)
+
+    try:
+        Net.evaluate = noting  # type: ignore[method-assign, assignment]
+        program(Net())
+    finally:
+        Net.evaluate = evaluate  # type: ignore[method-assign]
+        seam.remove()
+    return found[0]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_evaluation_and_training_stay_the_same_bit_for_bit(name: str) -> None:
+    program = PROGRAMS[name]
+    written, facts = outcome(program), facts_of(program)
+    tries = candidates(facts, cores=2, pins=False)
+    assert tries
+    for options in tries:
+        seam = LoaderSeam(None, AccumulationSeam(), None)
+        seam.evaluation.give((EvaluationLoader(facts, options),))
+        seam.install()
+        try:
+            assert outcome(program) == written, options
+        finally:
+            seam.remove()
+
+
+def test_a_loader_that_is_recognised_loads_under_its_options() -> None:
+    loader = held_out()
+    made = EvaluationLoaders(lambda _, options: dict(options))
+    made.give((EvaluationLoader(read_facts(loader), {"num_workers": 2}),))
+    other = DataLoader(TensorDataset(torch.zeros(3)))
+    for one in (loader, other):
+        made.built(one, read_facts(one))
+    assert made.variant(loader).num_workers == 2
+    assert made.variant(loader) is made.variant(loader)  # whose workers may persist
+    assert made.variant(other) is other
+
+
+def turns(*tries: dict[str, int]) -> EvaluationTurns:
+    return EvaluationTurns(read_facts(held_out()), tries, most=100)
+
+
+def test_the_fastest_options_take_turns_with_the_programs_own() -> None:
+    tried = turns({"num_workers": 1}, {"num_workers": 2})
+    seconds = {0: 1.0, 1: 0.9, 2: 0.4}
+    for _ in range(4 + 8):
+        workers = int(tried.options.get("num_workers", 0))
+        tried.batch(torch.arange(4.0))
+        tried.pass_ended(seconds[workers])
+    found = tried.found
+    assert found.chosen == {"num_workers": 2}
+    assert [p.options for p in found.passes if p.is_chosen] == [
+        OWN,
+        {"num_workers": 2},
+        {"num_workers": 2},
+        OWN,
+    ] * 2
+    assert found.ratios == pytest.approx([2.5] * 4)
+
+
+@pytest.mark.parametrize(
+    ("batches", "why"),
+    [
+        ([1, 2], "its batches differ from pass to pass"),
+        ([1, 1, 2], "other options change its batches"),
+        ([1, 1, 1], "no other option was faster"),
+    ],
+)
+def test_options_that_change_batches_or_gain_nothing_are_refused(
+    batches: list[int], why: str
+) -> None:
+    tried = turns({"num_workers": 2})
+    for value in batches:
+        tried.batch(torch.full((3,), float(value)))
+        tried.pass_ended(1.0)
+    assert tried.is_over
+    assert tried.found.refusal == why
+    assert tried.options == OWN

@@ -1,0 +1,88 @@
+"""How many epochs a program trains is read from its own code, its flags or its trainer."""
+
+from __future__ import annotations
+
+import linecache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from autotune.inside.seams.trainers import TrainersSeam
+from autotune.measurement.epoch import RunLength
+from tests.inside.test_bounds import STEP
+from tests.watching import profile_of
+
+KNOWN = {
+    "for epoch in range(10):\n    for batch in loader:\n        train_step(batch)": (
+        10,
+        "for epoch in range(10)",
+    ),
+    """
+parser = argparse.ArgumentParser()
+parser.add_argument("--rounds", type=int, default=7)
+args = parser.parse_args()
+def train_epoch():
+    for batch in loader:
+        train_step(batch)
+def main(start=2):
+    for epoch in range(start, args.rounds):
+        train_epoch()
+main()
+""": (5, "for epoch in range(start, args.rounds)"),
+    """
+parser = argparse.ArgumentParser()
+parser.add_argument("--num-epochs", type=int, default=4)
+args = parser.parse_args()
+done = 0
+while done < args.num_epochs:
+    for batch in loader:
+        train_step(batch)
+    done += 1
+""": (4, "--num-epochs 4"),
+}
+UNKNOWN = (
+    "for epoch in count():\n    for batch in loader:\n        train_step(batch)",
+    "for batch in cycle(loader):\n    train_step(batch)",
+)
+
+
+def test_the_loop_around_the_batches_tells_the_epochs(tmp_path: Path) -> None:
+    for loop, (epochs, said) in KNOWN.items():
+        linecache.clearcache()
+        found = profile_of(tmp_path, STEP + loop).length
+        assert found.epochs == epochs, loop
+        assert found.where.endswith(said)
+
+
+def test_a_loop_without_a_known_end_tells_none(tmp_path: Path) -> None:
+    for loop in UNKNOWN:
+        linecache.clearcache()
+        assert profile_of(tmp_path, STEP + loop).length == RunLength(), loop
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"max_epochs": 5}, RunLength(5.0, "max_epochs=5 of its Trainer")),
+        (
+            {"max_epochs": 5, "check_val_every_n_epoch": 2, "val_check_interval": 1.0},
+            RunLength(5.0, "max_epochs=5 of its Trainer", 2.0),
+        ),
+        (
+            {"max_epochs": 5, "val_check_interval": 0.25},
+            RunLength(5.0, "max_epochs=5 of its Trainer", 0.25),
+        ),
+        ({"max_epochs": -1}, RunLength(None, "max_epochs=-1 of its Trainer")),
+    ],
+)
+def test_lightnings_trainer_tells_epochs_and_how_often_it_validates(
+    arguments: dict[str, Any], expected: RunLength
+) -> None:
+    class Trainer(SimpleNamespace):
+        __hash__ = object.__hash__  # type: ignore[assignment]
+
+    seam = TrainersSeam(endless=True)
+    seam._begins(Trainer(accumulate_grad_batches=1, max_steps=-1, **arguments), "lightning")
+    assert seam.length == expected

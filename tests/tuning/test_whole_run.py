@@ -1,0 +1,132 @@
+"""What a search says about whole epochs and the whole training, in virtual time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.cli.search_report import show
+from autotune.measurement.epoch import RunLength
+from autotune.measurement.goal import Goal, Objective
+from autotune.program.config import KnobValue
+from autotune.results import bestfile
+from autotune.results.result import Finding, SearchResult
+from tests.made import make_profile
+from tests.scripted import Script, begin
+
+KNOBS: dict[str, tuple[KnobValue, ...]] = {"num_workers": (0, 1, 2), "pin_memory": (False, True)}
+SPEEDS: dict[str, dict[KnobValue, float]] = {"num_workers": {1: 1.5, 2: 2.0}}
+LOOP_S = 10.0  # of an epoch as written: 10,000 samples at 1,000 a second
+
+
+def found(folder: Path, budget_s: float = 180.0, **script: Any) -> SearchResult:
+    length = RunLength(30.0, "train.py:5: for epoch in range(30)")
+    profile = make_profile(length=length)
+    options = {"noise": 0.02, "process_noise": 0.01, "profile": profile, "start_s": 3.0}
+    return begin(folder, Script(SPEEDS, **{**options, **script}), KNOBS).go_on(budget_s)
+
+
+def told(result: SearchResult, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    show(result, folder / "best.yaml")
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_the_whole_epoch_gains_less_than_its_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = found(tmp_path, evaluation_s=lambda _: 6.0)
+    assert result.finding is Finding.FASTER
+    assert result.speedup.low <= 2.0 <= result.speedup.high
+    whole = result.whole_run
+    assert whole is not None
+    assert whole.speedup is not None
+    assert whole.before.seconds.low <= LOOP_S + 6 <= whole.before.seconds.high
+    assert whole.speedup.low <= (LOOP_S + 6) / (LOOP_S / 2 + 6) <= whole.speedup.high
+    assert whole.speedup.high < result.speedup.low
+    out = told(result, tmp_path, capsys)
+    assert "A whole epoch, estimated: 16 s" in out
+    assert "The whole training, estimated: 30 epochs (train.py:5: for epoch in range(30)), a" in out
+    assert "Of the epoch: training steps 62% → 45%, evaluation 37% → 54%." in out
+    assert "Faster training steps alone give at most 2.7x." in out
+    section = bestfile.read(result.save(tmp_path / "best.yaml")).whole_run
+    assert section is not None
+    assert section.epochs == 30
+    assert section.speedup is not None
+    assert section.speedup["low"] < section.speedup["high"]
+
+
+def test_it_costs_at_most_a_tenth_of_the_budget(tmp_path: Path) -> None:
+    searched = begin(tmp_path, Script(SPEEDS, noise=0.02, start_s=3.0), KNOBS)
+    searched.go_on(180.0)
+    runs = searched.study.timed_runs
+    assert len(runs) == 2
+    assert sum(run.cost_s for run in runs) <= 18.0
+
+
+def test_a_config_that_slows_evaluation_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def seconds(config: Any) -> float:
+        return 4.0 if config["num_workers"] == 2 else 2.0
+
+    result = found(tmp_path, evaluation_s=seconds)
+    assert result.finding is Finding.FASTER
+    out = told(result, tmp_path, capsys)
+    assert "Evaluation takes 3.9 s under this config, 2 s as written." in out
+
+
+def test_a_faster_evaluation_loader_is_part_of_what_is_recommended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = found(tmp_path, evaluation_s=lambda _: 6.0, evaluation_speedup=3.0)
+    whole = result.whole_run
+    assert whole is not None
+    gain = whole.evaluation
+    assert gain is not None
+    assert gain.is_claimed
+    assert gain.processes == 2
+    assert gain.speedup.low <= 3.0 <= gain.speedup.high
+    assert whole.after is not None
+    assert whole.after.evaluation_s.estimate == pytest.approx(2.0, rel=0.1)
+    out = told(result, tmp_path, capsys)
+    assert "Faster evaluation: its loader of Items with num_workers=2: " in out
+    file = bestfile.read(result.save(tmp_path / "best.yaml"))
+    (loader,) = file.evaluation
+    assert loader.options == {"num_workers": 2}
+    assert file.applied.evaluation == file.evaluation
+
+
+def test_without_a_faster_config_a_faster_evaluation_is_still_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = Script(noise=0.02, start_s=3.0, evaluation_s=lambda _: 6.0, evaluation_speedup=3.0)
+    result = begin(tmp_path, script, KNOBS).go_on(180.0)
+    assert result.finding is not Finding.FASTER
+    assert result.whole_run is not None
+    assert result.whole_run.evaluation is not None
+    assert result.whole_run.evaluation.is_claimed
+    assert "autotune run" in told(result, tmp_path, capsys)
+
+
+def test_a_budget_that_is_too_short_times_nothing(tmp_path: Path) -> None:
+    assert found(tmp_path, 60.0, evaluation_s=lambda _: 6.0).whole_run is None
+
+
+def test_the_run_time_objective_counts_what_lies_around_the_loop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The loop takes 10 s of an epoch as written, and evaluation 30 s."""
+    script = Script(SPEEDS, noise=0.02, start_s=3.0, evaluation_s=lambda _: 30.0)
+    searched = begin(tmp_path, script, KNOBS, goal=Goal(Objective.RUN_TIME))
+    result = searched.go_on(180.0)
+    around_s = searched.study.around_s
+    assert around_s is not None
+    samples = 100 * result.records[0].measurement.samples_per_step  # type: ignore[union-attr]
+    assert around_s == pytest.approx(30.0 / samples, rel=0.05)
+    assert result.finding is Finding.FASTER
+    own_s = samples / 1000
+    assert result.speedup.low <= (own_s + 30) / (own_s / 2 + 30) <= result.speedup.high
+    assert "faster in whole epochs" in told(result, tmp_path, capsys)
+    assert len(searched.study.timed_runs) == 2, "the program as written is timed only once"
