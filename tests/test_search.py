@@ -28,7 +28,8 @@ from tests.watching_search import StopsAfter
 
 pytestmark = [pytest.mark.usefixtures("warm_starts"), pytest.mark.slow, pytest.mark.timeout(400)]
 TOP_LEVEL = [
-    "version", "program", "config", "baseline", "speedup", "throughput", "memory", "learning",
+    "version", "program", "config", "baseline", "evaluation", "speedup", "throughput", "memory",
+    "learning", "whole_run",
     "hardware", "versions", "search",
 ]  # fmt: skip
 

@@ -263,7 +263,10 @@ def _interpret(argv: Sequence[str], variables: Any) -> NoReturn:
     while words[0].startswith("-") and words[0] not in {"-m", "-c"}:
         has_safe_path |= words[0] == "-P"
         del words[: 1 + (words[0] in VALUED)]
-    sys.path[:] = _path
+    added = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p not in _path]
+    sys.path[:] = [*added, *_path]
+    if added:  # there may be knobs of third parties
+        sys.modules["autotune.knobs"].registry.cache_clear()
     if (threads := variables.get("OMP_NUM_THREADS", "")).isdigit():  # OpenMP has read it before
         sys.modules["torch"].set_num_threads(int(threads))
     if "numpy" in sys.modules:  # a fresh process draws numbers that no other draws

@@ -154,6 +154,7 @@ class EpochBreakdown:
         rest_s: Everything else, such as logging.
         is_estimated: Whether a part was put together from a cut pass.
         epochs: Number of epochs that were seen.
+        cut_after: Steps after which a training pass was cut, at most; None if none was cut.
     """
 
     steps_s: Interval
@@ -163,6 +164,7 @@ class EpochBreakdown:
     rest_s: Interval
     is_estimated: bool
     epochs: int
+    cut_after: int | None = None
 
     @property
     def parts(self) -> dict[str, Interval]:
@@ -223,6 +225,7 @@ def breakdown(seen: Sequence[EpochSeen], loop_s: Interval) -> EpochBreakdown:
         rest_s=_mean([e.rest_s for e in usual]),
         is_estimated=not all(e.is_whole for e in usual),
         epochs=len(usual),
+        cut_after=max((e.steps for e in usual if e.is_cut), default=None),
     )
 
 

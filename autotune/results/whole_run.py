@@ -173,6 +173,11 @@ class WholeRun:
         others = 1 - before.share(before.steps_s) - before.share(before.edges_s)
         if others >= WORTH_TELLING:
             yield f"Faster training steps alone give at most {1 / others:.1f}x."
+        if before.cut_after is not None and not before.evaluation_s.estimate:
+            yield (
+                f"No evaluation was seen in the {before.cut_after} steps for which an epoch was "
+                "run; one that comes later is not in these figures."
+            )
         if (gain := self.evaluation) is not None:
             kept = "is part of the config" if gain.is_claimed else "is not confirmed"
             yield f"Faster evaluation: {gain}; the batches stay the same, and it {kept}."

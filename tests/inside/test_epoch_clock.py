@@ -188,8 +188,8 @@ def test_a_programs_epochs_are_timed_and_its_evaluation_loader_is_tried(tmp_path
     assert tried is not None
     assert tried.loader is not None
     assert tried.loader.dataset_len == 4
+    assert len(tried.passes) >= 4
     assert tried.chosen or tried.refusal == "no other option was faster"
-    assert len(tried.passes) > 4
 
 
 def test_without_a_plan_for_it_nothing_is_timed(tmp_path: Path) -> None:

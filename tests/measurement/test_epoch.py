@@ -16,6 +16,7 @@ def test_a_cut_pass_counts_as_a_whole_one_and_a_start_only_once() -> None:
     epoch = EpochSeen(steps=3, batches=3, start_s=1.0, steps_s=0.3, passes=(cut,), saving_s=0.2)
     found = breakdown([epoch, epoch], LOOP)
     assert found.is_estimated
+    assert found.cut_after is None
     assert found.evaluation_s.estimate == pytest.approx(4.5)
     assert found.edges_s.estimate == pytest.approx(1.0)
     assert found.steps_s.estimate == pytest.approx(9.0)

@@ -28,7 +28,7 @@ from autotune.inside.rehearsing.evaluation_turns import EvaluationTurns
 from autotune.inside.rehearsing.training_recorder import TrainingRecorder
 from autotune.inside.seams import SeamSet
 from autotune.inside.seams.equal_conditions import even_out
-from autotune.inside.seams.saving import watch_saving
+from autotune.inside.seams.saving import SavingSeam
 from autotune.inside.steering import Steering, loose_knobs
 from autotune.measurement.epoch import EpochSeen
 from autotune.measurement.run_mode import Epochs
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 # Steps since the last batch. A program may make several steps with one batch; one that makes more
 # than this keeps its batches and iterates over them without asking the loader again.
 MAX_STEPS = 64
+SEEKING = 3.0  # factor on the seconds of a training pass, to meet an evaluation in its middle
 WORTH_TRYING = 0.1  # share of an epoch from which options of an evaluation loader are tried
 
 
@@ -112,8 +113,9 @@ class ShortEpochs(Listener):
         self._timed: tuple[EpochSeen, ...] | None = None  # those before the turns
         # Of loaders that train nothing: seconds of a whole pass, and what other runs know them by
         self._others: dict[LoaderFacts, tuple[float, LoaderFacts]] = {}
+        self.saving = SavingSeam(self._saving)
         if self._recorder is not None or self._clock is not None:
-            watch_saving(self._saving)
+            self.saving.install()
         self._ending = threading.Lock()  # whoever acquires it reports; it is never released
         self._process = os.getpid()
         self._timer = threading.Timer(
@@ -204,8 +206,17 @@ class ShortEpochs(Listener):
         return self._is_late(feed)
 
     def _is_late(self, feed: Feed) -> bool:
-        least_s = self._plan.pass_s
-        return self._clock is None or least_s is None or self._clock.seconds(feed) >= least_s
+        """Return whether a pass has taken the seconds of the plan.
+
+        A training pass takes longer where no evaluation followed the first one: it may come in the
+        middle of an epoch.
+        """
+        clock, least_s = self._clock, self._plan.pass_s
+        if clock is None or least_s is None:
+            return True
+        if feed.wants_gradients and clock.epochs and not clock.epochs[0].evaluation_s:
+            least_s *= SEEKING
+        return clock.seconds(feed) >= least_s
 
     def pass_ended(self, feed: Feed) -> None:
         """Note the end of a pass, where passes are timed."""

@@ -6,7 +6,7 @@ Hugging Face's trainer saves weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import wraps
 from types import ModuleType
@@ -15,36 +15,51 @@ from typing import Any
 import torch
 
 from autotune.inside.seams.after_import import AfterImport
-from autotune.inside.seams.base import Patches
+from autotune.inside.seams.base import Patches, Seam
 
 SAFE = "safetensors.torch"
 SAFE_FUNCTIONS = ("save_file", "save_model")
+NAMES = ("obj", "tensors", "model")  # of what is saved, where it is a keyword
+Around = Callable[[Any], AbstractContextManager[None]]
 
 
-def watch_saving(around: Callable[[Any], AbstractContextManager[None]]) -> None:
-    """Enter a context with each object that the program saves, for good.
+class SavingSeam(Seam):
+    """Enters a context around each object that the program saves.
+
+    ``ShortEpochs`` makes and installs it before the program starts.
 
     Args:
-        around: Returns the context, which ends when the object is written.
+        around: Returns the context of an object, which ends when the object is written.
     """
-    _watch(torch, "save", around)
-    AfterImport().wait_for(SAFE, lambda module: _watch_all(module, around))
+
+    def __init__(self, around: Around) -> None:
+        self._around = around
+        self._patches = Patches()
+        self._imports = AfterImport()
+
+    def install(self) -> None:
+        """Patch the functions; those of a library once the program imports it."""
+        self._watch(torch, ("save",))
+        self._imports.wait_for(SAFE, lambda module: self._watch(module, SAFE_FUNCTIONS))
+
+    def remove(self) -> None:
+        """Put the functions back."""
+        self._imports.remove()
+        super().remove()
+
+    def _watch(self, module: ModuleType, names: Sequence[str]) -> None:
+        for name in names:
+            if hasattr(module, name):
+                _replace(self._patches, module, name, self._around)
 
 
-def _watch_all(module: ModuleType, around: Callable[[Any], AbstractContextManager[None]]) -> None:
-    for name in SAFE_FUNCTIONS:
-        if hasattr(module, name):
-            _watch(module, name, around)
-
-
-def _watch(
-    module: ModuleType, name: str, around: Callable[[Any], AbstractContextManager[None]]
-) -> None:
+def _replace(patches: Patches, module: ModuleType, name: str, around: Around) -> None:
     original = getattr(module, name)
 
     @wraps(original)
-    def save(what: Any, *args: Any, **kwargs: Any) -> Any:
+    def save(*args: Any, **kwargs: Any) -> Any:
+        what = args[0] if args else next((kwargs[n] for n in NAMES if n in kwargs), None)
         with around(what):
-            return original(what, *args, **kwargs)
+            return original(*args, **kwargs)
 
-    Patches().replace(module, name, save)
+    patches.replace(module, name, save)
