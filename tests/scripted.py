@@ -34,7 +34,7 @@ from autotune.measurement.step_breakdown import StepBreakdown, StepParts
 from autotune.measurement.throughput import throughput
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
-from autotune.program.evaluation import EvaluationTrials, PassTrial
+from autotune.program.evaluation import EvaluationTrials, PassTrial, loader_key
 from autotune.program.lr import batch_growth
 from autotune.program.profile import Profile
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan, Seen
@@ -356,14 +356,21 @@ class ScriptedRig:
 
     def _timed(self, applied: AppliedConfig) -> tuple[EpochSeen, ...]:
         seconds = self._machine.script.evaluation_s(applied.config)
-        dice = self._machine.random
+        dice, loader = self._machine.random, loader_key(make_loader(dataset="Items"))
         return tuple(
             EpochSeen(
                 10,
                 10,
                 0.1,
                 10 * self._machine.script.step_s,
-                (OtherPass("Items", 0.0, seconds * dice.uniform(0.97, 1.03), 8),),
+                (
+                    OtherPass(
+                        loader_key(make_loader(dataset="Items")),
+                        0.0,
+                        seconds * dice.uniform(0.97, 1.03),
+                        8,
+                    ),
+                ),
                 saving_s=0.01,
                 is_cut=True,
                 length=100,

@@ -28,12 +28,15 @@ class RunLength:
     Attributes:
         epochs: Number of epochs; None if unknown.
         where: Where that is said, such as ``train.py:57: for epoch in range(epochs)``.
-        evaluates_every: Epochs from one evaluation to the next, where the trainer says so; else 1.
+        evaluates_every: Epochs from one evaluation to the next, where a library's trainer evaluates
+            by its own count; else 1.
+        saves_every: The same of checkpoints.
     """
 
     epochs: float | None = None
     where: str = ""
     evaluates_every: float = 1.0
+    saves_every: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class OtherPass:
     """One pass of the program over a loader that trains nothing, such as an evaluation.
 
     Attributes:
-        dataset: Class name of the loader's dataset.
+        loader: By which the loader is told from others.
         start_s: Seconds from its beginning to the first batch.
         seconds: Seconds from then to its end.
         batches: Batches that the program got.
@@ -50,13 +53,17 @@ class OtherPass:
         is_within: Whether it came in the middle of a training pass.
     """
 
-    dataset: str
+    loader: str
     start_s: float
     seconds: float
     batches: int
     is_cut: bool = False
     length: int | None = None
     is_within: bool = False
+
+    def times(self, factor: float) -> OtherPass:
+        """Return the pass with its seconds multiplied by a factor."""
+        return replace(self, start_s=factor * self.start_s, seconds=factor * self.seconds)
 
     @property
     def whole_s(self) -> float:
@@ -76,7 +83,8 @@ class EpochSeen:
         steps_s: Seconds from then to their ends, without what follows.
         passes: The passes that trained nothing.
         computing_s: Seconds of computing without gradients outside all passes.
-        saving_s: Seconds of saving.
+        saving_s: Seconds of saving between the training passes.
+        saving_within_s: Seconds of saving in their middle.
         saves: How often the program saved.
         rest_s: Seconds of everything else.
         is_cut: Whether autotune ended a training pass.
@@ -91,6 +99,7 @@ class EpochSeen:
     passes: tuple[OtherPass, ...] = ()
     computing_s: float = 0.0
     saving_s: float = 0.0
+    saving_within_s: float = 0.0
     saves: int = 0
     rest_s: float = 0.0
     is_cut: bool = False
@@ -108,9 +117,18 @@ class EpochSeen:
 
         A pass in the middle of a training pass is taken to come again in the part that was cut.
         """
-        again = self.length / self.batches if self.length else 1.0
-        passes = (p.whole_s * (again if p.is_within else 1.0) for p in self.passes)
+        passes = (p.whole_s * (self._again if p.is_within else 1.0) for p in self.passes)
         return self.computing_s + sum(passes)
+
+    @property
+    def whole_saving_s(self) -> float:
+        """Seconds of saving in a whole epoch, estimated where a training pass was cut."""
+        return self.saving_s + self._again * self.saving_within_s
+
+    @property
+    def _again(self) -> float:
+        """How often what comes in the middle of the training pass comes in a whole one."""
+        return self.length / self.batches if self.length else 1.0
 
     def evaluation_share(self, loop_s: float | None) -> float:
         """Return the share of a whole epoch that evaluation takes, 0 to 1.
@@ -119,27 +137,28 @@ class EpochSeen:
             loop_s: Seconds of a whole training pass; None takes it from this epoch, whose steps may
                 be slower than later ones.
         """
-        again = self.length / self.batches if self.length else 1.0
-        training_s = self.start_s + again * self.steps_s if loop_s is None else loop_s
+        training_s = self.start_s + self._again * self.steps_s if loop_s is None else loop_s
         own_s = self.evaluation_s
-        return own_s / (training_s + own_s + self.saving_s + self.rest_s)
+        return own_s / (training_s + own_s + self.whole_saving_s + self.rest_s)
 
-    def with_passes_of(self, dataset: str, factor: float) -> EpochSeen:
-        """Return the epoch with the seconds of passes over a dataset multiplied by a factor."""
-        passes = (
-            replace(p, start_s=factor * p.start_s, seconds=factor * p.seconds)
-            if p.dataset == dataset
-            else p
-            for p in self.passes
-        )
+    def with_passes_over(self, loader: str, factor: float) -> EpochSeen:
+        """Return the epoch with the seconds of passes over a loader multiplied by a factor."""
+        passes = (p.times(factor) if p.loader == loader else p for p in self.passes)
         return replace(self, passes=tuple(passes))
 
-    def with_evaluation(self, share: float) -> EpochSeen:
-        """Return the epoch with this share of its evaluations."""
-        passes = (
-            replace(p, start_s=share * p.start_s, seconds=share * p.seconds) for p in self.passes
+    def as_often(self, length: RunLength) -> EpochSeen:
+        """Return the epoch with the share of evaluation and saving that each epoch has.
+
+        A library's trainer evaluates and saves after each short epoch, but may do so less often.
+        """
+        evaluates, saves = 1 / length.evaluates_every, 1 / length.saves_every
+        return replace(
+            self,
+            passes=tuple(p.times(evaluates) for p in self.passes),
+            computing_s=evaluates * self.computing_s,
+            saving_s=saves * self.saving_s,
+            saving_within_s=saves * self.saving_within_s,
         )
-        return replace(self, passes=tuple(passes), computing_s=share * self.computing_s)
 
 
 @dataclass(frozen=True)
@@ -220,13 +239,29 @@ def breakdown(seen: Sequence[EpochSeen], loop_s: Interval) -> EpochBreakdown:
     return EpochBreakdown(
         steps_s=loop_s.times(1 - edge_share),
         edges_s=loop_s.times(edge_share),
-        evaluation_s=_mean([e.evaluation_s for e in usual]),
-        saving_s=_mean([e.saving_s for e in usual]),
+        evaluation_s=_evaluation(others, usual),
+        saving_s=_mean([e.whole_saving_s for e in usual]),
         rest_s=_mean([e.rest_s for e in usual]),
         is_estimated=not all(e.is_whole for e in usual),
         epochs=len(usual),
         cut_after=max((e.steps for e in usual if e.is_cut), default=None),
     )
+
+
+def _evaluation(others: Sequence[EpochSeen], usual: Sequence[EpochSeen]) -> Interval:
+    """Return the seconds of evaluation per epoch.
+
+    A program that evaluates in some epochs only does so at regular distances. So whole distances
+    count, from one such epoch to the last; if there was only one, the number per epoch is open.
+    """
+    places = [n for n, epoch in enumerate(others) if epoch.evaluation_s]
+    if len(places) in {0, len(others)}:
+        return _mean([e.evaluation_s for e in usual])
+    seconds = _mean([others[n].evaluation_s for n in places])
+    if len(places) == 1:
+        found = seconds.times(1 / len(others))
+        return Interval(found.estimate, 0.0, seconds.high)
+    return seconds.times((len(places) - 1) / (places[-1] - places[0]))
 
 
 def _mean(seconds: Sequence[float]) -> Interval:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from autotune.program.config import KnobValue
 from autotune.program.profile import LoaderFacts
 
+Options = Mapping[str, KnobValue]
+
 
 @dataclass(frozen=True)
 class EvaluationLoader:
@@ -22,7 +24,7 @@ class EvaluationLoader:
     """
 
     facts: LoaderFacts
-    options: Mapping[str, KnobValue]
+    options: Options
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,9 @@ class EvaluationPlan:
     pins: bool = False
     enough_s: float = 0.0
     loop_s: float | None = None
-    options: Mapping[str, KnobValue] | None = None
+    options: Options | None = None
 
-    def tries(self, facts: LoaderFacts) -> list[Mapping[str, KnobValue]]:
+    def tries(self, facts: LoaderFacts) -> list[Options]:
         """Return the options to try for a loader."""
         if self.options is not None:
             return [self.options]
@@ -60,7 +62,7 @@ class PassTrial:
         is_chosen: Whether it ran after the options to compare were chosen, so that it counts.
     """
 
-    options: Mapping[str, KnobValue]
+    options: Options
     seconds: float
     is_chosen: bool = False
 
@@ -80,7 +82,7 @@ class EvaluationTrials:
     refusal: str = ""
 
     @property
-    def chosen(self) -> Mapping[str, KnobValue]:
+    def chosen(self) -> Options:
         """The options that were compared with the program's own; empty if none were."""
         return next((p.options for p in self.passes if p.is_chosen and p.options), {})
 
@@ -94,7 +96,7 @@ class EvaluationTrials:
         ]
 
 
-def candidates(facts: LoaderFacts, cores: int, *, pins: bool) -> list[Mapping[str, KnobValue]]:
+def candidates(facts: LoaderFacts, cores: int, *, pins: bool) -> list[Options]:
     """Return the options worth trying for an evaluation loader.
 
     Never its batch size: a metric may be a mean over batches.
@@ -105,7 +107,7 @@ def candidates(facts: LoaderFacts, cores: int, *, pins: bool) -> list[Mapping[st
         pins: Whether batches are copied to a device.
     """
     few = max(1, min(2, cores))
-    found: list[Mapping[str, KnobValue]] = []
+    found: list[Options] = []
     if facts.num_workers:
         found.append({"num_workers": 0})
         if not facts.persistent_workers:
@@ -119,3 +121,9 @@ def candidates(facts: LoaderFacts, cores: int, *, pins: bool) -> list[Mapping[st
     if pins and not facts.pin_memory:
         found.append({**found[-1], "pin_memory": True})
     return found
+
+
+def loader_key(facts: LoaderFacts) -> str:
+    """Return by what a loader is told from others, in all runs of a program."""
+    values = facts.dataset, facts.dataset_len, facts.batch_size, facts.sampler, facts.site
+    return " ".join(map(str, values))

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.measurement import claim
 from autotune.measurement.epoch import EpochBreakdown, EpochSeen, RunLength, breakdown
 from autotune.measurement.interval import Interval
 from autotune.program.config import Config
-from autotune.program.evaluation import EvaluationLoader, EvaluationTrials
+from autotune.program.evaluation import EvaluationLoader, EvaluationTrials, loader_key
 
 WORTH_NAMING = 0.05  # share of an epoch that a part must take to be named
 WORTH_TELLING = 0.1  # the same of all that is not the training loop, to say what that means
-SLOWER = 1.1  # factor on the seconds of evaluation from which a config slows it down
 SLOWS = 0.05  # share of the epoch that this must cost
 LEAST_PAIRS = 2
 MINUTE, HOUR = 60, 3600
@@ -50,10 +49,12 @@ class RunFacts:
     Attributes:
         length: How many epochs, by its trainer or its code.
         startup_s: Seconds until its first step.
+        compile_s: Seconds that the recommended config compiles at the start of a run.
     """
 
     length: RunLength
     startup_s: float
+    compile_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -107,9 +108,12 @@ class EvaluationGain:
 
     def __str__(self) -> str:
         changes = " ".join(f"{knob}={value}" for knob, value in self.loader.options.items())
-        speedup = self.speedup
-        gave = f"{speedup.estimate:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}]"
-        return f"its loader of {self.loader.facts.dataset} with {changes}: {gave}"
+        speedup, loader = self.speedup, f"its loader of {self.loader.facts.dataset} with {changes}"
+        gave = f"{speedup.estimate:.2f}x"
+        if not self.is_claimed:
+            return f"{loader} gave {gave}, which is not confirmed"
+        sure = f"[{speedup.low:.2f}, {speedup.high:.2f}]"
+        return f"{loader}: {gave} {sure}. It loads the same batches and is part of the config"
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,9 @@ class WholeRun:
         evaluation: What other options of the slowest evaluation loader give; None if none was
             tried, or none was faster.
         refusal: Why no options of such a loader were compared, as a clause; empty if some were.
-        assumes: What was not seen and is taken to stay as before, as a clause; empty if nothing.
+        doubt: What was not seen under the recommended config, as a sentence without its full stop;
+            empty if nothing.
+        compile_s: Seconds that the recommended config compiles at the start of a run.
     """
 
     before: EpochBreakdown
@@ -135,13 +141,14 @@ class WholeRun:
     startup_s: float
     evaluation: EvaluationGain | None = None
     refusal: str = ""
-    assumes: str = ""
+    doubt: str = ""
+    compile_s: float = 0.0
 
     @property
     def is_estimated(self) -> bool:
         """Whether some part was put together instead of being seen as a whole."""
         sides = [self.before] if self.after is None else [self.before, self.after]
-        return bool(self.assumes) or any(side.is_estimated for side in sides)
+        return bool(self.doubt) or any(side.is_estimated for side in sides)
 
     def run_s(self, epoch: EpochBreakdown) -> float | None:
         """Return the seconds of the whole training; None if its length is unknown."""
@@ -154,7 +161,6 @@ class WholeRun:
         return tuple(self._sentences())
 
     def _sentences(self) -> Iterator[str]:
-        how = "estimated" if self.is_estimated else "measured"
         before, after = self.before, self.after
         epoch = _range(before.seconds)
         if after is not None and self.speedup is not None:
@@ -163,24 +169,26 @@ class WholeRun:
                 f" → {_range(after.seconds)}, {speedup.estimate:.2f}x [{speedup.low:.2f}, "
                 f"{speedup.high:.2f}]"
             )
-        yield f"A whole epoch, {how}: {epoch}{self._assumed}."
+        how = ", estimated from short passes" if self.is_estimated else ""
+        yield f"A whole epoch{how}: {epoch}."
+        if self.doubt:
+            yield f"{self.doubt}."
         if (whole_s := self.run_s(before)) is not None:
             run = f"{self.length.epochs:g} epochs ({self.length.where}), about {_time(whole_s)}"
             if after is not None and (after_s := self.run_s(after)) is not None:
-                run += f" → {_time(after_s)}"
+                run += f" → {_time(after_s + self.compile_s)}"
             yield f"The whole training, estimated: {run}."
         yield f"Of the epoch: {', '.join(self._parts())}."
-        others = 1 - before.share(before.steps_s) - before.share(before.edges_s)
-        if others >= WORTH_TELLING:
-            yield f"Faster training steps alone give at most {1 / others:.1f}x."
-        if before.cut_after is not None and not before.evaluation_s.estimate:
+        if before.ceiling <= 1 / WORTH_TELLING:
+            yield f"Faster training steps alone give at most {before.ceiling:.1f}x."
+        if not before.evaluation_s.estimate:
+            cut = "" if before.cut_after is None else f" of {before.cut_after} steps"
             yield (
-                f"No evaluation was seen in the {before.cut_after} steps for which an epoch was "
-                "run; one that comes later is not in these figures."
+                f"No evaluation was seen in epochs{cut}; one that comes later, or at the end of "
+                "the training, is not in these figures."
             )
         if (gain := self.evaluation) is not None:
-            kept = "is part of the config" if gain.is_claimed else "is not confirmed"
-            yield f"Faster evaluation: {gain}; the batches stay the same, and it {kept}."
+            yield f"Faster evaluation: {gain}."
         elif self.refusal and before.share(before.evaluation_s) >= WORTH_TELLING:
             yield f"The loader of the evaluation keeps its options: {self.refusal}."
         if after is not None and self._slows_evaluation:
@@ -199,16 +207,11 @@ class WholeRun:
                 yield f"{name} {' → '.join(f'{share:.0%}' for share in shares)}"
 
     @property
-    def _assumed(self) -> str:
-        return f" ({self.assumes})" if self.assumes else ""
-
-    @property
     def _slows_evaluation(self) -> bool:
         assert self.after is not None, "two sides are compared"
         before, after = self.before.evaluation_s, self.after.evaluation_s
         more_s = after.estimate - before.estimate
-        is_sure = after.low > before.high or after.estimate > SLOWER * before.estimate
-        return is_sure and more_s > SLOWS * self.after.seconds.estimate
+        return after.low > before.high and more_s > SLOWS * self.after.seconds.estimate
 
 
 def whole_run(
@@ -232,32 +235,54 @@ def whole_run(
     if not written.seen or (loop_s := loops[0].seconds(written.seen[-1])) is None:
         return None
     length = program.length
-    before = breakdown(_as_often(written.seen, length), loop_s)
+    before = breakdown([epoch.as_often(length) for epoch in written.seen], loop_s)
     gain, refusal = _evaluation_gain(others)
     faster = gain if gain is not None and gain.is_claimed else None
     if best is None and faster is None:
         return WholeRun(before, None, None, length, program.startup_s, gain, refusal)
     after_s = loops[1].seconds(written.seen[-1])
     assert after_s is not None, "as long as under the program's own config"
-    run = next((run for run in others if run.config == best and run.seen), None)
-    seen = written.seen if run is None else run.seen
+    run = next((run for run in reversed(others) if run.config == best), None)
+    seen = written.seen if run is None or not run.seen else run.seen
+    after = breakdown([epoch.as_often(length) for epoch in seen], after_s)
     if faster is not None:
-        dataset, factor = faster.loader.facts.dataset, 1 / faster.speedup.estimate
-        seen = tuple(epoch.with_passes_of(dataset, factor) for epoch in seen)
-    after = breakdown(_as_often(seen, length), after_s)
+        after = _with_faster(after, [epoch.as_often(length) for epoch in seen], faster, after_s)
     own = Interval(1.0, 1.0, 1.0)
-    whole = _gain(before, after, own if best is None else speedup)
-    assumes = "taking all but the training steps as before: no time to see it"
-    is_seen = best is None or run is not None
     return WholeRun(
         before,
         after,
-        whole,
+        _gain(before, after, own if best is None else speedup),
         length,
         program.startup_s,
         gain,
         refusal,
-        "" if is_seen else assumes,
+        "" if best is None else _doubt_of(run),
+        program.compile_s,
+    )
+
+
+def _with_faster(
+    after: EpochBreakdown, seen: Sequence[EpochSeen], gain: EvaluationGain, loop_s: Interval
+) -> EpochBreakdown:
+    """Return an epoch with its evaluation as fast as other options of its loader make it."""
+    key, speedup = loader_key(gain.loader.facts), gain.speedup
+    estimate, low, high = (
+        breakdown([epoch.with_passes_over(key, 1 / by) for epoch in seen], loop_s).evaluation_s
+        for by in (speedup.estimate, speedup.high, speedup.low)
+    )
+    evaluation_s = Interval(estimate.estimate, low.low, high.high)
+    return replace(after, evaluation_s=evaluation_s)
+
+
+def _doubt_of(run: TimedRun | None) -> str:
+    """Return why all but the training steps is taken to be as before; empty if it was seen."""
+    if run is None:
+        return "There was no time to run epochs under this config: all but the steps is as before"
+    if run.seen:
+        return ""
+    return (
+        f"Under this config, its whole epochs could not be timed ({run.reason.rstrip('.')}); as "
+        "written, they could. Train a short while before you rely on it"
     )
 
 
@@ -273,13 +298,6 @@ def _evaluation_gain(runs: Sequence[TimedRun]) -> tuple[EvaluationGain | None, s
     claimed = claim.together(compared)
     loader = EvaluationLoader(first.loader, first.chosen)
     return EvaluationGain(loader, claimed.speedup, len(compared)), ""
-
-
-def _as_often(seen: Sequence[EpochSeen], length: RunLength) -> list[EpochSeen]:
-    """Return epochs with evaluation as often as the trainer says, not after each short epoch."""
-    if length.evaluates_every == 1.0:
-        return [*seen]
-    return [epoch.with_evaluation(1 / length.evaluates_every) for epoch in seen]
 
 
 def _gain(before: EpochBreakdown, after: EpochBreakdown, speedup: Interval) -> Interval:

@@ -23,7 +23,7 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.lr import LrRule, global_batch
 from autotune.program.rehearsal import trained, warning
 from autotune.results.blame import judged
-from autotune.results.record import TrialRecord, gradients_sum
+from autotune.results.record import TrialRecord, gradients_sum, slowest_compilation
 from autotune.results.result import Finding, LargerBatch, SearchResult
 from autotune.results.whole_run import Loop, RunFacts, WholeRun, whole_run
 from autotune.tuning.baseline import Baseline
@@ -177,6 +177,8 @@ def _whole_run(
     written = session.study.timed(baseline.space.baseline)
     if written is None or facts is None:
         return None
+    compilation = None if best is None else slowest_compilation(session.study.records, best)
+    compile_s = 0.0 if compilation is None else compilation.seconds
     measured = baseline.measurement
     batch = measured.samples_per_step / max(1.0, baseline.profile.batches_per_step)
     before, after = (Loop(rate, batch, measured.samples_per_epoch) for rate in throughput)
@@ -186,7 +188,7 @@ def _whole_run(
         best,
         (before, after),
         _of_the_loop(session, speedup, throughput),
-        RunFacts(baseline.profile.length, facts.startup_s),
+        RunFacts(baseline.profile.length, facts.startup_s, compile_s),
     )
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from statistics import fmean
 
+from autotune.measurement.epoch import breakdown
+from autotune.measurement.interval import Interval
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.evaluation import EvaluationPlan
@@ -57,16 +58,28 @@ def around_s(session: Session, program: Observed) -> tuple[float | None, str]:
     """
     if not program.profile.loaders:
         return None, "the program trains without a DataLoader, so its epochs cannot be seen"
+    if is_in_ranks(session):
+        return None, "it trains in several ranks"
     run = timed_run(session, program, program.applied.baseline, share=FIRST_SHARE)
     if run is None:
         return None, NO_TIME
     if not run.seen:
         return None, run.reason
-    usual = run.seen[len(run.seen) // 2 :]
-    batches = fmean(epoch.length or epoch.batches for epoch in usual)
-    samples = batches * program.profile.samples_per_step / program.profile.batches_per_step
-    seconds = fmean(epoch.evaluation_s + epoch.saving_s + epoch.rest_s for epoch in usual)
-    return seconds / samples, ""
+    length, last = program.profile.length, run.seen[-1]
+    parts = breakdown([epoch.as_often(length) for epoch in run.seen], Interval(1.0, 1.0, 1.0))
+    samples = (last.length or last.batches) * program.profile.samples_per_step
+    samples /= program.profile.batches_per_step
+    around = parts.evaluation_s, parts.saving_s, parts.rest_s
+    return sum(part.estimate for part in around) / samples, ""
+
+
+def is_in_ranks(session: Session) -> bool:
+    """Return whether the program as written trains in several ranks.
+
+    Each of them would cut its passes at another moment, so their epochs are not timed.
+    """
+    facts, program = session.study.facts, session.study.head.program
+    return program.ranks is not None or (facts is not None and facts.profile.world_size > 1)
 
 
 def timed_run(
@@ -101,11 +114,15 @@ def timed_run(
     with session.rigs.new() as rig:
         plan = _plan(session, program, slot_s, run_s, options)
         ran = rig.rehearse(replace(program.applied, config=config), plan, should_stop)
-    seen = ran.seen if not ran.has_failed else None
-    epochs = seen.timed if seen is not None else ()
-    reason = "" if epochs else ran.ending.reason if ran.ending is not None else NO_EPOCH
+    seen, failure = ran.seen, ran.ending.reason if ran.ending is not None else ""
+    tried = seen.tried if seen is not None else None
+    if ran.has_failed and tried is not None:  # what was timed before options were tried is sound
+        tried = replace(
+            tried, passes=(), refusal=f"under other options the program fails: {failure}"
+        )
+    epochs = seen.timed if seen is not None and (tried or not ran.has_failed) else ()
     cost_s = session.budget.spent_s - began_s
-    run = TimedRun(config, epochs, cost_s, reason, seen.tried if seen is not None else None)
+    run = TimedRun(config, epochs, cost_s, "" if epochs else failure or NO_EPOCH, tried)
     session.study.add_timed(run)
     session.study.spent_s = session.budget.spent_s
     return run

@@ -10,7 +10,7 @@ from statistics import fmean
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.confirm import ConfirmationResult
 from autotune.tuning.session import Session
-from autotune.tuning.timed_runs import FIRST_SHARE, Observed, timed_run
+from autotune.tuning.timed_runs import FIRST_SHARE, Observed, is_in_ranks, timed_run
 
 WORTH_CONFIRMING = 1.1  # speedup of an evaluation pass, seen in the first process
 
@@ -27,6 +27,8 @@ def time_epochs(session: Session, baseline: Baseline, confirmed: ConfirmationRes
     facts, study = session.study.facts, session.study
     if facts is None or not facts.profile.loaders or session.stop.requests:
         return
+    if is_in_ranks(session):
+        return
     measured, own = baseline.measurement, baseline.space.baseline
     samples = measured.samples_per_epoch
     loop_s = samples / measured.throughput.estimate if samples else None
@@ -35,6 +37,9 @@ def time_epochs(session: Session, baseline: Baseline, confirmed: ConfirmationRes
     first = study.timed(own) or timed_run(session, program, own, share=FIRST_SHARE)
     if first is None:
         return
+    if not first.seen:
+        session.events.note(f"Whole epochs were not timed: {first.reason}.")
+        return
     tried = first.tried
     is_worth_it = tried is not None and fmean(tried.ratios or [1.0]) > WORTH_CONFIRMING
     options = tried.chosen if tried is not None and is_worth_it else {}
@@ -42,5 +47,6 @@ def time_epochs(session: Session, baseline: Baseline, confirmed: ConfirmationRes
     is_faster = confirmation is not None and confirmation.is_faster
     best = candidate.config if is_faster and candidate is not None else None
     second = study.timed(own, number=1) if best is None else study.timed(best)
-    if second is None and (best is not None or options):
+    has_ranks = best is not None and best.get("world_size", 1) != 1
+    if second is None and not has_ranks and (best is not None or options):
         timed_run(session, program, best or own, share=1.0, options=options)

@@ -85,7 +85,7 @@ def test_each_second_of_an_epoch_belongs_to_one_part() -> None:
     assert epoch.start_s == pytest.approx(2.0)
     assert epoch.steps_s == pytest.approx(4.0)
     (other,) = epoch.passes
-    assert (other.dataset, other.batches, other.is_cut) == ("Valid", 2, False)
+    assert (other.loader, other.batches, other.is_cut) == ("Valid", 2, False)
     assert (other.start_s, other.seconds) == pytest.approx((3.0, 0.5))
     assert epoch.saves == 1
     assert epoch.saving_s == pytest.approx(0.7)
@@ -111,6 +111,32 @@ def test_an_evaluation_that_the_program_leaves_early_ends_there() -> None:
     (other,) = epoch.passes
     assert other.is_within
     assert other.seconds == pytest.approx(0.5)
+
+
+def test_a_loop_that_the_program_leaves_ends_with_its_iterator() -> None:
+    time = Time()
+    clock = EpochClock(time)
+    train = feed()
+    trained(clock, time, train, 2)
+    del train  # as a for loop does at break
+    gc.collect()
+    time.passes(0.5)
+    clock.computes()
+    time.passes(0.25)
+    clock.epoch_ended()
+    (epoch,) = clock.epochs
+    assert epoch.steps_s == pytest.approx(1.0), "the time after the last batch is not known to it"
+    assert epoch.rest_s + epoch.computing_s == pytest.approx(1.75)
+
+
+def test_a_trainer_that_was_told_to_take_fewer_batches_is_cut() -> None:
+    time = Time()
+    clock = EpochClock(time)
+    train = feed()
+    trained(clock, time, train, 3)
+    clock.epoch_ended(own_batches=30)
+    (epoch,) = clock.epochs
+    assert (epoch.is_cut, epoch.length) == (True, 30)
 
 
 def test_two_loaders_read_together_both_train() -> None:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from autotune.inside.data.batch_digest import NotComparableError, batch_digest
 from autotune.inside.data.evaluation_loaders import EvaluationLoaders
 from autotune.inside.data.loader_facts import read_facts
 from autotune.inside.rehearsing.evaluation_turns import OWN, EvaluationTurns
@@ -198,6 +200,20 @@ def facts_of(program: Callable[[Net], None]) -> LoaderFacts:
     return found[0]
 
 
+def noted(seam: LoaderSeam) -> list[bool]:
+    """Return a list that tells of each pass whether its loader had other options."""
+    given: list[bool] = []
+    variant = seam.evaluation.variant
+
+    def noting(loader: DataLoader[Any]) -> DataLoader[Any]:
+        found = variant(loader)
+        given.append(found is not loader)
+        return found
+
+    seam.evaluation.variant = noting  # type: ignore[method-assign]
+    return given
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_evaluation_and_training_stay_the_same_bit_for_bit(name: str) -> None:
     program = PROGRAMS[name]
@@ -205,13 +221,15 @@ def test_evaluation_and_training_stay_the_same_bit_for_bit(name: str) -> None:
     tries = candidates(facts, cores=2, pins=False)
     assert tries
     for options in tries:
-        seam = LoaderSeam(None, AccumulationSeam(), None)
+        seam = LoaderSeam(None, AccumulationSeam(), facts if name == "shared" else None)
         seam.evaluation.give((EvaluationLoader(facts, options),))
+        given = noted(seam)
         seam.install()
         try:
             assert outcome(program) == written, options
         finally:
             seam.remove()
+        assert any(given) is (name not in {"iterable", "shared"}), (options, given)
 
 
 def test_a_loader_that_is_recognised_loads_under_its_options() -> None:
@@ -230,10 +248,63 @@ def turns(*tries: dict[str, int]) -> EvaluationTurns:
     return EvaluationTurns(read_facts(held_out()), tries, most=100)
 
 
+class Seeds(Dataset[Any]):
+    """Items that seed the generator which all code shares, to crop in the same way each time."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        torch.manual_seed(index)
+        return torch.rand(2)
+
+
+def test_items_that_leave_another_random_state_are_not_loaded_elsewhere() -> None:
+    tried = turns({"num_workers": 2})
+    for _ in range(3):
+        tried.begins()
+        for batch in DataLoader(Seeds(), 2, num_workers=int(tried.options.get("num_workers", 0))):
+            tried.batch(batch)
+        tried.pass_ended(1.0)
+    assert [p.options for p in tried.found.passes] == [OWN, OWN, {"num_workers": 2}]
+    assert tried.found.refusal == "other options change its batches, or the random numbers after it"
+
+
+def test_batches_are_compared_by_all_that_they_hold_or_not_at_all() -> None:
+    one = {"x": torch.zeros(2), "name": ["a"], "n": numpy.ones(2)}
+    assert batch_digest(one) == batch_digest({**one, "x": torch.zeros(2)})
+    for other in (
+        {**one, "name": ["b"]},
+        {**one, "n": numpy.zeros(2)},
+        {**one, "x": torch.ones(2)},
+    ):
+        assert batch_digest(other) != batch_digest(one)
+    assert batch_digest([torch.zeros(4)]) != batch_digest([torch.zeros(2, 2)])
+    for unknown in (object(), torch.zeros(2, 2).to_sparse(), numpy.array([object()])):
+        with pytest.raises(NotComparableError):
+            batch_digest([unknown])
+    tried = turns({"num_workers": 2})
+    tried.begins()
+    tried.batch(object())
+    assert tried.found.refusal == "its batches cannot be compared"
+
+
+def test_options_that_change_what_the_dataset_holds_are_refused() -> None:
+    held = [0]
+    facts = read_facts(held_out(num_workers=2))
+    tried = EvaluationTurns(facts, [{"num_workers": 0}], 100, picture=lambda: [*held])
+    for _ in range(3):
+        tried.begins()
+        held[0] += bool(tried.options)
+        tried.pass_ended(1.0)
+    assert tried.found.refusal == "other options change its batches, or the random numbers after it"
+
+
 def test_the_fastest_options_take_turns_with_the_programs_own() -> None:
     tried = turns({"num_workers": 1}, {"num_workers": 2})
     seconds = {0: 1.0, 1: 0.9, 2: 0.4}
-    for _ in range(4 + 8):
+    for _ in range(6 + 8):
+        tried.begins()
         workers = int(tried.options.get("num_workers", 0))
         tried.batch(torch.arange(4.0))
         tried.pass_ended(seconds[workers])
@@ -251,9 +322,9 @@ def test_the_fastest_options_take_turns_with_the_programs_own() -> None:
 @pytest.mark.parametrize(
     ("batches", "why"),
     [
-        ([1, 2], "its batches differ from pass to pass"),
-        ([1, 1, 2], "other options change its batches"),
-        ([1, 1, 1], "no other option was faster"),
+        ([1, 2], "its passes differ, or change what it loads from"),
+        ([1, 1, 2], "other options change its batches, or the random numbers after it"),
+        ([1, 1, 1, 1], "no other option was faster"),
     ],
 )
 def test_options_that_change_batches_or_gain_nothing_are_refused(
@@ -261,6 +332,7 @@ def test_options_that_change_batches_or_gain_nothing_are_refused(
 ) -> None:
     tried = turns({"num_workers": 2})
     for value in batches:
+        tried.begins()
         tried.batch(torch.full((3,), float(value)))
         tried.pass_ended(1.0)
     assert tried.is_over

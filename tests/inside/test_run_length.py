@@ -19,6 +19,10 @@ KNOWN = {
         10,
         "for epoch in range(10)",
     ),
+    "n = 9\nfor epoch in range(1, n + 1):\n    for batch in loader:\n        train_step(batch)": (
+        9,
+        "for epoch in range(1, n + 1)",
+    ),
     """
 parser = argparse.ArgumentParser()
 parser.add_argument("--rounds", type=int, default=7)
@@ -43,6 +47,19 @@ while done < args.num_epochs:
 """: (4, "--num-epochs 4"),
 }
 UNKNOWN = (
+    """
+for epoch in range(50):
+    for batch in loader:
+        train_step(batch)
+    if epoch == 3:
+        break
+""",
+    """
+for fold in range(5):
+    for epoch in range(3):
+        for batch in loader:
+            train_step(batch)
+""",
     "for epoch in count():\n    for batch in loader:\n        train_step(batch)",
     "for batch in cycle(loader):\n    train_step(batch)",
 )
@@ -68,11 +85,15 @@ def test_a_loop_without_a_known_end_tells_none(tmp_path: Path) -> None:
         ({"max_epochs": 5}, RunLength(5.0, "max_epochs=5 of its Trainer")),
         (
             {"max_epochs": 5, "check_val_every_n_epoch": 2, "val_check_interval": 1.0},
-            RunLength(5.0, "max_epochs=5 of its Trainer", 2.0),
+            RunLength(5.0, "max_epochs=5 of its Trainer", 2.0, 2.0),
         ),
         (
             {"max_epochs": 5, "val_check_interval": 0.25},
-            RunLength(5.0, "max_epochs=5 of its Trainer", 0.25),
+            RunLength(5.0, "max_epochs=5 of its Trainer", 0.25, 0.25),
+        ),
+        (
+            {"max_epochs": 5, "val_check_interval": 50, "num_training_batches": 200},
+            RunLength(5.0, "max_epochs=5 of its Trainer", 0.25, 0.25),
         ),
         ({"max_epochs": -1}, RunLength(None, "max_epochs=-1 of its Trainer")),
     ],

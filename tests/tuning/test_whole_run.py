@@ -46,7 +46,7 @@ def test_the_whole_epoch_gains_less_than_its_steps(
     assert whole.speedup.low <= (LOOP_S + 6) / (LOOP_S / 2 + 6) <= whole.speedup.high
     assert whole.speedup.high < result.speedup.low
     out = told(result, tmp_path, capsys)
-    assert "A whole epoch, estimated: 16 s" in out
+    assert "A whole epoch, estimated from short passes: 16 s" in out
     assert "The whole training, estimated: 30 epochs (train.py:5: for epoch in range(30)), a" in out
     assert "Of the epoch: training steps 62% → 45%, evaluation 37% → 54%." in out
     assert "Faster training steps alone give at most 2.7x." in out

@@ -94,6 +94,11 @@ def look_at(loader: DataLoader[Any]) -> Picture:
     return look(dataset=loader.dataset, collate_fn=loader.collate_fn, **order)
 
 
+def settled(picture: Picture) -> object:
+    """Return what compares equal as long as the parts of a picture do, besides open files."""
+    return {path: part for path, part in picture.parts.items() if part.kind is not Kind.HANDLE}
+
+
 class _Seen:
     """What was seen of one loader; ``ItemWatch`` keeps one for each.
 

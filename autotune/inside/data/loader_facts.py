@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from autotune.inside.seams.workers import start_method
+from autotune.inside.data.loader_variant import start_method
 from autotune.program.profile import LoaderFacts
 
 

@@ -107,3 +107,17 @@ def worker_attributes(
     if (method := options.get("start_method", facts.start_method)) != facts.start_method:
         attributes[CONTEXT] = multiprocessing.get_context(str(method))
     return attributes
+
+
+def start_method(context: Any = None) -> str:
+    """Return the start method of worker processes: ``fork``, ``spawn`` or ``forkserver``.
+
+    Reads the process's default without fixing it, because the program may still choose another.
+
+    Args:
+        context: The loader's multiprocessing context; None for the process's default.
+    """
+    if context is not None:
+        return str(context.get_start_method())
+    chosen = multiprocessing.get_start_method(allow_none=True)
+    return str(chosen or multiprocessing.get_all_start_methods()[0])  # the first is the default

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
 
 import torch
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 class _Open:
     """A pass over a loader while it lasts."""
 
-    dataset: str
+    loader: str
     start_s: float
     seconds: float = 0.0
     batches: int = 0
@@ -33,7 +34,7 @@ class _Open:
     @property
     def seen(self) -> OtherPass:
         return OtherPass(
-            self.dataset,
+            self.loader,
             self.start_s,
             self.seconds,
             self.batches,
@@ -48,7 +49,7 @@ class EpochClock:
 
     ``ShortEpochs`` calls it in the program's main thread. A pass inside another one, such as an
     evaluation in the middle of an epoch, is charged for its own time. A pass that the program
-    leaves early ends when the pass around it goes on, or when the next one begins.
+    leaves early ends when its iterator is gone, which is when a ``for`` loop is left.
 
     Args:
         now: Returns seconds.
@@ -68,7 +69,7 @@ class EpochClock:
         self._in_epoch: list[_Open] = []
         self._stack: list[_Open] = []
         self._is_saving = self._is_computing = False
-        self._computing_s = self._saving_s = self._rest_s = 0.0
+        self._computing_s = self._saving_s = self._saving_within_s = self._rest_s = 0.0
         self._saves = 0
 
     def seconds(self, feed: Feed) -> float:
@@ -82,8 +83,13 @@ class EpochClock:
         """Return how long a pass has taken, its beginning included; 0.0 for one not seen."""
         return self._passes[feed].start_s + self.seconds(feed) if feed in self._passes else 0.0
 
-    def batch(self, feed: Feed, dataset: str) -> None:
-        """Note that a pass is about to hand out a batch; its first one begins it."""
+    def batch(self, feed: Feed, loader: str) -> None:
+        """Note that a pass is about to hand out a batch; its first one begins it.
+
+        Args:
+            feed: The pass.
+            loader: By which its loader is told from others.
+        """
         seen = self._passes.get(feed)
         if seen is None:
             self._sync()
@@ -94,7 +100,8 @@ class EpochClock:
             if not self.epochs and not self._has_stepped:
                 self._forget_the_start()
             is_within = any(p.steps for p in self._stack)
-            self._passes[feed] = seen = _Open(dataset, start_s, is_within=is_within)
+            self._passes[feed] = seen = _Open(loader, start_s, is_within=is_within)
+            finalize(feed, self._left, seen).atexit = False
             self._in_epoch.append(seen)
         elif not self._stack or self._stack[-1] is not seen:
             self._sync()
@@ -117,8 +124,14 @@ class EpochClock:
     def _forget_the_start(self) -> None:
         """Forget what the program did before its first training pass."""
         self._in_epoch = [*self._stack]
-        self._computing_s = self._saving_s = self._rest_s = 0.0
+        self._computing_s = self._saving_s = self._saving_within_s = self._rest_s = 0.0
         self._saves = 0
+
+    def _left(self, seen: _Open) -> None:
+        """Note that the iterator of a pass is gone."""
+        if seen in self._stack and threading.current_thread() is threading.main_thread():
+            self._charge()
+            del self._stack[self._stack.index(seen) :]
 
     @property
     def _has_stepped(self) -> bool:
@@ -169,17 +182,24 @@ class EpochClock:
             self._is_saving = False
             self._saves += 1
 
-    def epoch_ended(self, begin_s: float = 0.0, *, is_last: bool = False) -> None:
+    def epoch_ended(
+        self, begin_s: float = 0.0, *, own_batches: int | None = None, is_last: bool = False
+    ) -> None:
         """Note that another training pass begins, or that the program has ended.
 
         Args:
             begin_s: Seconds that the beginning of the new pass has taken until now.
+            own_batches: Batches of a training pass of a library's trainer, which may have been told
+                to take fewer; None without one.
             is_last: Whether the program has ended.
         """
         self._sync()
         begun = max(self._mark, self._now() - begin_s)
         self._charge(until=begun)
         trained = [p for p in self._in_epoch if p.steps]
+        for seen in trained:
+            if own_batches is not None and seen.batches < own_batches:
+                seen.is_cut, seen.length = True, own_batches
         if trained:
             self.epochs.append(
                 EpochSeen(
@@ -190,6 +210,7 @@ class EpochClock:
                     passes=tuple(p.seen for p in self._in_epoch if not p.steps),
                     computing_s=self._computing_s,
                     saving_s=self._saving_s,
+                    saving_within_s=self._saving_within_s,
                     saves=self._saves,
                     rest_s=self._rest_s,
                     is_cut=any(p.is_cut for p in trained),
@@ -204,7 +225,9 @@ class EpochClock:
         now = self._now() if until is None else until
         spent_s = max(0.0, now - self._mark)
         self._mark = max(self._mark, now)
-        if self._is_saving:
+        if self._is_saving and any(p.steps for p in self._stack):
+            self._saving_within_s += spent_s
+        elif self._is_saving:
             self._saving_s += spent_s
         elif self._stack:
             self._stack[-1].seconds += spent_s

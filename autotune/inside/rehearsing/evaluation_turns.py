@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
-from autotune.inside.data.feed import tensors_in
-from autotune.program.config import KnobValue
-from autotune.program.evaluation import EvaluationTrials, PassTrial
+from autotune.inside.data.batch_digest import (
+    NotComparableError,
+    batch_digest,
+    seed_all,
+    state_digest,
+)
+from autotune.program.evaluation import EvaluationTrials, Options, PassTrial
 from autotune.program.profile import LoaderFacts
 
-Options = Mapping[str, KnobValue]
 OWN: Options = {}
 LEAST_PASSES = 4  # after the choice: two pairs
 MOST_PASSES = 12
 WORTH_COMPARING = 0.95  # of the seconds of the program's own options
+PASSES_OF_EACH = (
+    2  # before the choice: they must repeat, and workers that persist start in the first
+)
 
 
 @dataclass
@@ -33,13 +36,16 @@ class EvaluationTurns:
     """Takes turns between the program's own options and others, in whole passes.
 
     ``ShortEpochs`` calls it in the program's main thread. First each set of options gets some
-    passes, whose batches must equal those of the program's own, bit for bit. Then the fastest one
-    and the program's own take turns: those passes count.
+    passes. They begin with the same random state, and must hand out the batches of the program's
+    own options, bit for bit, leave the random state that those leave, and change nothing that the
+    dataset holds. Then the fastest one and the program's own take turns: those passes count.
 
     Args:
         facts: By which the loader is recognised, also where it is built anew for each pass.
         tries: The options to try.
         most: Number of passes that there is time for.
+        against: Why its items must not be loaded elsewhere, as a clause; empty if they may.
+        picture: Returns something that compares equal as long as the dataset holds the same.
         is_within: Whether the passes come in the middle of training passes.
 
     Attributes:
@@ -49,40 +55,60 @@ class EvaluationTurns:
     """
 
     def __init__(
-        self, facts: LoaderFacts, tries: Sequence[Options], most: int, *, is_within: bool = False
+        self,
+        facts: LoaderFacts,
+        tries: Sequence[Options],
+        most: int,
+        *,
+        against: str = "",
+        picture: Callable[[], object] = lambda: None,
+        is_within: bool = False,
     ) -> None:
         self.facts = facts
         self.is_within = is_within
         self.options = OWN
-        fitting = [n for n in range(len(tries), 0, -1) if _passes(tries[:n]) <= most]
+        fitting = [
+            n for n in range(len(tries), 0, -1) if PASSES_OF_EACH * (n + 1) + LEAST_PASSES <= most
+        ]
         self._left = [_Tried(OWN), *map(_Tried, tries[: next(iter(fitting), 0)])]
         self._screened: list[_Tried] = []
         self._chosen = OWN
         self._turns: list[Options] = []
         self._passes: list[PassTrial] = []
+        self._picture = picture
+        self._pictured: object = None
         self._digest = 0
-        self._own_digest: int | None = None
+        self._own_digest: tuple[int, int] | None = None
         self._refusal = "" if fitting else "there was no time to try others"
         if facts.iterable:
             self._refusal = "its dataset is iterable, and each worker may repeat all its samples"
         elif facts.twins > 1:
             self._refusal = "the program has several loaders that look like it"
+        elif against:
+            self._refusal = against
+
+    def begins(self) -> None:
+        """Note that a pass begins: while options are compared, all begin in the same state."""
+        if self._left and not self.is_over:
+            self._pictured = self._picture()
+            seed_all()
 
     def batch(self, batch: Any) -> None:
         """Take in a batch, while batches are still compared."""
-        if self._left:
-            for tensor in tensors_in(batch):
-                data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
-                self._digest = zlib.crc32(data.numpy().tobytes(), self._digest)
+        if not self._left or self.is_over:
+            return
+        try:
+            self._digest = batch_digest(batch, self._digest)
+        except NotComparableError:
+            self._refuse("its batches cannot be compared")
 
     def pass_ended(self, seconds: float) -> None:
         """Note how long a whole pass took, and choose the options of the next one."""
         if self.is_over:
             return
-        digest, self._digest = self._digest, 0
         self._passes.append(PassTrial(self.options, seconds, is_chosen=not self._left))
         if self._left:
-            self._screen(seconds, digest)
+            self._screen(seconds)
         elif len(self._turns) > 1:
             del self._turns[0]
         else:
@@ -102,16 +128,21 @@ class EvaluationTurns:
         """What was tried so far."""
         return EvaluationTrials(self.facts, tuple(self._passes), self._refusal)
 
-    def _screen(self, seconds: float, digest: int) -> None:
+    def _refuse(self, why: str) -> None:
+        self._refusal, self.options = why, OWN
+
+    def _screen(self, seconds: float) -> None:
         tried = self._left[0]
         tried.seconds.append(seconds)
+        digest, self._digest = (self._digest, state_digest()), 0
         if self._own_digest is None:
             self._own_digest = digest
-        if digest != self._own_digest:
-            if not tried.options:
-                self._refusal = "its batches differ from pass to pass"
+        is_same = digest == self._own_digest and self._picture() == self._pictured
+        if not is_same and not tried.options:
+            self._refuse("its passes differ, or change what it loads from")
+        elif not is_same:
             del self._left[0]
-        elif len(tried.seconds) >= _needed(tried.options):
+        elif len(tried.seconds) >= PASSES_OF_EACH:
             self._screened.append(self._left.pop(0))
         if not self._left and not self._refusal:
             self._choose()
@@ -120,23 +151,9 @@ class EvaluationTurns:
         own, *others = self._screened
         best = min(others, key=lambda tried: tried.seconds[-1], default=None)
         if best is None:
-            self._refusal = "other options change its batches"
+            self._refuse("other options change its batches, or the random numbers after it")
         elif best.seconds[-1] > WORTH_COMPARING * own.seconds[-1]:
-            self._refusal = "no other option was faster"
+            self._refuse("no other option was faster")
         else:
             self._chosen = best.options
             self._turns = [OWN, self._chosen, self._chosen, OWN]
-
-
-def _needed(options: Options) -> int:
-    """Return the passes that options get before the choice.
-
-    Two of the program's own show whether its batches stay the same. Workers that persist start in
-    the first pass.
-    """
-    return 1 if options and not options.get("persistent_workers") else 2
-
-
-def _passes(tries: Sequence[Options]) -> int:
-    """Return the least passes in which some options can be tried."""
-    return sum(map(_needed, (OWN, *tries))) + LEAST_PASSES

@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import torch
 
+from autotune.inside.data.item_watch import look_at, settled
 from autotune.inside.epochs import MAX_BATCHES, Pass, Passes, known_by, uncounted
 from autotune.inside.listener import Listener
 from autotune.inside.ranks.group import ALONE, Group
@@ -34,6 +36,7 @@ from autotune.measurement.epoch import EpochSeen
 from autotune.measurement.run_mode import Epochs
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
+from autotune.program.evaluation import loader_key
 from autotune.program.profile import LoaderFacts
 from autotune.program.rehearsal import Ended, RehearsalPlan, Seen
 from autotune.rig.link import LinkClosed
@@ -109,10 +112,13 @@ class ShortEpochs(Listener):
                 is_alone=group.world_size == 1,
             )
         self._clock = None if plan.pass_s is None else EpochClock()
+        self._has_trained = False  # since the last epoch ended
+        self._fed: set[LoaderFacts] = set()  # loaders read with gradients since the last step
+        self._fed_steps: set[LoaderFacts] = set()
         self._turns: EvaluationTurns | None = None
         self._timed: tuple[EpochSeen, ...] | None = None  # those before the turns
         # Of loaders that train nothing: seconds of a whole pass, and what other runs know them by
-        self._others: dict[LoaderFacts, tuple[float, LoaderFacts]] = {}
+        self._others: dict[LoaderFacts, tuple[float, LoaderFacts, ref[DataLoader[Any]]]] = {}
         self.saving = SavingSeam(self._saving)
         if self._recorder is not None or self._clock is not None:
             self.saving.install()
@@ -136,7 +142,8 @@ class ShortEpochs(Listener):
     def program_ended(self, *, has_failed: bool = False) -> None:  # noqa: ARG002
         """Report what was seen until the program ended; how it ended is reported separately."""
         if self._clock is not None:
-            self._clock.epoch_ended(is_last=True)
+            own = self.seams.trainers.batches_per_epoch
+            self._clock.epoch_ended(own_batches=own, is_last=True)
         self._end("by itself")
 
     def before_batch(self, feed: Feed) -> None:
@@ -148,8 +155,11 @@ class ShortEpochs(Listener):
         self._passes.of(feed)
         if not (feed.wants_gradients and self._facts(feed) in self._trained):
             return
-        if self._clock is not None and self._lead is not None and self._lead.trains:
-            self._clock.epoch_ended(feed.begin_s)
+        if self._clock is not None and self._has_trained:
+            self._has_trained = False
+            self.seams.trainers.note_batches(feed.batches_per_epoch)
+            own = self.seams.trainers.batches_per_epoch
+            self._clock.epoch_ended(feed.begin_s, own_batches=own)
             self._consider_turns(self._clock)
         if self._is_enough:
             self._end("as planned")
@@ -179,22 +189,52 @@ class ShortEpochs(Listener):
         is_early = len(clock.epochs) < self._plan.epochs or not self._is_long_enough
         if plan is None or self._timed is not None or is_early:
             return
-        self._timed = tuple(clock.epochs)
-        if self._timed[-1].evaluation_share(plan.loop_s) < WORTH_TRYING or not self._others:
+        self._timed = timed = tuple(clock.epochs)
+        others = [
+            other
+            for known, other in self._others.items()
+            if known not in self._fed_steps and other[0] > 0
+        ]
+        if max(epoch.evaluation_share(plan.loop_s) for epoch in timed) < WORTH_TRYING or not others:
             return
-        seconds, facts = max(self._others.values(), key=lambda other: other[0])
+        seconds, facts, loader = max(others, key=lambda other: other[0])
         spare_s = plan.enough_s - (perf_counter() - self._first_step_at)
-        is_within = any(p.is_within for p in self._timed[-1].passes)
+        is_within = any(p.is_within for p in timed[-1].passes)
+        # Besides the pass, each turn takes the steps before it
+        steps_s = timed[-1].steps_s * (1.0 if is_within else min(1.0, 3 / timed[-1].batches))
+        turn_s = seconds + timed[-1].start_s + steps_s + timed[-1].saving_s + timed[-1].rest_s
+        dataset = self.seams.loader.dataset_facts
+        own = loader()
+        against = "the program builds it anew for each pass"
+        if own is not None:  # workers read copies of the dataset already
+            against = "" if facts.num_workers else dataset(own).against_workers
         self._turns = EvaluationTurns(
-            facts, plan.tries(facts), most=int(spare_s / seconds), is_within=is_within
+            facts,
+            plan.tries(facts),
+            most=int(spare_s / turn_s),
+            against=against,
+            picture=self._picture_of(loader),
+            is_within=is_within,
         )
         self.seams.loader.evaluation.choose_by(self._options_of)
+
+    @staticmethod
+    def _picture_of(loader: Callable[[], DataLoader[Any] | None]) -> Callable[[], object]:
+        """Return a function that tells what a loader's items depend on."""
+
+        def picture() -> object:
+            own = loader()
+            return None if own is None else settled(look_at(own))
+
+        return picture
 
     def _options_of(self, loader: DataLoader[Any]) -> Mapping[str, KnobValue]:
         turns = self._turns
         assert turns is not None, "options are chosen in turns"
-        is_it = uncounted(self.seams.loader.facts(loader)) == uncounted(turns.facts)
-        return turns.options if is_it else {}
+        if uncounted(self.seams.loader.facts(loader)) != uncounted(turns.facts):
+            return {}
+        turns.begins()
+        return turns.options
 
     def _has_had_its_time(self, feed: Feed) -> bool:
         """Return whether a pass may be cut by now, where passes are timed."""
@@ -227,8 +267,10 @@ class ShortEpochs(Listener):
             if is_cut or facts in self._trained:
                 return
             if self._turns is None:
-                whole_s = self._clock.whole_s(feed)
-                self._others[facts] = whole_s, self.seams.loader.facts(feed.loader)
+                # The first of several that the program builds is the one to recognise
+                first = self._others.get(facts)
+                known = self.seams.loader.facts(feed.loader) if first is None else first[1]
+                self._others[facts] = self._clock.whole_s(feed), known, ref(feed.loader)
             elif facts == uncounted(self._turns.facts):
                 self._turns.pass_ended(self._clock.whole_s(feed))
 
@@ -254,9 +296,10 @@ class ShortEpochs(Listener):
         self._heard = perf_counter()
         seen = self._passes.took(feed, self.steps)
         if self._clock is not None and threading.current_thread() is threading.main_thread():
-            self._clock.batch(feed, self._facts(feed).dataset)
+            self._clock.batch(feed, loader_key(self._facts(feed)))
         if feed.wants_gradients:
             self._lead, self._training_facts = seen, self._facts(feed)
+            self._fed.add(self._training_facts)
         else:
             self._evaluates()
 
@@ -294,6 +337,9 @@ class ShortEpochs(Listener):
         self.steps += 1
         self._first_step_at = min(self._first_step_at, now)
         self._is_evaluating = False
+        self._has_trained = True
+        self._fed_steps |= self._fed
+        self._fed.clear()
         if self._clock is not None:
             self._clock.stepped()
         if self._lead is not None and not self._lead.trains:

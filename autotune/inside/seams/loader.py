@@ -27,6 +27,7 @@ from autotune.inside.data.loader_shares import LoaderShares
 from autotune.inside.data.loader_variant import (
     ProgramOptions,
     Variant,
+    start_method,
     without_iterator,
     worker_attributes,
 )
@@ -37,7 +38,7 @@ from autotune.inside.ranks.data_sharding import ShardedIterable, ShardedSampler,
 from autotune.inside.ranks.group import Group
 from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.base import Patches, Seam
-from autotune.inside.seams.workers import Workers, start_method
+from autotune.inside.seams.workers import Workers
 from autotune.program.config import KnobValue
 from autotune.program.profile import DatasetFacts, LoaderFacts
 

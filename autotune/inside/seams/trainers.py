@@ -52,7 +52,7 @@ class TrainersSeam(Seam):
     Attributes:
         in_use: The library whose trainer runs the program's loop (``lightning`` or
             ``transformers``); empty if the program has its own loop.
-        length: How many epochs the trainer makes, and how often it evaluates.
+        batches_per_epoch: Batches of its training pass as the program has it; None if unknown.
     """
 
     def __init__(self, *, endless: bool, rehearsal: RehearsalPlan | None = None) -> None:
@@ -63,7 +63,9 @@ class TrainersSeam(Seam):
         self._running: WeakSet[Any] = WeakSet()
         self._steps: int | None = None
         self.in_use = ""
-        self.length = RunLength()
+        self.batches_per_epoch: int | None = None
+        self._length = RunLength()
+        self._own_limit: float | None = None  # of Lightning's batches per epoch
 
     @property
     def rehearses(self) -> bool:
@@ -113,6 +115,16 @@ class TrainersSeam(Seam):
                 return f"max_steps={steps} of its {type(trainer).__name__}"
         return ""
 
+    @property
+    def length(self) -> RunLength:
+        """How many epochs the trainer makes, and how often it evaluates and saves.
+
+        Lightning knows the batches of an epoch only once it trains, so this must be read then.
+        """
+        if self.in_use != LIGHTNING or not self._running:
+            return self._length
+        return _lightning_length(next(iter(self._running)))
+
     def launch(self, ranks: int, nodes: int) -> None:
         """Make Lightning use all ranks that were launched, instead of the program's arguments.
 
@@ -148,7 +160,7 @@ class TrainersSeam(Seam):
         self.in_use = library
         if trainer not in self._running:
             self._running.add(trainer)
-            self.length = _lightning_length(trainer) if library == LIGHTNING else self.length
+            self._own_limit = getattr(trainer, "limit_train_batches", None)
         self._set_steps(trainer)
         if self._rehearsal is not None and library == LIGHTNING:
             _shorten_lightning(trainer, self._rehearsal)
@@ -174,6 +186,16 @@ class TrainersSeam(Seam):
             return original(trainer, *args, **kwargs)
 
         self._patches.replace(owner, method, begin)
+
+    def note_batches(self, of_the_loader: int | None) -> None:
+        """Note how many batches a training pass over Lightning's loader has without autotune."""
+        limit = self._own_limit
+        if self.in_use != LIGHTNING or of_the_loader is None:
+            return
+        if isinstance(limit, float):
+            self.batches_per_epoch = int(limit * of_the_loader)
+        else:
+            self.batches_per_epoch = min(limit or of_the_loader, of_the_loader)
 
     def _adopt_lightning(self, trainer: Any, loop: Any) -> None:
         self._before(trainer, "fit", LIGHTNING)
@@ -207,7 +229,8 @@ class TrainersSeam(Seam):
 
         def run_epoch(its: Any, *args: Any, **kwargs: Any) -> Any:
             seam._begins(its, TRANSFORMERS)  # train() may have begun before adopt() patched it
-            seam.length = _transformers_length(its, kwargs.get("num_update_steps_per_epoch"))
+            updates = kwargs.get("num_update_steps_per_epoch")
+            seam._length = _transformers_length(its, updates)
             its.state.max_steps = FOREVER
             counts = {"steps_in_epoch": FOREVER, "num_update_steps_per_epoch": FOREVER}
             return original(its, *args, **{**kwargs, **counts})
@@ -232,6 +255,8 @@ class TrainersSeam(Seam):
 
         def run_epoch(its: Any, *args: Any, **kwargs: Any) -> Any:
             updates = _updates(its.args, plan)
+            self.batches_per_epoch = kwargs.get("steps_in_epoch")
+            self._length = _transformers_length(its, kwargs.get("num_update_steps_per_epoch"))
             counts = {
                 "steps_in_epoch": updates * its.args.gradient_accumulation_steps,
                 "num_update_steps_per_epoch": updates,
@@ -260,11 +285,20 @@ def _lightning_length(trainer: Any) -> RunLength:
     """Return what the arguments of a Lightning trainer say."""
     epochs = getattr(trainer, "max_epochs", None)
     every = getattr(trainer, "check_val_every_n_epoch", None) or 1
-    if isinstance(within := getattr(trainer, "val_check_interval", None), float):  # of an epoch
+    within, batches = getattr(trainer, "val_check_interval", None), _batches_of(trainer)
+    if isinstance(within, float):  # a share of an epoch
         every *= within
+    elif isinstance(within, int) and batches:
+        every *= within / batches
     has_steps = getattr(trainer, "max_steps", -1) not in {None, -1}
     known = None if epochs in {None, -1} or has_steps else float(epochs)
-    return RunLength(known, f"max_epochs={epochs} of its Trainer", float(every))
+    # Its checkpoints follow its validations
+    return RunLength(known, f"max_epochs={epochs} of its Trainer", float(every), float(every))
+
+
+def _batches_of(trainer: Any) -> int | None:
+    batches = getattr(trainer, "num_training_batches", None)
+    return int(batches) if isinstance(batches, (int, float)) and 0 < batches < FOREVER else None
 
 
 def _transformers_length(trainer: Any, updates: int | None) -> RunLength:
@@ -274,15 +308,21 @@ def _transformers_length(trainer: Any, updates: int | None) -> RunLength:
         trainer: The trainer, in its first epoch.
         updates: Optimizer steps in one of its epochs; None if unknown.
     """
-    arguments, every = trainer.args, 1.0
-    strategy = getattr(getattr(arguments, "eval_strategy", None), "value", "")
-    if updates and strategy == "steps" and arguments.eval_steps:
-        every = arguments.eval_steps / updates
+    arguments, state = trainer.args, getattr(trainer, "state", None)
+    every = {}
+    for what in ("eval", "save"):
+        strategy = getattr(getattr(arguments, f"{what}_strategy", None), "value", "")
+        # The state has steps where the argument is a share of the run
+        steps = getattr(state, f"{what}_steps", None) or getattr(arguments, f"{what}_steps", None)
+        by_steps = updates and strategy == "steps" and steps and steps >= 1
+        every[what] = steps / updates if by_steps else 1.0
     if arguments.max_steps > 0:
         epochs = arguments.max_steps / updates if updates else None
-        return RunLength(epochs, f"max_steps={arguments.max_steps} of its Trainer", every)
-    epochs = arguments.num_train_epochs
-    return RunLength(epochs, f"num_train_epochs={epochs:g} of its Trainer", every)
+        said = f"max_steps={arguments.max_steps} of its Trainer"
+    else:
+        epochs = arguments.num_train_epochs
+        said = f"num_train_epochs={epochs:g} of its Trainer"
+    return RunLength(epochs, said, every["eval"], every["save"])
 
 
 def _nothing_to_save(trainer: Any) -> None:
@@ -298,9 +338,13 @@ def _shorten_lightning(trainer: Any, plan: RehearsalPlan) -> None:
     """
     batches = max(plan.batches, trainer.accumulate_grad_batches)
     for name in ("train", "val", "test", "predict"):
-        if getattr(trainer, f"limit_{name}_batches"):  # 0 leaves a stage out
+        own = getattr(trainer, f"limit_{name}_batches")
+        is_cut = name == "train" or plan.pass_s is None  # the others are cut by their time
+        if own and is_cut:  # 0 leaves a stage out
             cut = batches if name == "train" else plan.other_batches
-            setattr(trainer, f"limit_{name}_batches", cut)
+            setattr(
+                trainer, f"limit_{name}_batches", min(own, cut) if isinstance(own, int) else cut
+            )
     trainer.val_check_interval, trainer.check_val_every_n_epoch = 1.0, 1
     own, most = trainer.fit_loop.max_epochs, plan.trainers_epochs
     trainer.fit_loop.max_epochs = most if own in {None, -1} else min(own, most)

@@ -23,8 +23,9 @@ from torch import multiprocessing
 from torch.utils.data import DataLoader
 
 from autotune.inside.data.copies import without_handles
-from autotune.inside.data.datasets import Kind, Part, Path, Picture, look
-from autotune.inside.data.loader_variant import CONTEXT
+from autotune.inside.data.datasets import Kind, Picture, look
+from autotune.inside.data.item_watch import settled
+from autotune.inside.data.loader_variant import CONTEXT, start_method
 from autotune.inside.ranks.data_sharding import ShardedIterable
 from autotune.program.profile import LoaderFacts
 
@@ -209,20 +210,6 @@ class _Order:
         return len(self._whole)
 
 
-def start_method(context: Any = None) -> str:
-    """Return the start method of worker processes: ``fork``, ``spawn`` or ``forkserver``.
-
-    Reads the process's default without fixing it, because the program may still choose another.
-
-    Args:
-        context: The loader's multiprocessing context; None for the process's default.
-    """
-    if context is not None:
-        return str(context.get_start_method())
-    chosen = multiprocessing.get_start_method(allow_none=True)
-    return str(chosen or multiprocessing.get_all_start_methods()[0])  # the first is the default
-
-
 @contextmanager
 def _changed(loader: DataLoader[Any], changes: Mapping[str, Any]) -> Iterator[None]:
     """Change attributes of a loader within the context.
@@ -255,8 +242,4 @@ def _is_same(started: Picture | None, now: Picture) -> bool:
     """
     if started is None or not now.is_whole or now.of(Kind.GENERATOR) or now.counted & now.read:
         return False
-    return _besides_handles(started) == _besides_handles(now)
-
-
-def _besides_handles(picture: Picture) -> dict[Path, Part]:
-    return {path: part for path, part in picture.parts.items() if part.kind is not Kind.HANDLE}
+    return settled(started) == settled(now)
