@@ -365,7 +365,7 @@ class ScriptedRig:
                 10 * self._machine.script.step_s,
                 (
                     OtherPass(
-                        loader_key(make_loader(dataset="Items")),
+                        loader,
                         0.0,
                         seconds * dice.uniform(0.97, 1.03),
                         8,

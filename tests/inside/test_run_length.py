@@ -65,18 +65,19 @@ for fold in range(5):
 )
 
 
-def test_the_loop_around_the_batches_tells_the_epochs(tmp_path: Path) -> None:
-    for loop, (epochs, said) in KNOWN.items():
-        linecache.clearcache()
-        found = profile_of(tmp_path, STEP + loop).length
-        assert found.epochs == epochs, loop
-        assert found.where.endswith(said)
+@pytest.mark.parametrize("loop", KNOWN)
+def test_the_loop_around_the_batches_tells_the_epochs(tmp_path: Path, loop: str) -> None:
+    epochs, said = KNOWN[loop]
+    linecache.clearcache()
+    found = profile_of(tmp_path, STEP + loop).length
+    assert found.epochs == epochs
+    assert found.where.endswith(said)
 
 
-def test_a_loop_without_a_known_end_tells_none(tmp_path: Path) -> None:
-    for loop in UNKNOWN:
-        linecache.clearcache()
-        assert profile_of(tmp_path, STEP + loop).length == RunLength(), loop
+@pytest.mark.parametrize("loop", UNKNOWN)
+def test_a_loop_without_a_known_end_tells_none(tmp_path: Path, loop: str) -> None:
+    linecache.clearcache()
+    assert profile_of(tmp_path, STEP + loop).length == RunLength()
 
 
 @pytest.mark.parametrize(
@@ -105,5 +106,6 @@ def test_lightnings_trainer_tells_epochs_and_how_often_it_validates(
         __hash__ = object.__hash__  # type: ignore[assignment]
 
     seam = TrainersSeam(endless=True)
-    seam._begins(Trainer(accumulate_grad_batches=1, max_steps=-1, **arguments), "lightning")
+    trainer = Trainer(accumulate_grad_batches=1, max_steps=-1, **arguments)
+    seam._begins(trainer, "lightning")
     assert seam.length == expected

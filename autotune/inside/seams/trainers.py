@@ -314,8 +314,8 @@ def _transformers_length(trainer: Any, updates: int | None) -> RunLength:
         strategy = getattr(getattr(arguments, f"{what}_strategy", None), "value", "")
         # The state has steps where the argument is a share of the run
         steps = getattr(state, f"{what}_steps", None) or getattr(arguments, f"{what}_steps", None)
-        by_steps = updates and strategy == "steps" and steps and steps >= 1
-        every[what] = steps / updates if by_steps else 1.0
+        is_by_steps = strategy == "steps" and steps and steps >= 1
+        every[what] = float(steps) / updates if updates and steps and is_by_steps else 1.0
     if arguments.max_steps > 0:
         epochs = arguments.max_steps / updates if updates else None
         said = f"max_steps={arguments.max_steps} of its Trainer"
