@@ -35,7 +35,7 @@ TOP_LEVEL = [
 
 
 def test_a_search_on_the_command_line_writes_what_it_claims(workplace: Path) -> None:
-    command = [sys.executable, "-m", "autotune", "search", "--budget", "80s", "--tune"]
+    command = [sys.executable, "-m", "autotune", "search", "--budget", "70s", "--tune"]
     done = subprocess.run(
         [*command, "num_workers", str(PROGRAMS / "slow_items.py")],
         capture_output=True, text=True, check=False,

@@ -36,22 +36,13 @@ def autotune(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_measure_prints_the_facts_of_a_script(workplace: Path) -> None:
-    done = autotune("measure", "--processes", "1", SCRIPT)
-    assert done.returncode == 0, done.stderr
-    for word in ("samples/s", "data wait", "optimizer", "data always ready", "host memory"):
-        assert word in done.stdout
-    assert "process 1 of 1" in done.stderr
-    assert list(workplace.iterdir()) == [], "facts alone leave nothing behind"
-
-
-@pytest.mark.slow
 def test_measure_under_a_config_gives_json_for_scripts(workplace: Path) -> None:
     with open_rig(workplace / "rig", "slow_items.py") as rig:
         loader = rig.profile.training_loader
         write_best(Path("best.yaml"), dict(rig.base.baseline), loader, num_workers=2)
     done = autotune("measure", "--processes", "1", "--config", "best.yaml", "--json", SCRIPT)
     assert done.returncode == 0, done.stderr
+    assert "process 1 of 1" in done.stderr
     facts = json.loads(done.stdout)
     assert facts["config"]["num_workers"] == 2
     assert len(facts["measurements"]) == 1

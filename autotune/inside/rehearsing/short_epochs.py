@@ -264,6 +264,7 @@ class ShortEpochs(Listener):
             is_cut = self._passes.of(feed).is_over
             self._clock.pass_ended(feed, is_cut=is_cut)
             facts = self._facts(feed)
+            self._fed.discard(facts)  # it is over before the next step
             if is_cut or facts in self._trained:
                 return
             if self._turns is None:
