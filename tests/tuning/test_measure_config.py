@@ -97,6 +97,15 @@ def test_the_smallest_speedup_that_can_be_shown_is_the_wider_side_of_the_interva
         assert ("Close other programs" in printed) is ("5.00x" in said)
 
 
+def test_the_facts_of_a_script_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    machine = ScriptedMachine(Script())
+    report = measure_config(PROGRAM, None, HARDWARE, 1, Events(), surroundings=machine.surroundings)
+    fact_sheet.show(report)
+    printed = capsys.readouterr().out
+    for word in ("samples/s", "data wait", "optimizer", "data always ready"):
+        assert word in printed
+
+
 def test_ctrl_c_in_a_later_process_keeps_what_the_earlier_ones_gave() -> None:
     class Interrupts(Events):
         def on_phase(self, name: str) -> None:
