@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy
@@ -242,6 +242,15 @@ def test_a_loader_that_is_recognised_loads_under_its_options() -> None:
     assert made.variant(loader).num_workers == 2
     assert made.variant(loader) is made.variant(loader)  # whose workers may persist
     assert made.variant(other) is other
+
+
+def test_a_loader_that_is_not_there_is_missed() -> None:
+    facts = replace(read_facts(held_out()), twins=1)
+    made = EvaluationLoaders(lambda _, options: dict(options))
+    made.give((EvaluationLoader(facts, {"num_workers": 2}),))
+    made.built(other := DataLoader(TensorDataset(torch.zeros(3))), read_facts(other))
+    (sentence,) = made.training_begins()
+    assert "(Noisy of 20 samples), so num_workers were not applied" in sentence
 
 
 def turns(*tries: dict[str, int]) -> EvaluationTurns:

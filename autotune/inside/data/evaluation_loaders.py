@@ -51,10 +51,22 @@ class EvaluationLoaders:
         """Ask a function for a loader's options before each pass; none of them means its own."""
         self._choose = choose
 
-    def training_begins(self) -> None:
-        """Note that the first step is about to begin."""
-        for known, _ in self._given:
+    def training_begins(self) -> list[str]:
+        """Note that the first step is about to begin; return a sentence for each missing loader.
+
+        Only those are missed that the searched program had built by then.
+        """
+        missing = []
+        for known, options in self._given:
             known.training_begins()
+            target = known.target
+            if target is not None and target.twins and not known.found_target:
+                missing.append(
+                    f"no DataLoader here is the one of the evaluation that was tuned "
+                    f"({target.dataset} of {target.dataset_len} samples), so {', '.join(options)} "
+                    "were not applied to it. Search again for this program and data."
+                )
+        return missing
 
     def built(self, loader: DataLoader[Any], facts: LoaderFacts) -> None:
         """Recognise a loader that was built."""

@@ -7,6 +7,7 @@ libraries are not covered here.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
@@ -42,6 +43,7 @@ from autotune.inside.seams.workers import Workers
 from autotune.program.config import KnobValue
 from autotune.program.profile import DatasetFacts, LoaderFacts
 
+logger = logging.getLogger("autotune")
 # The attributes that decide which samples a batch holds. The program's values are kept, because a
 # loop without gradients (an evaluation) gets all samples even if training is sharded.
 DATA = ("dataset", "sampler", "batch_sampler", "batch_size")
@@ -169,7 +171,8 @@ class LoaderSeam(Seam):
         loaders anew for each epoch.
         """
         self._known.training_begins()
-        self.evaluation.training_begins()
+        for sentence in self.evaluation.training_begins():
+            logger.warning("autotune: %s", sentence)
 
     def dataset_facts(self, loader: DataLoader[Any]) -> DatasetFacts:
         """Return what the first batches showed about a loader's dataset."""
