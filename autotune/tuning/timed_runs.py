@@ -22,6 +22,7 @@ from autotune.tuning.session import Session, least_timed_s
 FIRST_SHARE = 0.6  # of the time for both: it ends early where nothing is tried
 PASSES = 8  # of training and evaluation that fit into a timed run
 EPOCHS_ENOUGH = 0.4  # of a timed run, after which two epochs are enough
+COMPARING_ENOUGH = 0.25  # the same where the options to compare are known
 ENOUGH = 0.85  # of a timed run, after which no pass is tried any more
 MOST_EPOCHS = 10**6
 ALL = 10**9  # batches
@@ -151,7 +152,7 @@ def _plan(
         batches=max(3, int(pass_s / batch_s)) if profile.trainer else 3,
         other_batches=ALL if profile.trainer else 2,
         most_epochs=MOST_EPOCHS,
-        enough_s=EPOCHS_ENOUGH * run_s,
+        enough_s=(COMPARING_ENOUGH if options else EPOCHS_ENOUGH) * run_s,
         most_s=slot_s - ENDING_S,
         pass_s=pass_s,
         evaluation=evaluation if options is None or options else None,

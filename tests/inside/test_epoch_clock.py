@@ -197,9 +197,7 @@ def test_a_programs_epochs_are_timed_and_its_evaluation_loader_is_tried(tmp_path
     plan = RehearsalPlan(
         enough_s=0.0,
         pass_s=0.05,
-        evaluation=EvaluationPlan(
-            enough_s=4.0, options={"num_workers": 2, "persistent_workers": True}
-        ),
+        evaluation=EvaluationPlan(enough_s=3.0, options={"num_workers": 2}),
     )
     found = run(str(program), "", plan, applied_of())
     assert found.has_passed, found

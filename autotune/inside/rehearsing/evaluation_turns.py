@@ -17,7 +17,7 @@ from autotune.program.profile import LoaderFacts
 
 OWN: Options = {}
 LEAST_PASSES = 4  # after the choice: two pairs
-MOST_PASSES = 12
+MOST_PASSES = 12  # the same where the options were chosen before
 WORTH_COMPARING = 0.95  # of the seconds of the program's own options
 PASSES_OF_EACH = (
     2  # before the choice: they must repeat, and workers that persist start in the first
@@ -77,6 +77,7 @@ class EvaluationTurns:
         self._passes: list[PassTrial] = []
         self._picture = picture
         self._pictured: object = None
+        self._most = MOST_PASSES if len(tries) == 1 else LEAST_PASSES
         self._digest = 0
         self._own_digest: tuple[int, int] | None = None
         self._refusal = "" if fitting else "there was no time to try others"
@@ -121,7 +122,7 @@ class EvaluationTurns:
     @property
     def is_over(self) -> bool:
         """Whether there is nothing more to compare."""
-        return bool(self._refusal) or sum(p.is_chosen for p in self._passes) >= MOST_PASSES
+        return bool(self._refusal) or sum(p.is_chosen for p in self._passes) >= self._most
 
     @property
     def found(self) -> EvaluationTrials:

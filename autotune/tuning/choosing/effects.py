@@ -95,7 +95,10 @@ class KnobEffects(Likeness):
 
     def _row(self, config: Config) -> Array:
         if config not in self._rows:
-            steps = [of[config.get(knob, self.baseline[knob])] for knob, of in self._steps.items()]
+            steps = [
+                of[_nearest(config.get(knob, self.baseline[knob]), of)]
+                for knob, of in self._steps.items()
+            ]
             self._rows[config] = np.concatenate(steps) if steps else np.zeros(0)
         return self._rows[config]
 
@@ -133,6 +136,16 @@ def _steps(values: Sequence[KnobValue], own: KnobValue) -> dict[KnobValue, Array
         )
         for at, value in enumerate(numbers)
     }
+
+
+def _nearest(value: KnobValue, known: Mapping[KnobValue, Array]) -> KnobValue:
+    """Return the known value next to one, which may be a share of the program's own batch.
+
+    Several ranks that keep the global batch have another batch each than those that are offered.
+    """
+    if value in known or isinstance(value, str):
+        return value
+    return min(known, key=lambda one: abs(float(one) - float(value)))
 
 
 def _length(smaller: float, larger: float) -> float:

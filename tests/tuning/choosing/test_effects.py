@@ -104,3 +104,9 @@ def test_a_value_at_which_the_user_holds_a_knob_has_an_effect_as_well() -> None:
         assert found is not None
         assert found.estimate == pytest.approx(truth, rel=0.12)
         assert found.low <= truth <= found.high
+
+
+def test_a_share_of_the_programs_own_batch_is_known_by_the_next_value() -> None:
+    """Ranks that keep the global batch have batches that are not offered."""
+    assert alike({"batch": 16}, {"batch": 256}) == 0.0
+    assert alike({"batch": 120}, {"batch": 256}) == alike({"batch": 128}, {"batch": 256})
