@@ -5,11 +5,12 @@ That comes last, so that it takes nothing from the measurement of the training l
 
 from __future__ import annotations
 
+import math
 from statistics import fmean
 
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.confirm import ConfirmationResult
-from autotune.tuning.session import Session
+from autotune.tuning.session import EPOCHS_SHARE, Session, least_timed_s
 from autotune.tuning.timed_runs import FIRST_SHARE, Observed, is_in_ranks, timed_run
 
 WORTH_CONFIRMING = 1.1  # speedup of an evaluation pass, seen in the first process
@@ -36,6 +37,11 @@ def time_epochs(session: Session, baseline: Baseline, confirmed: ConfirmationRes
     session.trial_runner.close()
     first = study.timed(own) or timed_run(session, program, own, share=FIRST_SHARE)
     if first is None:
+        needed_s = 2 * (facts.startup_s + least_timed_s(facts.step_s)) / EPOCHS_SHARE
+        session.events.note(
+            "Whole epochs were not timed: a tenth of the budget is too short for that; "
+            f"--budget {math.ceil(needed_s)}s leaves the time."
+        )
         return
     if not first.seen:
         session.events.note(f"Whole epochs were not timed: {first.reason}.")
