@@ -52,7 +52,10 @@ def time_epochs(session: Session, baseline: Baseline, confirmed: ConfirmationRes
     confirmation, candidate = confirmed.confirmation, confirmed.candidate
     is_faster = confirmation is not None and confirmation.is_faster
     best = candidate.config if is_faster and candidate is not None else None
-    second = study.timed(own, number=1) if best is None else study.timed(best)
     has_ranks = best is not None and best.get("world_size", 1) != 1
-    if second is None and not has_ranks and (best is not None or options):
-        timed_run(session, program, best or own, share=1.0, options=options)
+    compiles = best is not None and best.get("compile", "off") != "off"
+    # A process that compiles has no time left to compare
+    if options and (best is None or compiles) and study.timed(own, number=1) is None:
+        timed_run(session, program, own, share=1.0, options=options)
+    if best is not None and not has_ranks and study.timed(best) is None:
+        timed_run(session, program, best, share=1.0, options={} if compiles else options)

@@ -130,3 +130,21 @@ def test_the_run_time_objective_counts_what_lies_around_the_loop(
     assert result.speedup.low <= (own_s + 30) / (own_s / 2 + 30) <= result.speedup.high
     assert "faster in whole epochs" in told(result, tmp_path, capsys)
     assert len(searched.study.timed_runs) == 2, "the program as written is timed only once"
+
+
+def test_a_winner_that_compiles_leaves_the_comparison_to_the_program_as_written(
+    tmp_path: Path,
+) -> None:
+    knobs: dict[str, tuple[KnobValue, ...]] = {"compile": ("off", "default")}
+    speeds: dict[str, dict[KnobValue, float]] = {"compile": {"default": 2.0}}
+    script = Script(
+        speeds, noise=0.02, start_s=3.0, evaluation_s=lambda _: 6.0, evaluation_speedup=3.0
+    )
+    searched = begin(tmp_path, script, knobs)
+    result = searched.go_on(240.0)
+    assert result.best["compile"] == "default"
+    own = [run for run in searched.study.timed_runs if run.config == result.baseline]
+    assert [bool(run.tried) for run in own] == [True, True]
+    assert result.whole_run is not None
+    assert result.whole_run.evaluation is not None
+    assert result.whole_run.evaluation.is_claimed

@@ -398,8 +398,12 @@ class Study:
 
         The sampler learns from it all the same. ``tell()`` writes it, at once and whole: Optuna
         takes a transaction for each parameter of a trial that it opens.
+
+        Of values that are not offered, such as a rank's share of the batch, Optuna does not learn.
         """
-        return Chosen({n: config[n] for n in space.domains}, distributions(space))
+        of = distributions(space)
+        params = {n: config[n] for n, d in space.domains.items() if config[n] in d.values}
+        return Chosen(params, {n: of[n] for n in params})
 
     def propose(self, space: ResolvedSpace, at: Config) -> tuple[Trial, Config]:
         """Open a trial that the sampler chose.

@@ -433,3 +433,14 @@ def test_a_process_killed_between_recording_and_telling_loses_no_record(
     study.take_lease()
     assert len(study.records) == 1
     assert all(t.state.is_finished() for t in trials(study))
+
+
+def test_a_share_of_the_batch_that_is_not_offered_is_recorded_all_the_same(study: Study) -> None:
+    """Ranks that keep the global batch have such batches."""
+    own = int(SPACE.baseline["batch_size"])
+    assert own // 2 not in SPACE.domains["batch_size"].values
+    config = SPACE.baseline.replace(batch_size=own // 2)
+    kept = tell(study, make_record(config, 1.2))
+    assert "batch_size" not in kept.params
+    assert "num_workers" in kept.params
+    assert study.records[-1].config == config
