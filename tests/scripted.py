@@ -373,7 +373,7 @@ class ScriptedRig:
                 ),
                 saving_s=0.01,
                 is_cut=True,
-                length=100,
+                length=157,  # of 10,000 samples
             )
             for _ in range(3)
         )

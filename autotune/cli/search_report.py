@@ -168,8 +168,9 @@ def _before_after(result: SearchResult) -> RenderableType:
 
 
 def _whole_run(result: SearchResult) -> Iterator[str]:
-    if result.whole_run is not None:
-        yield from map(plain, result.whole_run.sentences)
+    told = result.whole_run or result.training_steps
+    if told is not None:
+        yield from map(plain, told.sentences)
 
 
 def _changes(result: SearchResult) -> Iterator[str]:

@@ -19,7 +19,7 @@ from autotune.inside.code.aliases import shared_weight
 from autotune.inside.code.bounds import bound_by_flag, bound_of
 from autotune.inside.code.frames import callers
 from autotune.inside.code.loops import Calls, Known, calls_of
-from autotune.inside.code.run_length import epochs_by_flag, epochs_of
+from autotune.inside.code.run_length import epochs_by_flag, length_of, steps_by_flag
 from autotune.inside.compiled import frames_compiled
 from autotune.inside.data.feed import Feed
 from autotune.inside.first_steps import FirstSteps
@@ -63,7 +63,7 @@ class Observer(FirstSteps):
         self._device = ""
         self._asked: dict[int, Calls] = {}
         self._bound: str | None = None
-        self._length = RunLength()
+        self._length: RunLength | None = None
 
     def take_ranks(self, group: Group) -> None:
         """Observe this process as one of several ranks that the program itself starts.
@@ -93,7 +93,7 @@ class Observer(FirstSteps):
             asked = [call for own in self.loaders for call in self._asked.get(id(own), ())]
             known = Known(self._seams.flags.all(), self._steps_per_epoch)
             self._bound = bound_of(callers(), asked, known)
-            self._length = epochs_of(callers(), asked)
+            self._length = length_of(callers(), asked, known, self.batches_per_step)
 
     @property
     def _steps_per_epoch(self) -> int | None:
@@ -116,9 +116,11 @@ class Observer(FirstSteps):
     def _run_length(self) -> RunLength:
         if self._seams.trainers.in_use:
             return self._seams.trainers.length
-        if self._length.epochs is not None:
-            return self._length
-        return epochs_by_flag(self._seams.flags.all())
+        flags, length = self._seams.flags.all(), self._length
+        if length is None:  # the code cannot be read
+            by_steps = steps_by_flag(flags)
+            return by_steps if by_steps.steps else epochs_by_flag(flags)
+        return length if length.where or self._bound else epochs_by_flag(flags)
 
     def optimizer_stepped(self, optimizer: Optimizer) -> bool:
         """Note a step and, at an optimizer's first one, its facts; return whether the step counts.

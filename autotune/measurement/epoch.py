@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from statistics import fmean
 
 from autotune.measurement.interval import Interval
@@ -27,6 +28,7 @@ class RunLength:
 
     Attributes:
         epochs: Number of epochs; None if unknown.
+        steps: Number of optimizer steps, where the program counts them instead of epochs.
         where: Where that is said, such as ``train.py:57: for epoch in range(epochs)``.
         evaluates_every: Epochs from one evaluation to the next, where a library's trainer evaluates
             by its own count; else 1.
@@ -35,8 +37,13 @@ class RunLength:
 
     epochs: float | None = None
     where: str = ""
+    steps: float | None = None
     evaluates_every: float = 1.0
     saves_every: float = 1.0
+
+    def __str__(self) -> str:
+        count = f"{self.epochs:g} epochs" if self.steps is None else f"{self.steps:,.0f} steps"
+        return f"{count} ({self.where})"
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,7 @@ class OtherPass:
         batches: Batches that the program got.
         is_cut: Whether autotune ended it.
         length: Batches of a whole pass, if it was cut; None if that is unknown.
-        is_within: Whether it came in the middle of a training pass.
+        after: Batches of the training pass that came before it, if it came in its middle; else 0.
     """
 
     loader: str
@@ -59,11 +66,16 @@ class OtherPass:
     batches: int
     is_cut: bool = False
     length: int | None = None
-    is_within: bool = False
+    after: int = 0
 
     def times(self, factor: float) -> OtherPass:
         """Return the pass with its seconds multiplied by a factor."""
         return replace(self, start_s=factor * self.start_s, seconds=factor * self.seconds)
+
+    @property
+    def is_within(self) -> bool:
+        """Whether it came in the middle of a training pass."""
+        return self.after > 0
 
     @property
     def whole_s(self) -> float:
@@ -85,6 +97,7 @@ class EpochSeen:
         computing_s: Seconds of computing without gradients outside all passes.
         saving_s: Seconds of saving between the training passes.
         saving_within_s: Seconds of saving in their middle.
+        saved_after: Batches of the training pass before each of these.
         saves: How often the program saved.
         rest_s: Seconds of everything else.
         is_cut: Whether autotune ended a training pass.
@@ -100,6 +113,7 @@ class EpochSeen:
     computing_s: float = 0.0
     saving_s: float = 0.0
     saving_within_s: float = 0.0
+    saved_after: tuple[int, ...] = ()
     saves: int = 0
     rest_s: float = 0.0
     is_cut: bool = False
@@ -112,22 +126,30 @@ class EpochSeen:
         return not self.is_cut and not any(p.is_cut for p in self.passes)
 
     @property
+    def between_s(self) -> float:
+        """Seconds of evaluation after the training pass."""
+        return self.computing_s + sum(p.whole_s for p in self.passes if not p.is_within)
+
+    @property
+    def within_s(self) -> float:
+        """Seconds of evaluation in the middle of the training pass, as far as it went."""
+        return sum(p.whole_s for p in self.passes if p.is_within)
+
+    @property
+    def evaluated_after(self) -> tuple[int, ...]:
+        """Batches of the training pass before each evaluation in its middle."""
+        return tuple(sorted({p.after for p in self.passes if p.is_within}))
+
+    @property
     def evaluation_s(self) -> float:
-        """Seconds of evaluation in a whole epoch, estimated where passes were cut.
-
-        A pass in the middle of a training pass is taken to come again in the part that was cut.
-        """
-        passes = (p.whole_s * (self._again if p.is_within else 1.0) for p in self.passes)
-        return self.computing_s + sum(passes)
+        """Seconds of evaluation in a whole epoch, estimated where passes were cut."""
+        found = self.evaluated_after
+        times = times_per_pass([self], [found]).estimate / len(found) if found else 0.0
+        return self.between_s + times * self.within_s
 
     @property
-    def whole_saving_s(self) -> float:
-        """Seconds of saving in a whole epoch, estimated where a training pass was cut."""
-        return self.saving_s + self._again * self.saving_within_s
-
-    @property
-    def _again(self) -> float:
-        """How often what comes in the middle of the training pass comes in a whole one."""
+    def times(self) -> float:
+        """A whole training pass over the part of it that was seen."""
         return self.length / self.batches if self.length else 1.0
 
     def evaluation_share(self, loop_s: float | None) -> float:
@@ -137,23 +159,28 @@ class EpochSeen:
             loop_s: Seconds of a whole training pass; None takes it from this epoch, whose steps may
                 be slower than later ones.
         """
-        training_s = self.start_s + self._again * self.steps_s if loop_s is None else loop_s
+        training_s = self.start_s + self.times * self.steps_s if loop_s is None else loop_s
         own_s = self.evaluation_s
-        return own_s / (training_s + own_s + self.whole_saving_s + self.rest_s)
+        return own_s / (training_s + own_s + self.saving_s + self.rest_s)
 
     def with_passes_over(self, loader: str, factor: float) -> EpochSeen:
         """Return the epoch with the seconds of passes over a loader multiplied by a factor."""
         passes = (p.times(factor) if p.loader == loader else p for p in self.passes)
         return replace(self, passes=tuple(passes))
 
-    def as_often(self, length: RunLength) -> EpochSeen:
-        """Return the epoch with the share of evaluation and saving that each epoch has.
+    def within(self, length: RunLength) -> EpochSeen:
+        """Return the epoch as it is in a training of this length.
 
-        A library's trainer evaluates and saves after each short epoch, but may do so less often.
+        A library's trainer evaluates and saves after each short epoch, but may do so less often
+        when it trains. A training that counts its steps may end before its first pass does.
         """
         evaluates, saves = 1 / length.evaluates_every, 1 / length.saves_every
+        batches = self.length
+        if batches is not None and length.steps is not None:
+            batches = min(batches, math.ceil(length.steps * self.batches / self.steps))
         return replace(
             self,
+            length=batches,
             passes=tuple(p.times(evaluates) for p in self.passes),
             computing_s=evaluates * self.computing_s,
             saving_s=saves * self.saving_s,
@@ -171,9 +198,12 @@ class EpochBreakdown:
         evaluation_s: Passes that train nothing and computing without gradients.
         saving_s: Saving checkpoints, on the disk that holds the scratch of the search.
         rest_s: Everything else, such as logging.
+        steps: Number of optimizer steps of the program as written.
         is_estimated: Whether a part was put together from a cut pass.
         epochs: Number of epochs that were seen.
         cut_after: Steps after which a training pass was cut, at most; None if none was cut.
+        evaluations: How often evaluation comes in the middle of the epoch, where that was not seen
+            for sure; else None.
     """
 
     steps_s: Interval
@@ -181,9 +211,11 @@ class EpochBreakdown:
     evaluation_s: Interval
     saving_s: Interval
     rest_s: Interval
+    steps: float
     is_estimated: bool
     epochs: int
     cut_after: int | None = None
+    evaluations: Interval | None = None
 
     @property
     def parts(self) -> dict[str, Interval]:
@@ -236,28 +268,90 @@ def breakdown(seen: Sequence[EpochSeen], loop_s: Interval) -> EpochBreakdown:
     usual = others[len(others) // 2 :]
     edges = _mean([e.start_s for e in usual])
     edge_share = min(MOST_EDGES, edges.estimate / loop_s.estimate)
+    evaluated = times_per_pass(others, [e.evaluated_after for e in others])
+    saved = times_per_pass(others, [e.saved_after for e in others])
+    each_save_s = [e.saving_within_s / len(e.saved_after) for e in usual if e.saved_after]
+    each_pass_s = [e.within_s / len(e.evaluated_after) for e in others if e.evaluated_after]
     return EpochBreakdown(
         steps_s=loop_s.times(1 - edge_share),
         edges_s=loop_s.times(edge_share),
-        evaluation_s=_evaluation(others, usual),
-        saving_s=_mean([e.whole_saving_s for e in usual]),
+        evaluation_s=_sum(_between(others, usual), _times(evaluated, each_pass_s)),
+        saving_s=_sum(_mean([e.saving_s for e in usual]), _times(saved, each_save_s)),
         rest_s=_mean([e.rest_s for e in usual]),
+        steps=fmean(e.times * e.steps for e in usual),
         is_estimated=not all(e.is_whole for e in usual),
         epochs=len(usual),
         cut_after=max((e.steps for e in usual if e.is_cut), default=None),
+        evaluations=evaluated if evaluated.high > evaluated.low else None,
     )
 
 
-def _evaluation(others: Sequence[EpochSeen], usual: Sequence[EpochSeen]) -> Interval:
-    """Return the seconds of evaluation per epoch.
+def times_per_pass(epochs: Sequence[EpochSeen], places: Sequence[Sequence[int]]) -> Interval:
+    """Return how often something in the middle of the training pass comes in a whole one.
+
+    It is taken to come at regular distances, counted from the beginning of the pass or of the
+    training. What came at the first batch only, or once in all, leaves the distance open.
+
+    Args:
+        epochs: The epochs of a short run, in order.
+        places: For each of them, the numbers of batches before it came.
+    """
+    if not any(places) or not any(epoch.is_cut for epoch in epochs):
+        return _exactly(sum(map(len, places)) / len(epochs))
+    length = fmean(epoch.length or epoch.batches for epoch in epochs)
+    if several := [p for p in places if len(p) > 1]:
+        return _exactly(length / fmean((p[-1] - p[0]) / (len(p) - 1) for p in several))
+    seen = [epoch.batches for epoch in epochs]
+    if all(places):
+        return _once_in_each(length, seen, [p[0] for p in places])
+    begins = accumulate(seen, initial=0)
+    counted = [begin + place for begin, its in zip(begins, places, strict=False) for place in its]
+    if len(counted) > 1:
+        return _exactly(length * (len(counted) - 1) / (counted[-1] - counted[0]))
+    longest = max(counted[0], sum(seen) - counted[0])
+    return Interval(length / sum(seen), 0.0, length / longest)
+
+
+def _once_in_each(length: float, seen: Sequence[int], places: Sequence[int]) -> Interval:
+    """Return how often something comes that came once in each part of a pass that was seen.
+
+    Args:
+        length: Batches of a whole pass.
+        seen: Batches of the parts.
+        places: The numbers of batches before it came.
+    """
+    after = [batches - place for batches, place in zip(seen, places, strict=True)]
+    if all(place > more for place, more in zip(places, after, strict=True)):
+        return _exactly(length / fmean(places))
+    return Interval(1.0, 1.0, max(1.0, length / max(after)))
+
+
+def _exactly(times: float) -> Interval:
+    return Interval(times, times, times)
+
+
+def _times(times: Interval, seconds: Sequence[float]) -> Interval:
+    """Return the seconds of something that comes several times."""
+    if not seconds:
+        return Interval(0.0, 0.0, 0.0)
+    each = _mean(seconds)
+    return Interval(times.estimate * each.estimate, times.low * each.low, times.high * each.high)
+
+
+def _sum(one: Interval, two: Interval) -> Interval:
+    return Interval(one.estimate + two.estimate, one.low + two.low, one.high + two.high)
+
+
+def _between(others: Sequence[EpochSeen], usual: Sequence[EpochSeen]) -> Interval:
+    """Return the seconds per epoch of evaluation after the training pass.
 
     A program that evaluates in some epochs only does so at regular distances. So whole distances
     count, from one such epoch to the last; if there was only one, the number per epoch is open.
     """
-    places = [n for n, epoch in enumerate(others) if epoch.evaluation_s]
+    places = [n for n, epoch in enumerate(others) if epoch.between_s]
     if len(places) in {0, len(others)}:
-        return _mean([e.evaluation_s for e in usual])
-    seconds = _mean([others[n].evaluation_s for n in places])
+        return _mean([e.between_s for e in usual])
+    seconds = _mean([others[n].between_s for n in places])
     if len(places) == 1:
         found = seconds.times(1 / len(others))
         return Interval(found.estimate, 0.0, seconds.high)

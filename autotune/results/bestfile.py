@@ -157,18 +157,23 @@ class WholeRunSection(_Section):
     """How long whole epochs take, with what lies around the training loop.
 
     Attributes:
-        epoch_seconds: Of baseline and best config, with the interval.
+        epoch_seconds: Of baseline and best config, with the interval; empty if not timed.
         parts: Seconds of their parts.
         speedup: Of the whole epoch; null if nothing is recommended.
         epochs: How many epochs the program trains; null if unknown.
+        steps: How many steps it makes, where it counts these instead; null if unknown.
+        run_seconds: Of the whole training of baseline and best config, or of its steps where epochs
+            were not timed; empty if its length is unknown.
         estimated: Whether parts were put together instead of being seen as a whole.
         note: The same for the user, in sentences.
     """
 
-    epoch_seconds: dict[str, dict[str, float] | None]
-    parts: dict[str, dict[str, float]]
+    epoch_seconds: dict[str, dict[str, float] | None] = {}
+    parts: dict[str, dict[str, float]] = {}
     speedup: dict[str, float] | None = None
     epochs: float | None = None
+    steps: float | None = None
+    run_seconds: dict[str, float] = {}
     estimated: bool
     note: str
 

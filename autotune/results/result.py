@@ -25,6 +25,7 @@ from autotune.results.bestfile import BestFile
 from autotune.results.learning import Learning
 from autotune.results.rank_notes import parallel_notes
 from autotune.results.record import SearchInfo, TrialRecord, latest, slowest_compilation
+from autotune.results.training_steps import TrainingSteps
 from autotune.results.whole_run import WholeRun
 
 ADVISE_WARMUP_ABOVE = 4  # growth of the batch above which learning-rate warm-up is recommended
@@ -103,6 +104,7 @@ class SearchResult:
             may be recommended.
         noise: The noise scale of the program's gradients in samples; None if it was not measured.
         whole_run: How long an epoch and the training take; None if that was not timed.
+        training_steps: How long the steps of the training take, where only these are known.
         bounded: Which knobs were not tried because of what they can give at most, with the reason.
         corrections: The least and the largest factor on the speed of its windows that the
             machine's pace explained; None if nothing was corrected.
@@ -136,6 +138,7 @@ class SearchResult:
     larger_batch: LargerBatch | None = None
     noise: Interval | None = None
     whole_run: WholeRun | None = None
+    training_steps: TrainingSteps | None = None
     bounded: tuple[str, ...] = ()
 
     @property
@@ -305,6 +308,14 @@ class SearchResult:
 
     @property
     def _whole_run_section(self) -> bestfile.WholeRunSection | None:
+        if (steps := self.training_steps) is not None:
+            return bestfile.WholeRunSection(
+                epochs=steps.program.length.epochs,
+                steps=steps.program.length.steps,
+                run_seconds=_in_tenths(steps.run_seconds),
+                estimated=True,
+                note=" ".join(steps.sentences),
+            )
         if (whole := self.whole_run) is None:
             return None
         sides = {"baseline": whole.before, "best": whole.after}
@@ -320,6 +331,8 @@ class SearchResult:
             parts=epochs,
             speedup=_rounded(whole.speedup),
             epochs=whole.length.epochs,
+            steps=whole.length.steps,
+            run_seconds=_in_tenths(whole.run_seconds),
             estimated=whole.is_estimated,
             note=" ".join(whole.sentences),
         )
@@ -399,6 +412,10 @@ def _rounded(interval: Interval | None) -> dict[str, float] | None:
     if interval is None:
         return None
     return {name: round(value, 4) for name, value in vars(interval).items()}
+
+
+def _in_tenths(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 1) for name, value in seconds.items()}
 
 
 def _row(number: int, record: TrialRecord) -> Iterator[tuple[str, object]]:

@@ -20,6 +20,7 @@ WORTH_NAMING = 0.05  # share of an epoch that a part must take to be named
 WORTH_TELLING = 0.1  # the same of all that is not the training loop, to say what that means
 SLOWS = 0.05  # share of the epoch that this must cost
 LEAST_PAIRS = 2
+ENDLESS = 1e8  # batches; a loader of more has no end that a training reaches
 MINUTE, HOUR = 60, 3600
 
 
@@ -77,11 +78,11 @@ class Loop:
         Args:
             epoch: One of the program as written.
         """
-        samples: float | None = self.samples_per_epoch
-        if not epoch.is_cut:
-            handed = epoch.batches * self.samples_per_batch
-            samples = handed if samples is None else min(handed, samples)
-        if not samples:
+        batches = epoch.length if epoch.is_cut else epoch.batches
+        known = [] if batches is None else [batches * self.samples_per_batch]
+        known += [] if self.samples_per_epoch is None else [self.samples_per_epoch]
+        samples = min(known, default=0.0)
+        if not 0 < samples < ENDLESS * self.samples_per_batch:
             return None
         rate = self.throughput
         return Interval(samples / rate.estimate, samples / rate.high, samples / rate.low)
@@ -153,7 +154,17 @@ class WholeRun:
     def run_s(self, epoch: EpochBreakdown) -> float | None:
         """Return the seconds of the whole training; None if its length is unknown."""
         epochs = self.length.epochs
+        if self.length.steps is not None:
+            epochs = self.length.steps / self.before.steps
         return None if epochs is None else self.startup_s + epochs * epoch.seconds.estimate
+
+    @property
+    def run_seconds(self) -> dict[str, float]:
+        """Seconds of the whole training of the sides; empty if its length is unknown."""
+        found = {"baseline": self.run_s(self.before)}
+        if self.after is not None and (after_s := self.run_s(self.after)) is not None:
+            found["best"] = after_s + self.compile_s
+        return {side: seconds for side, seconds in found.items() if seconds is not None}
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -173,11 +184,9 @@ class WholeRun:
         yield f"A whole epoch{how}: {epoch}."
         if self.doubt:
             yield f"{self.doubt}."
-        if (whole_s := self.run_s(before)) is not None:
-            run = f"{self.length.epochs:g} epochs ({self.length.where}), about {_time(whole_s)}"
-            if after is not None and (after_s := self.run_s(after)) is not None:
-                run += f" → {_time(after_s + self.compile_s)}"
-            yield f"The whole training, estimated: {run}."
+        if run_s := self.run_seconds:
+            run = " → ".join(map(duration, run_s.values()))
+            yield f"The whole training, estimated: {self.length}, about {run}."
         yield f"Of the epoch: {', '.join(self._parts())}."
         if before.ceiling <= 1 / WORTH_TELLING:
             yield f"Faster training steps alone give at most {before.ceiling:.1f}x."
@@ -186,6 +195,11 @@ class WholeRun:
             yield (
                 f"No evaluation was seen in epochs{cut}; one that comes later, or at the end of "
                 "the training, is not in these figures."
+            )
+        if (often := before.evaluations) is not None:
+            yield (
+                "How often it evaluates in the middle of an epoch was not seen: "
+                f"{often.low:.0f} to {often.high:.0f} times."
             )
         if (gain := self.evaluation) is not None:
             yield f"Faster evaluation: {gain}."
@@ -232,21 +246,23 @@ def whole_run(
         speedup: Of the training loop, as confirmed.
         program: What is known about the program's length.
     """
-    if not written.seen or (loop_s := loops[0].seconds(written.seen[-1])) is None:
-        return None
     length = program.length
-    before = breakdown([epoch.as_often(length) for epoch in written.seen], loop_s)
+    as_written = [epoch.within(length) for epoch in written.seen]
+    if not as_written or (loop_s := loops[0].seconds(as_written[-1])) is None:
+        return None
+    before = breakdown(as_written, loop_s)
     gain, refusal = _evaluation_gain(others)
     faster = gain if gain is not None and gain.is_claimed else None
     if best is None and faster is None:
         return WholeRun(before, None, None, length, program.startup_s, gain, refusal)
-    after_s = loops[1].seconds(written.seen[-1])
+    after_s = loops[1].seconds(as_written[-1])
     assert after_s is not None, "as long as under the program's own config"
     run = next((run for run in reversed(others) if run.config == best), None)
-    seen = written.seen if run is None or not run.seen else run.seen
-    after = breakdown([epoch.as_often(length) for epoch in seen], after_s)
+    found = () if run is None else run.seen
+    seen = [epoch.within(length) for epoch in found] or as_written
+    after = breakdown(seen, after_s)
     if faster is not None:
-        after = _with_faster(after, [epoch.as_often(length) for epoch in seen], faster, after_s)
+        after = _with_faster(after, seen, faster, after_s)
     own = Interval(1.0, 1.0, 1.0)
     return WholeRun(
         before,
@@ -324,10 +340,10 @@ def _doubt(epoch: EpochBreakdown) -> float:
 
 def _range(seconds: Interval) -> str:
     """Return seconds with their bounds: ``3.1 s (2.9 to 3.4)``."""
-    return f"{_time(seconds.estimate)} ({_time(seconds.low)} to {_time(seconds.high)})"
+    return f"{duration(seconds.estimate)} ({duration(seconds.low)} to {duration(seconds.high)})"
 
 
-def _time(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Return a duration: two digits of a short one, hours and minutes of a long one."""
     if seconds < MINUTE:
         return f"{seconds:.2g} s"

@@ -25,6 +25,7 @@ from autotune.program.rehearsal import trained, warning
 from autotune.results.blame import judged
 from autotune.results.record import TrialRecord, gradients_sum, slowest_compilation
 from autotune.results.result import Finding, LargerBatch, SearchResult
+from autotune.results.training_steps import TrainingSteps, training_steps
 from autotune.results.whole_run import Loop, RunFacts, WholeRun, whole_run
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.growth import check_s
@@ -61,7 +62,7 @@ def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult
     # Judged again: a later trial may show that an earlier crash was not its config's fault.
     records = judged(session.study.records, baseline.space.baseline)
     best = candidate.config if candidate is not None and is_faster else baseline.space.baseline
-    whole = _whole_run(
+    whole, steps = _whole_run(
         session,
         baseline,
         best if is_faster else None,
@@ -108,6 +109,7 @@ def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult
         noise=session.study.noise,
         larger_batch=_larger_batch(session, baseline, best),
         whole_run=whole,
+        training_steps=steps,
         bounded=_bounded(
             session, baseline, confirmation.speedup.estimate if is_faster and confirmation else 1.0
         ),
@@ -163,8 +165,8 @@ def _whole_run(
     best: Config | None,
     speedup: Interval,
     throughput: tuple[Interval, Interval],
-) -> WholeRun | None:
-    """Return what the whole run consists of; None if its epochs were not timed.
+) -> tuple[WholeRun | None, TrainingSteps | None]:
+    """Return what the whole run consists of, or else its steps alone; None if unknown.
 
     Args:
         session: The search.
@@ -174,22 +176,23 @@ def _whole_run(
         throughput: Before and after.
     """
     facts = session.study.facts
+    if facts is None:
+        return None, None
     written = session.study.timed(baseline.space.baseline)
-    if written is None or facts is None:
-        return None
     compilation = None if best is None else slowest_compilation(session.study.records, best)
     compile_s = 0.0 if compilation is None else compilation.seconds
     measured = baseline.measurement
     batch = measured.samples_per_step / max(1.0, baseline.profile.batches_per_step)
     before, after = (Loop(rate, batch, measured.samples_per_epoch) for rate in throughput)
-    return whole_run(
-        written,
-        session.study.timed_runs,
-        best,
-        (before, after),
-        _of_the_loop(session, speedup, throughput),
-        RunFacts(baseline.profile.length, facts.startup_s, compile_s),
-    )
+    program = RunFacts(baseline.profile.length, facts.startup_s, compile_s)
+    if written is not None:
+        gain = _of_the_loop(session, speedup, throughput)
+        loops, runs = (before, after), session.study.timed_runs
+        whole = whole_run(written, runs, best, loops, gain, program)
+        if whole is not None:
+            return whole, None
+    sides = (before,) if best is None else (before, after)
+    return None, training_steps(program, sides, measured.samples_per_step)
 
 
 def _of_the_loop(

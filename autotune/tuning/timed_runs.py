@@ -67,7 +67,7 @@ def around_s(session: Session, program: Observed) -> tuple[float | None, str]:
     if not run.seen:
         return None, run.reason
     length, last = program.profile.length, run.seen[-1]
-    parts = breakdown([epoch.as_often(length) for epoch in run.seen], Interval(1.0, 1.0, 1.0))
+    parts = breakdown([epoch.within(length) for epoch in run.seen], Interval(1.0, 1.0, 1.0))
     samples = (last.length or last.batches) * program.profile.samples_per_step
     samples /= program.profile.batches_per_step
     around = parts.evaluation_s, parts.saving_s, parts.rest_s

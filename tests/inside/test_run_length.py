@@ -1,4 +1,4 @@
-"""How many epochs a program trains is read from its own code, its flags or its trainer."""
+"""How many epochs or steps a program trains is read from its code, its flags or its trainer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from autotune.inside.seams.trainers import TrainersSeam
 from autotune.measurement.epoch import RunLength
-from tests.inside.test_bounds import STEP
+from tests.inside.test_bounds import BY_STEPS, STEP
 from tests.watching import profile_of
 
 KNOWN = {
@@ -45,6 +45,32 @@ while done < args.num_epochs:
         train_step(batch)
     done += 1
 """: (4, "--num-epochs 4"),
+    """
+for epoch in range(5):
+    for i, batch in enumerate(loader):
+        train_step(batch)
+        if i >= 100:
+            break
+""": (5, "for epoch in range(5)"),
+    """
+for epoch in range(6):
+    step = 0
+    for batch in loader:
+        train_step(batch)
+        step += 1
+        if step == 100:
+            break
+""": (6, "for epoch in range(6)"),
+}
+# By where the number of steps stands
+STEPS = {
+    "for step in range(200)": 200,
+    "while steps < max_steps": 200,
+    "if step > 150: break": 150,
+    "if done == most: return": 200,
+    "while done < 200": 200,
+    "for (_, batch) in zip(range(99), cycle(loader))": 99,
+    "if trainer.global_step >= args.max_steps: break": 24,
 }
 UNKNOWN = (
     """
@@ -62,6 +88,13 @@ for fold in range(5):
 """,
     "for epoch in count():\n    for batch in loader:\n        train_step(batch)",
     "for batch in cycle(loader):\n    train_step(batch)",
+    # rounds of several batches are neither epochs nor batches
+    """
+batches = cycle(loader)
+for step in range(50):
+    for micro in range(4):
+        train_step(next(batches))
+""",
 )
 
 
@@ -72,6 +105,19 @@ def test_the_loop_around_the_batches_tells_the_epochs(tmp_path: Path, loop: str)
     found = profile_of(tmp_path, STEP + loop).length
     assert found.epochs == epochs
     assert found.where.endswith(said)
+
+
+@pytest.mark.parametrize("loop", BY_STEPS)  # a loop over them would be one around the program
+def test_a_loop_that_counts_its_steps_tells_their_number(tmp_path: Path, loop: str) -> None:
+    said = BY_STEPS[loop]
+    linecache.clearcache()
+    found = profile_of(tmp_path, STEP + loop).length
+    assert found.steps == STEPS.get(said)
+    if found.steps is None:  # islice() in a loop over epochs
+        assert (found.epochs, said) == (9, "for batch in islice(loader, 10)")
+    else:
+        assert found.where.endswith(said)
+        assert str(found) == f"{found.steps:,.0f} steps ({found.where})"
 
 
 @pytest.mark.parametrize("loop", UNKNOWN)
@@ -86,17 +132,22 @@ def test_a_loop_without_a_known_end_tells_none(tmp_path: Path, loop: str) -> Non
         ({"max_epochs": 5}, RunLength(5.0, "max_epochs=5 of its Trainer")),
         (
             {"max_epochs": 5, "check_val_every_n_epoch": 2, "val_check_interval": 1.0},
-            RunLength(5.0, "max_epochs=5 of its Trainer", 2.0, 2.0),
+            RunLength(5.0, "max_epochs=5 of its Trainer", None, 2.0, 2.0),
         ),
         (
             {"max_epochs": 5, "val_check_interval": 0.25},
-            RunLength(5.0, "max_epochs=5 of its Trainer", 0.25, 0.25),
+            RunLength(5.0, "max_epochs=5 of its Trainer", None, 0.25, 0.25),
         ),
         (
             {"max_epochs": 5, "val_check_interval": 50, "num_training_batches": 200},
-            RunLength(5.0, "max_epochs=5 of its Trainer", 0.25, 0.25),
+            RunLength(5.0, "max_epochs=5 of its Trainer", None, 0.25, 0.25),
         ),
         ({"max_epochs": -1}, RunLength(None, "max_epochs=-1 of its Trainer")),
+        (
+            {"max_epochs": -1, "max_steps": 70},
+            RunLength(None, "max_steps=70 of its Trainer", 70.0),
+        ),
+        ({"max_epochs": 5, "max_steps": 70}, RunLength(None, "max_steps=70 of its Trainer")),
     ],
 )
 def test_lightnings_trainer_tells_epochs_and_how_often_it_validates(
@@ -106,6 +157,6 @@ def test_lightnings_trainer_tells_epochs_and_how_often_it_validates(
         __hash__ = object.__hash__  # type: ignore[assignment]
 
     seam = TrainersSeam(endless=True)
-    trainer = Trainer(accumulate_grad_batches=1, max_steps=-1, **arguments)
+    trainer = Trainer(**{"accumulate_grad_batches": 1, "max_steps": -1, **arguments})
     seam._begins(trainer, "lightning")
     assert seam.length == expected

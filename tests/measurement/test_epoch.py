@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from autotune.measurement.epoch import EpochSeen, OtherPass, RunLength, breakdown
@@ -11,9 +13,9 @@ LOOP = Interval(10.0, 9.0, 11.0)
 
 
 def test_a_cut_pass_counts_as_a_whole_one_and_a_start_only_once() -> None:
-    cut = OtherPass("Pictures", start_s=0.5, seconds=1.0, batches=5, is_cut=True, length=20)
-    assert cut.whole_s == pytest.approx(4.5)
-    epoch = EpochSeen(steps=3, batches=3, start_s=1.0, steps_s=0.3, passes=(cut,), saving_s=0.2)
+    short = OtherPass("Pictures", start_s=0.5, seconds=1.0, batches=5, is_cut=True, length=20)
+    assert short.whole_s == pytest.approx(4.5)
+    epoch = EpochSeen(steps=3, batches=3, start_s=1.0, steps_s=0.3, passes=(short,), saving_s=0.2)
     found = breakdown([epoch, epoch], LOOP)
     assert found.is_estimated
     assert found.cut_after is None
@@ -24,10 +26,46 @@ def test_a_cut_pass_counts_as_a_whole_one_and_a_start_only_once() -> None:
     assert found.ceiling == pytest.approx(14.7 / 4.7)
 
 
-def test_an_evaluation_in_the_middle_of_a_cut_epoch_comes_again() -> None:
-    within = OtherPass("Pictures", 0.0, 2.0, batches=4, is_within=True)
-    epoch = EpochSeen(10, 10, 0.0, 1.0, passes=(within,), is_cut=True, length=40)
-    assert epoch.evaluation_s == pytest.approx(8.0)
+def cut(*after: int, seen: int = 20) -> EpochSeen:
+    """Return 20 of 1,000 batches with evaluations of 2 s after some of them."""
+    passes = tuple(OtherPass("Pictures", 0.5, 1.5, batches=4, after=place) for place in after)
+    return EpochSeen(seen, seen, 0.0, 1.0, passes=passes, is_cut=True, length=1000)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "times"),
+    [
+        ([cut(1)] * 3, Interval(1.0, 1.0, 1000 / 19)),  # `if step % 50 == 0`: or 100, or 1000
+        ([cut(20)] * 3, Interval(50.0, 50.0, 50.0)),
+        ([cut(15)] * 3, Interval(1000 / 15, 1000 / 15, 1000 / 15)),
+        ([cut(5)] * 3, Interval(1.0, 1.0, 1000 / 15)),  # and not again at 10
+        ([cut(8, 16)] * 3, Interval(125.0, 125.0, 125.0)),
+        ([cut(), cut(10), cut(), cut(20)], Interval(20.0, 20.0, 20.0)),  # every 50 of all steps
+        ([cut(), cut(10), cut()], Interval(1000 / 60, 0.0, 1000 / 30)),
+        ([cut()] * 3, Interval(0.0, 0.0, 0.0)),
+    ],
+)
+def test_how_often_it_evaluates_in_an_epoch_is_told_by_the_distance(
+    epochs: list[EpochSeen], times: Interval
+) -> None:
+    found = breakdown([cut(), *epochs], LOOP)
+    assert found.evaluation_s.estimate == pytest.approx(2 * times.estimate)
+    assert found.evaluation_s.low <= 2 * times.low
+    assert found.evaluation_s.high >= 2 * times.high
+    if times.low == times.high:
+        assert found.evaluations is None
+    else:
+        assert found.evaluations is not None
+        assert vars(found.evaluations) == pytest.approx(vars(times))
+
+
+def test_what_comes_in_the_middle_of_a_whole_pass_counts_as_it_came() -> None:
+    passes = tuple(OtherPass("Pictures", 0.0, 2.0, batches=4, after=place) for place in (1, 51))
+    epoch = EpochSeen(100, 100, 0.0, 1.0, passes=passes, saving_within_s=0.5, saved_after=(50,))
+    found = breakdown([epoch, epoch], LOOP)
+    assert found.evaluation_s.estimate == pytest.approx(4.0)
+    assert found.saving_s.estimate == pytest.approx(0.5)
+    assert found.steps == 100
 
 
 def test_the_first_epoch_and_the_last_count_only_without_others() -> None:
@@ -55,7 +93,13 @@ def test_an_evaluation_every_few_epochs_counts_by_its_distance() -> None:
 
 
 def test_checkpoints_in_the_middle_of_a_cut_epoch_come_again() -> None:
-    epoch = EpochSeen(10, 10, 0.0, 1.0, saving_s=1.0, saving_within_s=0.5, is_cut=True, length=40)
-    assert epoch.whole_saving_s == pytest.approx(3.0)
-    rarely = epoch.as_often(RunLength(saves_every=4.0))
-    assert rarely.whole_saving_s == pytest.approx(0.75)
+    epoch = replace(cut(seen=10), saving_s=1.0, saving_within_s=0.5, saved_after=(10,), length=40)
+    assert breakdown([epoch, epoch], LOOP).saving_s.estimate == pytest.approx(3.0)
+    rarely = epoch.within(RunLength(saves_every=4.0))
+    assert breakdown([rarely, rarely], LOOP).saving_s.estimate == pytest.approx(0.75)
+
+
+def test_a_training_of_few_steps_ends_in_its_first_pass() -> None:
+    epoch = cut(seen=20).within(RunLength(steps=50))
+    assert breakdown([epoch, epoch], LOOP).steps == 50
+    assert cut(seen=20).within(RunLength(steps=5000)).length == 1000

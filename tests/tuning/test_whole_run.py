@@ -110,8 +110,37 @@ def test_without_a_faster_config_a_faster_evaluation_is_still_used(
     assert "autotune run" in told(result, tmp_path, capsys)
 
 
-def test_a_budget_that_is_too_short_times_nothing(tmp_path: Path) -> None:
-    assert found(tmp_path, 60.0, evaluation_s=lambda _: 6.0).whole_run is None
+def test_a_budget_that_is_too_short_times_only_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = found(tmp_path, 60.0, evaluation_s=lambda _: 6.0)
+    assert result.whole_run is None
+    assert result.training_steps is not None
+    seconds = result.training_steps.run_seconds
+    assert seconds["baseline"] == pytest.approx(3 + 30 * LOOP_S, rel=0.05)
+    assert seconds["best"] == pytest.approx(3 + 30 * LOOP_S / 2, rel=0.05)
+    out = told(result, tmp_path, capsys)
+    assert "The training steps of the whole training, estimated: 30 epochs (train.py:5: for" in out
+    assert "Evaluation and checkpoints, which were not timed, come on top." in out
+
+
+def test_a_program_that_counts_its_steps_is_told_how_long_they_take(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    length = RunLength(steps=5000, where="train.py:5: for step in range(5000)")
+    profile = make_profile(length=length, bounded_by_steps=length.where)
+    result = found(tmp_path, profile=profile, evaluation_s=lambda _: 6.0)
+    whole = result.whole_run
+    assert whole is not None
+    epoch_s = whole.before.seconds.estimate
+    seconds = whole.run_seconds
+    assert seconds["baseline"] == pytest.approx(3 + 5000 / whole.before.steps * epoch_s)
+    assert seconds["best"] < seconds["baseline"]
+    assert "estimated: 5,000 steps (train.py:5: for step in" in told(result, tmp_path, capsys)
+    section = bestfile.read(result.save(tmp_path / "best.yaml")).whole_run
+    assert section is not None
+    assert section.steps == 5000
+    assert section.run_seconds == {side: round(s, 1) for side, s in seconds.items()}
 
 
 def test_the_run_time_objective_counts_what_lies_around_the_loop(

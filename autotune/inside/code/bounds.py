@@ -57,11 +57,22 @@ def bound_of(frames: Sequence[FrameType], asked: Calls, known: Known) -> str | N
     inner = batch_loop(loops, asked)
     if inner is None:
         return None
-    batches = loops[inner]
+    limit = fixed_limit(loops[inner:], known)
+    return "" if limit is None else limit.said
+
+
+def fixed_limit(loops: Sequence[Around], known: Known) -> Limit | None:
+    """Return what fixes the number of steps; None if the data end the loop.
+
+    Args:
+        loops: The loop that gets the training batches and those around it, from the inside out.
+        known: Facts that the source does not show.
+    """
+    batches, *around = loops
     found = [*header_limits(batches), *_ends(batches, batches.counters)]
-    for outer in loops[inner + 1 :]:
+    for outer in around:
         found += _ends(outer, batches.counters)
-    return next((limit.said for limit in found if limit.is_fixed(known)), "")
+    return next((limit for limit in found if limit.is_fixed(known)), None)
 
 
 def bound_by_flag(flags: Sequence[Flag]) -> str:
@@ -77,13 +88,13 @@ def _ends(loop: Around, counters: frozenset[str]) -> Iterator[Limit]:
     """Yield what a loop compares its counters with, in its condition or to leave the loop."""
     if isinstance(loop.node, ast.While):
         text = f"while {ast.unparse(loop.node.test)}"
-        for value in _compared(loop.node.test, counters, (ast.Lt, ast.LtE, ast.NotEq)):
-            yield Limit(value, loop, loop.node.lineno, text)
+        for counter, value in _compared(loop.node.test, counters, (ast.Lt, ast.LtE, ast.NotEq)):
+            yield Limit(value, loop, loop.node.lineno, text, counter)
     for node in own_nodes(loop.node):
         if isinstance(node, ast.If) and (leaving := _leaving(node)):
             text = f"if {ast.unparse(node.test)}: {leaving}"
-            for value in _compared(node.test, counters, (ast.Gt, ast.GtE, ast.Eq)):
-                yield Limit(value, loop, node.lineno, text)
+            for counter, value in _compared(node.test, counters, (ast.Gt, ast.GtE, ast.Eq)):
+                yield Limit(value, loop, node.lineno, text, counter)
 
 
 def _leaving(node: ast.If) -> str:
@@ -94,8 +105,8 @@ def _leaving(node: ast.If) -> str:
 
 def _compared(
     test: ast.expr, counters: frozenset[str], reaches: tuple[type[ast.cmpop], ...]
-) -> Iterator[ast.expr]:
-    """Yield the expressions that counters are compared with.
+) -> Iterator[tuple[str, ast.expr]]:
+    """Yield counters and the expressions that they are compared with.
 
     Args:
         test: The condition.
@@ -108,9 +119,9 @@ def _compared(
             continue
         left, operator, right = node.left, type(node.ops[0]), node.comparators[0]
         if _counted(left) in counters and operator in reaches:
-            yield right
+            yield _counted(left), right
         elif _counted(right) in counters and mirrored.get(operator, operator) in reaches:
-            yield left
+            yield _counted(right), left
 
 
 def _counted(node: ast.expr) -> str:

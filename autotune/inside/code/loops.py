@@ -77,16 +77,25 @@ class Around:
 
         Attributes that any code of the file increments count too.
         """
-        counted = {*_target_counters(self.node), *_incremented(self.node, attributes=False)}
+        counted = {*self.variables, *_incremented(self.node, attributes=False)}
         counted |= set(_incremented(self.tree, attributes=True))
+        return frozenset(counted - self.reset)
+
+    @cached_property
+    def reset(self) -> frozenset[str]:
+        """Names that the loop sets to a constant."""
         assigned = (n for n in ast.walk(self.node) if isinstance(n, ast.Assign))
-        reset = {
+        return frozenset(
             last_name(target)
             for node in assigned
             if isinstance(node.value, ast.Constant)
             for target in node.targets
-        }
-        return frozenset(counted - reset)
+        )
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """Names of the header that count the loop's rounds."""
+        return frozenset(_target_counters(self.node))
 
 
 @dataclass(frozen=True)
@@ -98,12 +107,14 @@ class Limit:
         loop: The loop.
         line: Where the limit stands.
         text: The source of the limit, for messages.
+        counter: The name that is compared with it; empty if it stands in the loop's header.
     """
 
     value: ast.expr
     loop: Around
     line: int
     text: str
+    counter: str = ""
 
     @property
     def said(self) -> str:

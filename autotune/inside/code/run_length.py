@@ -1,4 +1,4 @@
-"""Read from the program how many epochs it trains."""
+"""Read from the program how many epochs or steps it trains."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import operator
 from collections.abc import Sequence
 from types import FrameType
 
+from autotune.inside.code.bounds import FLAGS as STEPS
+from autotune.inside.code.bounds import fixed_limit
 from autotune.inside.code.loops import (
     FOREVER,
     UNREADABLE,
     Around,
     Calls,
+    Known,
     Limit,
     batch_loop,
     header_limits,
@@ -26,41 +29,86 @@ UNKNOWN = RunLength()
 OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 
 
-def epochs_of(frames: Sequence[FrameType], asked: Calls) -> RunLength:
-    """Return how many rounds the loop around that of the batches makes.
+def length_of(
+    frames: Sequence[FrameType], asked: Calls, known: Known, batches_per_step: float
+) -> RunLength | None:
+    """Return how many steps the program makes where it counts them, else how many epochs.
 
-    Covered: ``for epoch in range(first, last)``, with numbers, names of numbers, and their sums,
-    differences and products. Unknown where the program may leave that loop early, and where another
-    loop surrounds it, as in a cross-validation.
+    Epochs are the rounds of the loop around that of the batches. Covered: ``for epoch in
+    range(first, last)``, with numbers, names of numbers, and their sums, differences and products.
+    Unknown where the program may leave that loop early, and where another loop surrounds it, as in
+    a cross-validation.
 
     Args:
         frames: The stack at a step, the innermost frame first.
         asked: The program's calls when it last asked the training loader for a batch; may be empty.
+        known: Facts that the source does not show.
+        batches_per_step: What a step consists of. With more than one, a counter may count either.
+
+    Returns:
+        The length, with its numbers None if the code does not tell; None if it cannot be read.
     """
     try:
         loops = loops_around(frames)
     except UNREADABLE:
-        return UNKNOWN
+        return None
     inner = batch_loop(loops, asked)
-    if inner is None or len(loops) != inner + 2:
+    if inner is None:
+        return None
+    loops = loops[inner:]
+    limit = fixed_limit(loops, known)
+    if limit is None or _comes_again(limit, loops):
+        # Some batches of an endless iterator are not an epoch
+        is_epoch = limit is None or limit.counter or loops[0].is_over(asked)
+        return _epochs(loops[1:]) if is_epoch else UNKNOWN
+    if batches_per_step != 1.0:
         return UNKNOWN
-    epochs = loops[inner + 1]
-    may_leave = any(isinstance(node, (ast.Break, ast.Return)) for node in own_nodes(epochs.node))
-    return UNKNOWN if may_leave else _rounds(epochs)
+    steps = _value(limit, limit.value) if limit.counter else _rounds(loops[0])[0]
+    return RunLength(steps=steps, where=limit.said) if steps else UNKNOWN
+
+
+def steps_by_flag(flags: Sequence[Flag]) -> RunLength:
+    """Return what the program's flag for the number of steps says, if it has one."""
+    steps, said = _flag(flags, STEPS)
+    return RunLength(steps=steps, where=said)
 
 
 def epochs_by_flag(flags: Sequence[Flag]) -> RunLength:
     """Return what the program's flag for the number of epochs says, if it has one."""
-    meant = (flag for flag in flags if flag.words & EPOCHS and flag.number)
-    return next((RunLength(flag.number, f"{flag.name} {flag.number}") for flag in meant), UNKNOWN)
+    return RunLength(*_flag(flags, EPOCHS))
 
 
-def _rounds(loop: Around) -> RunLength:
+def _flag(flags: Sequence[Flag], words: frozenset[str]) -> tuple[float | None, str]:
+    meant = (flag for flag in flags if flag.words & words and flag.number)
+    return next(((flag.number, f"{flag.name} {flag.number}") for flag in meant), (None, ""))
+
+
+def _comes_again(limit: Limit, loops: Sequence[Around]) -> bool:
+    """Return whether a limit holds for each round of a surrounding loop anew."""
+    batches, *around = loops
+    if not limit.counter or limit.counter in batches.variables:
+        return bool(around)
+    return any(limit.counter in outer.reset for outer in around)
+
+
+def _epochs(around: Sequence[Around]) -> RunLength:
+    """Return the rounds of the only loop around that of the batches."""
+    if len(around) != 1:
+        return UNKNOWN
+    (loop,) = around
+    if any(isinstance(node, (ast.Break, ast.Return)) for node in own_nodes(loop.node)):
+        return UNKNOWN
+    epochs, said = _rounds(loop)
+    return RunLength(epochs, where=said) if epochs else UNKNOWN
+
+
+def _rounds(loop: Around) -> tuple[float | None, str]:
+    """Return how many rounds a loop's header allows, and where; None if it does not tell."""
     for limit in header_limits(loop):
         last, first = _value(limit, limit.value), _value(limit, _first(loop, limit.value))
         if last is not None and first is not None and 0 < last - first < FOREVER:
-            return RunLength(last - first, limit.said)
-    return UNKNOWN
+            return last - first, limit.said
+    return None, ""
 
 
 def _value(limit: Limit, node: ast.expr) -> float | None:

@@ -29,7 +29,7 @@ class _Open:
     steps: int = 0
     is_cut: bool = False
     length: int | None = None
-    is_within: bool = False
+    after: int = 0
 
     @property
     def seen(self) -> OtherPass:
@@ -40,7 +40,7 @@ class _Open:
             self.batches,
             self.is_cut,
             self.length,
-            self.is_within,
+            self.after,
         )
 
 
@@ -71,6 +71,7 @@ class EpochClock:
         self._is_saving = self._is_computing = False
         self._computing_s = self._saving_s = self._saving_within_s = self._rest_s = 0.0
         self._saves = 0
+        self._saved_after: list[int] = []
 
     def seconds(self, feed: Feed) -> float:
         """Return how long a pass has been going on since its first batch."""
@@ -99,8 +100,7 @@ class EpochClock:
             self._leave_unrelated()
             if not self.epochs and not self._has_stepped:
                 self._forget_the_start()
-            is_within = any(p.steps for p in self._stack)
-            self._passes[feed] = seen = _Open(loader, start_s, is_within=is_within)
+            self._passes[feed] = seen = _Open(loader, start_s, after=self._handed)
             finalize(feed, self._left, seen).atexit = False
             self._in_epoch.append(seen)
         elif not self._stack or self._stack[-1] is not seen:
@@ -126,12 +126,18 @@ class EpochClock:
         self._in_epoch = [*self._stack]
         self._computing_s = self._saving_s = self._saving_within_s = self._rest_s = 0.0
         self._saves = 0
+        self._saved_after = []
 
     def _left(self, seen: _Open) -> None:
         """Note that the iterator of a pass is gone."""
         if seen in self._stack and threading.current_thread() is threading.main_thread():
             self._charge()
             del self._stack[self._stack.index(seen) :]
+
+    @property
+    def _handed(self) -> int:
+        """Batches of the training pass that is going on; 0 if none is."""
+        return max((p.batches for p in self._stack if p.steps), default=0)
 
     @property
     def _has_stepped(self) -> bool:
@@ -181,6 +187,8 @@ class EpochClock:
             self._charge()
             self._is_saving = False
             self._saves += 1
+            if self._handed:
+                self._saved_after.append(self._handed)
 
     def epoch_ended(
         self, begin_s: float = 0.0, *, own_batches: int | None = None, is_last: bool = False
@@ -211,6 +219,7 @@ class EpochClock:
                     computing_s=self._computing_s,
                     saving_s=self._saving_s,
                     saving_within_s=self._saving_within_s,
+                    saved_after=tuple(sorted(set(self._saved_after))),
                     saves=self._saves,
                     rest_s=self._rest_s,
                     is_cut=any(p.is_cut for p in trained),

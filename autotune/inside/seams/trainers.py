@@ -290,10 +290,15 @@ def _lightning_length(trainer: Any) -> RunLength:
         every *= within
     elif isinstance(within, int) and batches:
         every *= within / batches
-    has_steps = getattr(trainer, "max_steps", -1) not in {None, -1}
-    known = None if epochs in {None, -1} or has_steps else float(epochs)
-    # Its checkpoints follow its validations
-    return RunLength(known, f"max_epochs={epochs} of its Trainer", float(every), float(every))
+    steps, is_endless = getattr(trainer, "max_steps", None) or -1, epochs in {None, -1}
+    said = f"max_epochs={epochs}" if steps < 0 else f"max_steps={steps}"
+    return RunLength(
+        None if epochs is None or is_endless or steps > 0 else float(epochs),
+        f"{said} of its Trainer",
+        float(steps) if is_endless and steps > 0 else None,  # with both, whichever ends first
+        float(every),
+        float(every),  # its checkpoints follow its validations
+    )
 
 
 def _batches_of(trainer: Any) -> int | None:
@@ -317,12 +322,12 @@ def _transformers_length(trainer: Any, updates: int | None) -> RunLength:
         is_by_steps = strategy == "steps" and steps and steps >= 1
         every[what] = float(steps) / updates if updates and steps and is_by_steps else 1.0
     if arguments.max_steps > 0:
-        epochs = arguments.max_steps / updates if updates else None
+        epochs, steps = None, float(arguments.max_steps)
         said = f"max_steps={arguments.max_steps} of its Trainer"
     else:
-        epochs = arguments.num_train_epochs
+        epochs, steps = arguments.num_train_epochs, None
         said = f"num_train_epochs={epochs:g} of its Trainer"
-    return RunLength(epochs, said, every["eval"], every["save"])
+    return RunLength(epochs, said, steps, every["eval"], every["save"])
 
 
 def _nothing_to_save(trainer: Any) -> None:
