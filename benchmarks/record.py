@@ -18,8 +18,14 @@ from autotune.measurement.interval import Interval
 RESULTS = Path(__file__).parent / "results"
 
 
-def save(name: str, figures: Mapping[str, Any]) -> Path:
-    """Write the figures of a benchmark and return the file."""
+def save(name: str, figures: Mapping[str, Any], part: str = "") -> Path:
+    """Write the figures of a benchmark and return the file.
+
+    Args:
+        name: The benchmark.
+        figures: What it found.
+        part: Tells several runs of a day apart.
+    """
     machine = hardware.detect()
     today = datetime.datetime.now(datetime.UTC)
     content = {
@@ -36,7 +42,8 @@ def save(name: str, figures: Mapping[str, Any]) -> Path:
         "figures": figures,
     }
     device = "gpu" if machine.gpus else "cpu"
-    path = RESULTS / f"{today:%Y-%m-%d}-{name}-{device}.json"
+    part = f"-{part}" if part else ""
+    path = RESULTS / f"{today:%Y-%m-%d}-{name}{part}-{device}.json"
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return path
 

@@ -6,6 +6,9 @@ Each program is searched. Then the bare program and ``autotune run`` train in tu
 time. An epoch ends with a line that holds ``--marker``, and the first one does not count: it holds
 the start. PROGRAM is a command line in which ``{}`` stands for the number of epochs.
 
+With ``--run N``, ``{}`` stands for N in the search too, and whole runs are timed, from the start of
+the process to its end: for programs of one epoch, and for those that count their steps.
+
 Processes of a virtual machine differ by 10 % and more, so the ratios of neighbouring runs say more
 than the seconds.
 """
@@ -18,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import monotonic
@@ -40,25 +44,30 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--marker", default="epoch")
+    parser.add_argument("--run", type=int, metavar="N")
     options = parser.parse_args()
-    figures = {}
     for program in options.programs:
+        name = _name(Path(program.split()[0]))
         with tempfile.TemporaryDirectory() as folder:
-            figures[Path(program.split()[0]).stem] = _compared(program, Path(folder), options)
-    print(save("whole_epoch", figures))
+            figures = _compared(program, Path(folder), options)
+        print(save("whole_epoch", {name: figures}, name), flush=True)
+
+
+def _name(script: Path) -> str:
+    return script.resolve().parent.name if script.stem == "main" else script.stem
 
 
 def _compared(program: str, folder: Path, options: argparse.Namespace) -> dict[str, object]:
     best, script = folder / "best.yaml", Path(program.split(maxsplit=1)[0]).resolve()
-    place = script.parent if options.marker != "epoch" else folder
-    arguments = program.split()[1:]
+    place = folder if script.is_relative_to(PROGRAMS) else script.parent
+    arguments, searched = program.split()[1:], options.run or MANY
     command = [sys.executable, "-m", "autotune", "search", "--budget", options.budget]
-    command += ["--output", str(best), "--name", f"whole-{script.stem}", str(script)]
-    command += [argument.format(MANY) for argument in arguments]
+    command += ["--output", str(best), "--name", f"whole-{_name(script)}", str(script)]
+    command += [argument.format(searched) for argument in arguments]
     subprocess.run(command, cwd=place, check=False, capture_output=True)
     file = bestfile.read(best)
     foretold = file.whole_run
-    given = [argument.format(options.epochs + 1) for argument in arguments]
+    given = [argument.format(options.run or options.epochs + 1) for argument in arguments]
     sides = {
         "baseline": [sys.executable, str(script), *given],
         "best": [sys.executable, "-m", "autotune", "run", str(best), str(script), *given],
@@ -66,24 +75,33 @@ def _compared(program: str, folder: Path, options: argparse.Namespace) -> dict[s
     seconds: dict[str, list[float]] = {side: [] for side in sides}
     for number in range(options.rounds):
         for side in sides if number % 2 == 0 else reversed(sides):
-            seconds[side].append(_epoch_s(sides[side], place, options.marker))
+            timed = _run_s if options.run else partial(_epoch_s, marker=options.marker)
+            seconds[side].append(timed(sides[side], place))
     ratios = [a / b for a, b in zip(seconds["baseline"], seconds["best"], strict=True)]
     seen = {side: [round(s, 4) for s in its] for side, its in seconds.items()}
     changes = {k: v for k, v in file.config.items() if file.baseline.get(k) != v}
     options_of = [dict(loader.options) for loader in file.evaluation]
     print(f"{script.stem}: {changes} {options_of}", flush=True)
     if foretold is not None:
-        for side, interval in foretold.epoch_seconds.items():
-            print(f"  {side}: foretold {interval}, seen {seen[side]}", flush=True)
+        said = foretold.run_seconds if options.run else foretold.epoch_seconds
+        for side, its in seen.items():
+            print(f"  {side}: foretold {said.get(side)}, seen {its}", flush=True)
         print(f"  ratio: foretold {foretold.speedup}, ", end="")
     print(f"  seen {median(ratios):.2f}: {[round(ratio, 2) for ratio in ratios]}", flush=True)
     return {
         "config": changes,
         "evaluation": options_of,
         "foretold": None if foretold is None else foretold.model_dump(mode="json"),
-        "epochs": seen,
+        "runs" if options.run else "epochs": seen,
         "ratios": [round(ratio, 3) for ratio in ratios],
     }
+
+
+def _run_s(command: Sequence[str], folder: Path) -> float:
+    """Train and return the seconds of the whole run."""
+    began = monotonic()
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return monotonic() - began
 
 
 def _epoch_s(command: Sequence[str], folder: Path, marker: str) -> float:
