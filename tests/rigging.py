@@ -28,7 +28,7 @@ from autotune.rig.rig import Rig
 from autotune.rig.wire import Ready, WindowPlan
 
 PROGRAMS = Path(__file__).parent / "programs"
-SHORT = WindowPlan(warmup_min_s=0.0, warmup_max_s=1.0, window_min_s=0.0, window_max_s=0.5)
+SHORT = WindowPlan(warmup_min_s=0.0, warmup_max_s=0.4, window_min_s=0.0, window_max_s=0.3)
 
 
 @cache

@@ -76,24 +76,30 @@ def test_a_rate_that_the_program_scales_itself_is_not_scaled_twice_though_it_beg
 
 
 @pytest.mark.slow
-def test_a_search_over_own_flags_ends_in_a_file_that_trains_with_them(workplace: Path) -> None:
+def test_a_python_call_over_own_flags_ends_in_a_file_that_trains_with_them(workplace: Path) -> None:
     result = autotune.search(
         FLAGGED,
+        args=["--hidden", "8"],
         budget="5m",
         tune=["batch_size"],
         values={"batch_size": [128]},
         auto_arg=True,
-        output=workplace / "best.yaml",
         events=StopsAfter(trials=2),
     )
     assert result.head.space.uses_flags
     trials = [(t["batch_size"], t["rig"], t["outcome"]) for t in result.trials]
     assert trials == [(16, 1, "ok"), (128, 2, "ok")], "a flag is read at the start of a process"
+    assert result.best == result.baseline
+    assert result.speedup.low == result.speedup.estimate == result.speedup.high == 1.0
+    assert result.run_dir.joinpath("best.yaml").is_file()
+    assert not (workplace / "best.yaml").exists(), "a call writes where it is told to"
+    mine = result.save(workplace / "mine.yaml")
     edited = result.best_file().model_dump(mode="json")
+    assert edited["config"] == edited["baseline"]
     edited["config"]["batch_size"] = 128
-    (workplace / "best.yaml").write_text(yaml.safe_dump(edited, sort_keys=False))
+    mine.write_text(yaml.safe_dump(edited, sort_keys=False))
     ran = subprocess.run(
-        [sys.executable, "-m", "autotune", "run", "best.yaml", FLAGGED, "--steps", "8"],
+        [sys.executable, "-m", "autotune", "run", mine.name, FLAGGED, "--steps", "8"],
         cwd=workplace,
         capture_output=True,
         text=True,

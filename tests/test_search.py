@@ -18,13 +18,11 @@ import psutil
 import pytest
 import yaml
 
-import autotune
 from autotune.errors import RunDirectoryError
 from autotune.results import bestfile
 from autotune.results.record import Side
 from autotune.tuning.storage import search_dir
 from tests.rigging import PROGRAMS
-from tests.watching_search import StopsAfter
 
 pytestmark = [pytest.mark.usefixtures("warm_starts"), pytest.mark.slow, pytest.mark.timeout(400)]
 TOP_LEVEL = [
@@ -58,24 +56,6 @@ def test_a_search_on_the_command_line_writes_what_it_claims(workplace: Path) -> 
     rounds = run.load_study().confirmation
     assert rounds
     assert all({window.side for window in windows} == set(Side) for windows in rounds)
-
-
-def test_a_python_call_returns_the_result_and_writes_where_it_is_told_to(workplace: Path) -> None:
-    result = autotune.search(
-        PROGRAMS / "plain.py",
-        args=["losses"],
-        budget="2m",
-        tune=["num_workers"],
-        events=StopsAfter(trials=2),
-    )
-    assert result.trials[0]["num_workers"] == 0
-    assert len(result.trials) == 2
-    assert result.best == result.baseline
-    assert result.speedup.low == result.speedup.estimate == result.speedup.high == 1.0
-    assert result.best_file().config == result.best_file().baseline
-    assert result.run_dir.joinpath("best.yaml").is_file()
-    assert not (workplace / "best.yaml").exists()
-    assert result.save(workplace / "mine.yaml").is_file()
 
 
 def test_a_killed_search_leaves_nothing_running_resumes_with_every_trial_and_ends_on_ctrl_c(

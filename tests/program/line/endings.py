@@ -39,9 +39,10 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "
 SOME_WAYS = {
     "a module": ("exits",),
     "torchrun": ("raises", "is killed"),
-    "fork": ("exits", "is killed"),
-    "spawn": ("raises", "is killed"),  # of ranks that start for real, two that fork does not show
-    "script": ("raises", "is killed"),
+    "ours": ("exits", "is killed", "device memory"),
+    "fork": ("is killed",),
+    "spawn": ("raises", "exits"),  # of ranks that start for real
+    "script": ("is killed",),
 }
 
 
@@ -65,7 +66,7 @@ def lines() -> Iterator[tuple[str, str, list[str], list[str]]]:
 def left_out(kind: str, way: str) -> set[str]:
     """Return what tells nothing more: to a starter of ranks an exception is like another."""
     if kind == "ours":
-        return {"natively", "run"} if way == "host memory" else {"natively"}  # it has no ranks then
+        return {"natively"}  # it has no ranks then
     has_ranks = KINDS[kind][1] != "nobody"
     return {"natively"} if has_ranks and way == "raises" else set()
 
