@@ -1,4 +1,4 @@
-"""The Python interface: search() and resume().
+"""The Python interface: search(), resume() and load().
 
 The commands ``autotune search`` and ``autotune resume`` call these functions too, so both
 interfaces check arguments and raise errors in the same way. Nothing is printed here; a caller who
@@ -14,9 +14,10 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
-from autotune.errors import FenceError, UsageError
+from autotune.errors import FenceError, RunDirectoryError, UsageError
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine import hardware
 from autotune.program.fence_options import STRONGEST, FenceOptions
@@ -31,7 +32,7 @@ from autotune.tuning.search_request import SearchRequest, seconds_of
 from autotune.tuning.storage import search_dir
 from autotune.tuning.workflow import search as run_search
 
-__all__ = ["StreamSampler", "resume", "search"]
+__all__ = ["StreamSampler", "load", "resume", "search"]
 
 
 def search(
@@ -208,6 +209,25 @@ def resume(
     return _finish(run_search(run, study, budget_s, events or Events()), output)
 
 
+def load(run_name: str | None = None) -> SearchResult:
+    """Return what an earlier search found; nothing is started.
+
+    Args:
+        run_name: Name or path of the run; None takes the most recent one.
+
+    Raises:
+        RunDirectoryError: There is no such run, or it has not ended.
+    """
+    run = search_dir.find(run_name)
+    result = run.load_study().result
+    if result is None:
+        raise RunDirectoryError(
+            f"The search '{run.name}' has not ended. "
+            f"'autotune resume {quote(run.name)}' goes on with it."
+        )
+    return replace(result, run_dir=run.path)
+
+
 def _refuse_unwritable(output: str | os.PathLike[str] | None) -> None:
     """Check now what a search of minutes must not end with: a file that cannot be written."""
     if output is None:
@@ -271,7 +291,12 @@ def _begin(
 
 
 def _finish(result: SearchResult, output: str | os.PathLike[str] | None) -> SearchResult:
-    result.save(result.run_dir / "best.yaml")
+    from autotune.report import html
+
+    own = result.run_dir / "best.yaml"
+    result.save(own)
     if output is not None:
         result.save(Path(output))
+    page = html(result, own if output is None else Path(output))
+    result.run_dir.joinpath("report.html").write_text(page, encoding="utf-8")
     return result

@@ -35,6 +35,7 @@ from autotune.measurement.throughput import throughput
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.evaluation import EvaluationTrials, PassTrial, loader_key
+from autotune.program.fence_options import FenceKind
 from autotune.program.lr import batch_growth
 from autotune.program.profile import Profile
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan, Seen
@@ -211,7 +212,10 @@ class ScriptedRigs(RigFactory):
 
     def __post_init__(self) -> None:
         self.started = len(list((self.directory / "rigs").glob("*")))
-        self.fence = cast("Fence", SimpleNamespace(sentence="Nothing is written.", warnings=()))
+        self.fence = cast(
+            "Fence",
+            SimpleNamespace(kind=FenceKind.OVERLAY, sentence="Nothing is written.", warnings=()),
+        )
 
     def __exit__(self, *_: object) -> None:
         """There is nothing to take down."""

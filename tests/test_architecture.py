@@ -23,6 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "machine": {"measurement", "errors"},
     "knobs": {"machine", "program", "measurement", "errors"},
     "results": {"knobs", "machine", "program", "measurement", "errors"},
+    "report": {"results", "knobs", "machine", "program", "measurement", "errors"},
     "rig": {"knobs", "machine", "program", "measurement", "errors"},
     "inside": {
         "rig.wire",  # what the two processes say to each other
@@ -38,11 +39,15 @@ ALLOWED: dict[str, set[str]] = {
         "errors",
     },
     "tuning": {"rig", "results", "knobs", "machine", "program", "measurement", "errors"},
-    "api": {"tuning", "rig", "results", "knobs", "machine", "program", "measurement", "errors"},
+    "api": {
+        *("report", "tuning", "rig", "results", "knobs", "machine", "program"),
+        *("measurement", "errors"),
+    },
     "cli": {
         "",  # the version
         *(
             "api",
+            "report",
             "tuning",
             "rig",
             "results",
@@ -200,5 +205,12 @@ def test_every_module_opens_with_what_it_is_for() -> None:
 
 
 def test_the_public_names_are_these() -> None:
-    assert autotune.__all__ == ["Config", "SearchResult", "StreamSampler", "apply", "search"]
+    assert autotune.__all__ == [
+        "Config",
+        "SearchResult",
+        "StreamSampler",
+        "apply",
+        "load",
+        "search",
+    ]
     assert all(hasattr(autotune, name) for name in autotune.__all__)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -66,20 +65,6 @@ def test_knobs_reach_the_loop_of_a_trainer_and_return(name: str, tmp_path: Path)
 def with_accumulation(opened: OpenRig, profile: Profile) -> AppliedConfig:
     baseline = opened.base.baseline.replace(accumulation_steps=1)
     return changed(opened.base, config=baseline, baseline=baseline, trainer=profile.trainer)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["lightning"])  # compiling takes 10 s, and reaches both alike
-def test_a_trainers_model_is_compiled(name: str, tmp_path: Path) -> None:
-    script, _, batch, _ = CASES[name]
-    base, _ = seen(name)
-    applied = replace(base, config=base.baseline.replace(compile="default"))
-    with open_rig(tmp_path, script, *arguments(name, tmp_path), applied=applied) as opened:
-        opened.base = applied
-        window = opened.measured(compile="default")
-    assert window.compilation is not None
-    assert window.compilation.graphs > 0
-    assert {b.samples / b.steps for b in window.blocks} == {batch}
 
 
 @pytest.mark.slow

@@ -1,11 +1,12 @@
-"""The commands of ``autotune``: one function per subcommand.
+"""The commands of ``autotune`` that start the program: one function per subcommand.
 
-This is the only place in which errors become messages and exit codes. autotune's own options come
-before the program; everything after the program's name belongs to the program.
+autotune's own options come before the program; everything after the program's name belongs to the
+program. Commands about searches that are over stand in ``past_runs``.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -16,7 +17,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autotune import __version__
-from autotune.errors import AutotuneError, ProgramError, UsageError
+from autotune.cli import past_runs, support
+from autotune.cli.exits import errors_told
+from autotune.cli.past_runs import JsonOption
+from autotune.errors import UsageError
 
 if TYPE_CHECKING:
     from autotune.cli.console import Console
@@ -24,13 +28,13 @@ if TYPE_CHECKING:
     from autotune.results.result import SearchResult
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Find the fastest safe configuration for a PyTorch training program, with proof.",
     pretty_exceptions_enable=False,
 )
 AUTO = "auto"
+WRITTEN = "written"  # in place of a best.yaml
 # Exit status if only the baseline was measured, so that scripts can tell it from "no gain" (0)
 NOTHING_MEASURED = 3
 # Without this, click would also read options that stand after the program as autotune's.
@@ -96,6 +100,12 @@ AllowEnvOption = Annotated[
         help="Allow best.yaml to set these environment variables, although they can load code: "
         "NAME,NAME. Repeatable."
     ),
+]
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Print every trial, all values and all reasons.")
+]
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print warnings, errors and the result alone.")
 ]
 CheckLearningOption = Annotated[
     bool,
@@ -183,13 +193,14 @@ def search(
     max_scratch: MaxScratchOption = None,
     cache_dir: CacheDirOption = None,
     allow_side_effects: SideEffectsOption = False,
+    verbose: VerboseOption = False,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Search for the fastest config of a training program, without changing the program."""
-    from autotune.cli.console import Console
-
-    console = Console()
+    console = _console(verbose=verbose, quiet=quiet)
     words = _words(program, args, is_module=module)
-    with _errors(console, resumable=True):
+    with errors_told(console, resumable=True):
         subject = _read(console, words, "search", nproc_per_node)
         from autotune import api
         from autotune.cli import search_report
@@ -222,7 +233,7 @@ def search(
             ),
             events=console,
         )
-    search_report.show(result, output)
+    search_report.show(result, output, as_json=as_json)
     _exit_with(result)
 
 
@@ -239,14 +250,16 @@ def resume(
     force: Annotated[
         bool, typer.Option("--force", help="Take over a run from a machine that is gone.")
     ] = False,
+    verbose: VerboseOption = False,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Continue a search that was stopped or killed."""
     from autotune import api
     from autotune.cli import search_report
-    from autotune.cli.console import Console
 
-    console = Console()
-    with _errors(console, resumable=True):
+    console = _console(verbose=verbose, quiet=quiet)
+    with errors_told(console, resumable=True):
         result = api.resume(
             run,
             budget=budget,
@@ -255,7 +268,7 @@ def resume(
             force=force,
             events=console,
         )
-    search_report.show(result, output)
+    search_report.show(result, output, as_json=as_json)
     _exit_with(result)
 
 
@@ -290,7 +303,7 @@ def run(
 
     console = Console()
     words = _words(program, args)
-    with _errors(console):
+    with errors_told(console):
         file = bestfile.read(best)
         for line in file.use(best, options.names(",".join(allow_env or []))):
             console.warn(line)
@@ -338,19 +351,19 @@ def measure(
     max_scratch: MaxScratchOption = None,
     cache_dir: CacheDirOption = None,
     allow_side_effects: SideEffectsOption = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Measure one config in detail: throughput, step breakdown, upper limits, memory, warnings."""
     from autotune.cli import fact_sheet
-    from autotune.cli.console import Console
     from autotune.knobs.space import options
     from autotune.machine import hardware
     from autotune.results import bestfile
     from autotune.tuning.measure_config import measure_config
 
-    console = Console()
+    console = _console(quiet=quiet)
     words = _words(program, args, is_module=module)
-    with _errors(console):
+    with errors_told(console):
         best = None if config is None else bestfile.read(config)
         if best is not None and config is not None:
             for line in best.use(config, options.names(",".join(allow_env or []))):
@@ -365,6 +378,54 @@ def measure(
         sys.stdout.write(fact_sheet.as_json(facts) + "\n")
     else:
         fact_sheet.show(facts)
+
+
+@app.command(context_settings=PROGRAM_LAST)
+def compare(
+    first: Annotated[
+        str, typer.Argument(help=f"A best.yaml, or {WRITTEN!r}: the program as it is.")
+    ],
+    second: Annotated[str, typer.Argument(help="The same, to be compared with the first.")],
+    program: ProgramArgument,
+    args: ArgsArgument = None,
+    allow_env: AllowEnvOption = None,
+    budget: BudgetOption = "2m",
+    fence: FenceOption = None,
+    scratch_dir: ScratchDirOption = None,
+    max_scratch: MaxScratchOption = None,
+    cache_dir: CacheDirOption = None,
+    allow_side_effects: SideEffectsOption = False,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare two configs of a program, by the rules by which a search claims a speedup."""
+    from autotune.cli import fact_sheet
+    from autotune.knobs.space import options
+    from autotune.machine import hardware
+    from autotune.results import bestfile
+    from autotune.tuning import compare as comparing
+    from autotune.tuning.budget import parse_duration
+
+    console = _console(quiet=quiet)
+    words = _words(program, args)
+    with errors_told(console):
+        files = [None if name == WRITTEN else bestfile.read(Path(name)) for name in (first, second)]
+        allowed = options.names(",".join(allow_env or []))
+        for name, file in zip((first, second), files, strict=True):
+            for line in () if file is None else file.use(Path(name), allowed):
+                console.warn(line)
+        subject = _read(console, words, "compare")
+        fenced = options.fence(
+            fence, scratch_dir, max_scratch, cache_dir, allow_side_effects=allow_side_effects
+        )
+        machine = hardware.detect(subject.visible_devices)
+        found = comparing.compare(
+            subject, machine, (files[0], files[1]), parse_duration(budget), console, fenced
+        )
+    if as_json:
+        sys.stdout.write(f"{json.dumps(comparing.as_data(found), indent=1)}\n")
+    else:
+        fact_sheet.show_comparison(found, (first, second))
 
 
 @app.command(context_settings=PROGRAM_LAST)
@@ -384,19 +445,19 @@ def doctor(
     max_scratch: MaxScratchOption = None,
     cache_dir: CacheDirOption = None,
     allow_side_effects: SideEffectsOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Describe this machine and its load; with --aa, the smallest gain that it can show."""
     from autotune.cli import fact_sheet
-    from autotune.cli.console import Console
     from autotune.knobs.space import options
     from autotune.machine import hardware, preflight
     from autotune.rig.fence import describe_fence
     from autotune.tuning.budget import parse_duration
     from autotune.tuning.noise_floor import measure_noise_floor
 
-    console = Console()
+    console = _console(quiet=quiet)
     words = _words(program, args, is_module=module)
-    with _errors(console):
+    with errors_told(console):
         if aa and program is None:
             raise UsageError("--aa needs a program: autotune doctor --aa train.py")
         if program is not None and not aa:
@@ -442,7 +503,7 @@ def knobs(
 
     console = Console()
     words = _words(program, args, is_module=module)
-    with _errors(console):
+    with errors_told(console):
         subject = None if program is None else _read(console, words, "knobs")
         machine = hardware.detect(None if subject is None else subject.visible_devices)
         if subject is None:
@@ -456,6 +517,21 @@ def knobs(
             reports = Reports(warning=console.warn, note=console.note)
             about, profile = str(subject), observe(subject, machine, fenced, reports)
         knob_sheet.show(knob_sheet.rows(machine, profile), about, profile.flags)
+
+
+for command in (
+    *(past_runs.report, past_runs.runs, past_runs.show, past_runs.export),
+    *(support.env, support.dashboard),
+):
+    app.command()(command)
+
+
+def _console(*, verbose: bool = False, quiet: bool = False) -> Console:
+    from autotune.cli.console import Console, Verbosity
+
+    if verbose:
+        return Console(Verbosity.VERBOSE)
+    return Console(Verbosity.QUIET if quiet else Verbosity.NORMAL)
 
 
 def _exit_with(result: SearchResult) -> None:
@@ -517,38 +593,6 @@ def _strayed(program: Program, command: str) -> Iterator[str]:
             "for autotune, press Ctrl-C and type: "
             f"autotune {command} {' '.join(strayed)} … {program.name} …"
         )
-
-
-class _errors:  # noqa: N801 - reads as a statement
-    """Context manager that turns autotune's errors into a message and an exit code.
-
-    Any other exception passes through: it is a defect of autotune and needs its traceback.
-
-    Args:
-        console: Shows the message.
-        resumable: ``autotune resume`` can continue the command after Ctrl-C.
-    """
-
-    def __init__(self, console: Console, *, resumable: bool = False) -> None:
-        self._console = console
-        self._resumable = resumable
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        self._console.end()
-        match error:
-            case ProgramError():
-                self._console.error(str(error), error.program_traceback)
-                raise typer.Exit(2)
-            case AutotuneError():
-                self._console.error(str(error))
-                raise typer.Exit(2)
-            case KeyboardInterrupt():
-                mend = " 'autotune resume' goes on from here." if self._resumable else ""
-                self._console.error(f"Interrupted.{mend}")
-                raise typer.Exit(130)  # 128 + SIGINT, as shells report it
 
 
 def _option_names(command: str) -> set[str]:

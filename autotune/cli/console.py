@@ -1,119 +1,136 @@
 """Console: what a person sees on stderr while a search runs.
 
-On a terminal a live line shows the phase, the time left, the current config and the best speedup so
-far. Elsewhere, plain lines are printed as things happen. stdout stays free for results.
+Three lines open a search: the machine, the program, and what is tuned. On a terminal a live view
+follows, above which a line stays for each config that is better than all before it. Elsewhere a
+plain line is printed for each trial. stdout stays free for results.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from enum import IntEnum
 
 from rich.console import Console as RichConsole
 from rich.live import Live
 from rich.text import Text
 
+from autotune.cli.live_view import LiveView
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.interval import Interval
 from autotune.program.config import Config
+from autotune.program.fence_options import FenceKind
 from autotune.results.record import SearchInfo, TrialRecord
+from autotune.results.verdict import changes_of
+from autotune.results.wording import bounds, format_duration, rate
 from autotune.rig.fence import Fence
 from autotune.rig.wire import Progress
-from autotune.tuning.budget import Budget, format_duration
+from autotune.tuning.budget import Budget
 from autotune.tuning.choosing.bounds import bounded, sentences
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.events import Events
 
-
-@dataclass
-class _State:
-    """The contents of the live line."""
-
-    budget: Budget | None = None
-    phase: str = "starting"
-    config: str = ""
-    samples_per_s: float | None = None
-    best: Interval | None = None
-
-    def __rich__(self) -> Text:
-        left = f"{format_duration(self.budget.left_s)} left" if self.budget else ""
-        rate = f"{self.samples_per_s:,.0f} samples/s" if self.samples_per_s else ""
-        best = f"best {self.best.estimate:.2f}x" if self.best else ""
-        parts = [p for p in (self.phase, left, best, rate, self.config) if p]
-        # A config may be longer than the terminal is wide: then it is cut, not wrapped.
-        return Text(" · ".join(parts), style="dim", no_wrap=True, overflow="ellipsis")
+NAMED = 6  # knobs in the opening lines; -v lists the values of all
+SAFE = {
+    FenceKind.OVERLAY: "trials leave your files as they are",
+    FenceKind.LANDLOCK: "trials cannot write to your files",
+    FenceKind.GUARD: "Python's writes to your files are kept apart, those of C libraries are not",
+}
 
 
-UNKNOWN = 100.0  # ratio of the bounds of an interval from which its figures mean nothing
+class Verbosity(IntEnum):
+    """How much is said: warnings and errors; what happens; every reason and detail."""
+
+    QUIET = 0
+    NORMAL = 1
+    VERBOSE = 2
 
 
 class Console(Events):
     """Prints on stderr what happens in a search.
 
     It is the ``Events`` of the command line; the search calls its hooks on the main thread.
+
+    Args:
+        verbosity: How much is printed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, verbosity: Verbosity = Verbosity.NORMAL) -> None:
         self._talk = RichConsole(stderr=True, highlight=False, soft_wrap=True)
-        self._state = _State()
+        self._verbosity = verbosity
+        self._view = LiveView()
         self._live: Live | None = None
+        self._best: Interval | None = None
+        self._program = ""
 
     def on_search_start(self, head: SearchInfo, run: str, budget: Budget) -> None:
-        """Introduce the search, and start the live line on a terminal."""
+        """Introduce machine and program, and start the live view on a terminal."""
         hardware = head.hardware
+        self._view.budget = budget
         gpus = ", ".join(g.name for g in hardware.gpus) or "no GPU"
-        self._state.budget = budget
-        self._say(f"[bold]autotune[/] {plain(head.program)} · {hardware.cpu_quota} cores, {gpus}")
+        torch = hardware.versions.get("torch", "")
         self._say(
-            f"  run {plain(run)}, budget {format_duration(budget.total_s)}; Ctrl-C ends it early "
-            "with the best so far"
+            f"[bold]machine[/]  {plain(hardware.cpu_name)}, {hardware.cpu_quota} cores, "
+            f"{plain(gpus)}, torch {plain(torch)}"
         )
+        self._program = f"{head.program} (run {run})"
         for warning in hardware.warnings:
             self.warn(warning)
-        if self._talk.is_terminal:
-            self._live = Live(self._state, console=self._talk, refresh_per_second=4, transient=True)
+        if self._talk.is_terminal and self._verbosity > Verbosity.QUIET:
+            self._live = Live(self._view, console=self._talk, refresh_per_second=4, transient=True)
             self._live.start()
 
     def end(self) -> None:
-        """Remove the live line; harmless if there is none."""
+        """Remove the live view; harmless if there is none."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
     def on_phase(self, name: str) -> None:
-        """Print which phase of the search begins."""
-        self._state.phase, self._state.config, self._state.samples_per_s = name, "", None
-        self._say(f"[bold]{name}[/]")
+        """Show which phase of the search begins."""
+        self._view.begin(name)
+        if self._live is None:
+            self._say(f"[bold]{name}[/]")
 
     def on_resume(self, records: Sequence[TrialRecord]) -> None:
         """Print how many trials earlier sessions left."""
         self._say(f"[bold]resumed[/] with {len(records)} trials")
 
     def on_diagnosis(self, diagnosis: Diagnosis, space: ResolvedSpace) -> None:
-        """Print where the baseline's time goes, and which knobs are searched or not."""
+        """Print what is tuned and for how long; in detail also the values, and why not the rest."""
+        budget = self._view.budget
+        left = "" if budget is None else f", {format_duration(budget.left_s)} left"
+        named = ", ".join([*space.domains][:NAMED])
+        more = len(space.domains) - NAMED
+        self._say(
+            f"[bold]tuned[/]    {plain(named)}{f' and {more} more' if more > 0 else ''}{left}; "
+            "Ctrl-C ends it early with the best so far"
+            + (
+                f" [dim](-v: values, and why {len(space.refused)} knobs are not searched)[/]"
+                if self._verbosity < Verbosity.VERBOSE
+                else ""
+            )
+        )
         self._say(f"  {diagnosis.verdict}: {diagnosis.evidence}")
         for knob, domain in space.domains.items():
             values = ", ".join(map(str, domain.values))
-            now = space.baseline[knob]
-            self._say(f"  [dim]{plain(f'{knob}: {values} (now {now})')}[/]")
+            self._detail(f"{knob}: {values} (now {space.baseline[knob]})")
         for reason, knobs in _by_reason(space.refused).items():
-            self._say(f"  [dim]not searched: {', '.join(knobs)} ({plain(reason)})[/]")
+            self._detail(f"not searched: {', '.join(knobs)} ({reason})")
         in_vain = bounded(diagnosis.shares, asked=space.asked | space.requested)
         searched = {knob: share for knob, share in in_vain.items() if knob in space.domains}
         for sentence in sentences(searched):
-            self._say(f"  [dim]not tried at first: {plain(sentence)}[/]")
+            self._detail(f"not tried at first: {sentence}")
 
     def on_trial_start(self, config: Config, why: str, space: ResolvedSpace) -> None:
-        """Show the config that is being measured in the live line."""
-        self._state.config = f"{_changes(config, space)}  ({why})"
-        self._state.samples_per_s = None
+        """Show the config that is being measured, and why."""
+        self._view.try_config(_changes(config, space), why)
 
     def on_progress(self, progress: Progress) -> None:
-        """Show the throughput of the latest block in the live line."""
-        self._state.samples_per_s = progress.samples_per_s
+        """Show the throughput of the latest block."""
+        self._view.samples_per_s = progress.samples_per_s
 
     def on_trial_end(self, number: int, record: TrialRecord, space: ResolvedSpace) -> None:
-        """Print the result of a trial.
+        """Print the result of a trial: of each one, or on a terminal of each better one.
 
         Trial 0 is the baseline, which is shown in samples/s. Later ones show their speedup over it.
         """
@@ -122,30 +139,24 @@ class Console(Events):
             reason = record.ending.reason if record.ending else ""
             self._say(f"  {number:3d}  {record.outcome}: {plain(reason)}  [dim]{changes}[/]")
             return
-        rate = record.measurement.throughput
+        measured = record.measurement.throughput
         if number == 0:
-            self._say(f"    0  {rate.estimate:,.0f} samples/s as written {bounds(rate)}")
+            self._say(f"    0  {plain(rate(measured))} samples/s as written")
             for warning in record.measurement.warnings:
                 self.warn(f"       {warning}")
             return
-        best = self._state.best
         # Lower bounds are compared: the highest estimate is often the noisiest one.
-        is_best = best is None or record.speedup.low > best.low
+        is_best = self._best is None or record.speedup.low > self._best.low
         if is_best:
-            self._state.best = record.speedup
-        style = "bold green" if is_best and record.speedup.low > 1 else "default"
-        compilation = record.measurement.compilation
-        beside = f", {compilation}" if compilation is not None and compilation.graphs else ""
-        if (share := record.measurement.communication_share) is not None:
-            beside += f", communication {share:.0%} of a step"
-        self._say(
-            f"  {number:3d}  [{style}]{record.speedup.estimate:.2f}x[/] {bounds(record.speedup)}  "
-            f"{rate.estimate:,.0f} samples/s  {changes}  [dim]{record.cost_s:.1f}s{beside}[/]"
-        )
+            self._best = record.speedup
+            self._view.found(record.speedup, _changes(record.config, space))
+        self._view.trials.append(record.speedup.estimate)
+        if is_best or self._live is None or self._verbosity is Verbosity.VERBOSE:
+            self._say(_trial_line(number, record, changes, is_best=is_best))
 
     def on_rehearsal(self, config: Config, space: ResolvedSpace) -> None:
         """Print which config is run with short epochs, beyond its training loop."""
-        self._state.config = _changes(config, space)
+        self._view.config = _changes(config, space)
         self._say(
             f"  {plain(_changes(config, space))}: running short epochs, to check the code "
             "that runs after an epoch"
@@ -153,7 +164,7 @@ class Console(Events):
 
     def on_confirmation(self, candidate: TrialRecord, space: ResolvedSpace) -> None:
         """Print which config is compared with the baseline in fresh processes."""
-        self._state.config = _changes(candidate.config, space)
+        self._view.config = _changes(candidate.config, space)
         self._say(
             f"  baseline against {plain(_changes(candidate.config, space))}, in fresh processes "
             "that alternate"
@@ -165,12 +176,14 @@ class Console(Events):
             "Ending the search. A config that looks faster is still confirmed; Ctrl-C again skips "
             "that."
             if requests == 1
-            else "Skipping the confirmation."
+            else "Skipping the confirmation. Ctrl-C again aborts at once."
         )
 
     def on_fence(self, fence: Fence) -> None:
         """Print what keeps trials from changing the user's files, and what that does not cover."""
-        self.note(fence.sentence)
+        safe = fence.sentence if self._verbosity is Verbosity.VERBOSE else SAFE[fence.kind]
+        about = f"[bold]program[/]  {plain(self._program)}; " if self._program else ""
+        self._say(f"{about}{plain(safe)}")
         for warning in fence.warnings:
             self.warn(warning)
 
@@ -180,7 +193,7 @@ class Console(Events):
 
     def warn(self, text: str) -> None:
         """Print a sentence that the user should not miss."""
-        self._say(f"[yellow]{plain(text)}[/]")
+        self._talk.print(f"[yellow]{plain(text)}[/]")
 
     def error(self, message: str, program_traceback: str = "") -> None:
         """Print an error; the program's own traceback comes first."""
@@ -190,7 +203,12 @@ class Console(Events):
         self._talk.print(Text("autotune: ", style="bold red") + Text(message))
 
     def _say(self, markup: str) -> None:
-        self._talk.print(markup)
+        if self._verbosity > Verbosity.QUIET:
+            self._talk.print(markup)
+
+    def _detail(self, text: str) -> None:
+        if self._verbosity is Verbosity.VERBOSE:
+            self._talk.print(f"  [dim]{plain(text)}[/]")
 
 
 def plain(value: object) -> str:
@@ -198,20 +216,25 @@ def plain(value: object) -> str:
     return str(value).replace("[", r"\[")
 
 
-def bounds(interval: Interval) -> str:
-    """Return an interval's bounds as text, escaped for rich, with decimals that fit its size.
-
-    Bounds that are far apart say no more than that nothing is known.
-    """
-    if interval.high > UNKNOWN * interval.low:
-        return r"\[too uncertain to say]"
-    digits = 2 if interval.estimate < 100 else 0
-    return rf"\[{interval.low:,.{digits}f}, {interval.high:,.{digits}f}]"
+def _trial_line(number: int, record: TrialRecord, changes: str, *, is_best: bool) -> str:
+    """Return what is printed of a trial that was measured, with rich's markup."""
+    assert record.measurement is not None, "it was measured"
+    assert record.speedup is not None, "it was measured"
+    style = "bold green" if is_best and record.speedup.low > 1 else "default"
+    compilation = record.measurement.compilation
+    beside = f", {compilation}" if compilation is not None and compilation.graphs else ""
+    if (share := record.measurement.communication_share) is not None:
+        beside += f", communication {share:.0%} of a step"
+    speedup = f"[{style}]{record.speedup.estimate:.2f}x[/] {plain(bounds(record.speedup))}"
+    samples_per_s = f"{record.measurement.throughput.estimate:,.0f} samples/s"
+    return (
+        f"  {number:3d}  {speedup}  {samples_per_s}  {changes}  "
+        f"[dim]{record.cost_s:.1f}s{beside}[/]"
+    )
 
 
 def _changes(config: Config, space: ResolvedSpace) -> str:
-    changes = config.changes_from(space.baseline)
-    return " ".join(f"{knob}={value}" for knob, value in changes.items()) or "baseline"
+    return changes_of(config, space.baseline) or "baseline"
 
 
 def _by_reason(refused: Mapping[str, str]) -> dict[str, list[str]]:

@@ -9,12 +9,14 @@ from pydantic import TypeAdapter
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from autotune.cli.console import bounds, plain
+from autotune.cli.console import plain
 from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
 from autotune.measurement.memory import Memory
 from autotune.measurement.rank_load import RankLoad
 from autotune.results.measure_report import MeasureReport
+from autotune.results.wording import bounds, gib, rate
+from autotune.tuning.compare import Comparison, Difference
 from autotune.tuning.noise_floor import NoiseFloor
 
 BAR = 30
@@ -72,10 +74,10 @@ def show_machine(
     out = Console(highlight=False, soft_wrap=True)
     gpus = ", ".join(gpu.name for gpu in hardware.gpus) or "none"
     versions = ", ".join(f"{name} {version}" for name, version in hardware.versions.items())
-    shm = "none" if hardware.shm_bytes is None else _gib(hardware.shm_bytes)
+    shm = "none" if hardware.shm_bytes is None else gib(hardware.shm_bytes)
     table = _table()
     table.add_row("CPU", f"{hardware.cpu_name}, {hardware.cpu_quota} cores for this process")
-    table.add_row("memory", f"{_gib(hardware.memory_bytes)}, /dev/shm {shm}")
+    table.add_row("memory", f"{gib(hardware.memory_bytes)}, /dev/shm {shm}")
     table.add_row("GPUs", gpus)
     table.add_row("versions", versions)
     out.print(table)
@@ -87,6 +89,30 @@ def show_machine(
 
 
 QUIET_ENOUGH = 1.2  # a machine that cannot tell this speedup from noise hardly helps a search
+
+
+def show_comparison(found: Comparison, names: tuple[str, str]) -> None:
+    """Print which of two configs is faster.
+
+    Args:
+        found: What was measured.
+        names: What the user typed for them.
+    """
+    out = Console(highlight=False, soft_wrap=True)
+    first, second = map(plain, names)
+    speedup = f"{found.speedup.estimate:.3f}x {plain(bounds(found.speedup))}"
+    match found.difference:
+        case Difference.NONE:
+            out.print(
+                f"[bold]No difference to be seen[/] between {second} and {first}: {speedup}, so at "
+                f"most {found.most_pct:.0f} %"
+            )
+        case difference:
+            out.print(f"[bold]{second} is {difference}[/] than {first}: {speedup}")
+    for knob, value in found.second.changes_from(found.first).items():
+        out.print(f"  {plain(knob)}: {plain(found.first.get(knob, ''))} → {plain(value)}")
+    if found.confirmation.lack:
+        out.print(f"  [yellow]{plain(found.confirmation.lack)}: a longer --budget decides[/]")
 
 
 def show_noise_floor(floor: NoiseFloor) -> None:
@@ -122,7 +148,7 @@ def _figures(facts: MeasureReport) -> RenderableType:
     memory = facts.measurements[0].memory
     for label, name in SIZES:
         if (size := _size(memory, name)) is not None:
-            table.add_row(label, _gib(size))
+            table.add_row(label, gib(size))
     joules = facts.measurements[0].joules_per_sample
     table.add_row(
         "energy", "no counter is readable" if joules is None else f"{joules:.3g} J per sample"
@@ -195,17 +221,12 @@ def _table() -> Table:
 
 
 def _rate(interval: Interval) -> str:
-    digits = 2 if interval.estimate < 100 else 0
-    return f"{interval.estimate:,.{digits}f} {bounds(interval)}"
+    return plain(rate(interval))
 
 
 def _size(memory: Memory, name: str) -> int | None:
     size: int | None = getattr(memory, name)
     return size
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:,.2f} GiB"
 
 
 def _ms(seconds: float) -> str:

@@ -42,7 +42,8 @@ class RunLength:
     saves_every: float = 1.0
 
     def __str__(self) -> str:
-        count = f"{self.epochs:g} epochs" if self.steps is None else f"{self.steps:,.0f} steps"
+        noun = "epoch" if self.epochs == 1 else "epochs"
+        count = f"{self.epochs:g} {noun}" if self.steps is None else f"{self.steps:,.0f} steps"
         return f"{count} ({self.where})"
 
 

@@ -244,6 +244,12 @@ class StreamModel:
             ]
         return found
 
+    def between(self, config: Hashable, other: Hashable) -> Interval:
+        """Return the speedup of a config over another one; neither need have been visited."""
+        posterior = self.speedups([config], other)
+        spread = math.sqrt(max(float(posterior.covariance[0, 0]), 0.0))
+        return self._interval(float(posterior.means[0]), spread)
+
     def speedups(self, configs: Sequence[Hashable], baseline: Hashable) -> Posterior:
         """Return what is known of the log speedups of configs over another one.
 

@@ -57,6 +57,7 @@ class RehearsalPlan:
         epochs: The least number of epochs to run, each with what follows it.
         most_epochs: The most epochs of a program that may still end on its own.
         enough_s: Seconds after the first step from which a program is no longer given time to end.
+        seek_s: The same where epochs are timed and no evaluation was seen in them.
         most_s: Seconds after the start of the process at which the rehearsal ends in any case.
         least_steps: Optimizer steps from which the same holds.
         pass_s: Time what lies between the steps, and cut no pass before it took these seconds; None
@@ -72,6 +73,7 @@ class RehearsalPlan:
     epochs: int = 2
     most_epochs: int = 30
     enough_s: float = 4.0
+    seek_s: float = 0.0
     most_s: float = 60.0
     least_steps: int = 0
     pass_s: float | None = None

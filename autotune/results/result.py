@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from html import escape
 from pathlib import Path
 from statistics import fmean
 
@@ -22,11 +23,20 @@ from autotune.program.program import LaunchPlan
 from autotune.program.rehearsal import RehearsalRecord, blames, note, trained
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
+from autotune.results.contribution import Contribution
 from autotune.results.learning import Learning
 from autotune.results.rank_notes import parallel_notes
-from autotune.results.record import SearchInfo, TrialRecord, latest, slowest_compilation
+from autotune.results.record import (
+    BaselineInfo,
+    SearchInfo,
+    TrialRecord,
+    WindowRecord,
+    latest,
+    slowest_compilation,
+)
 from autotune.results.training_steps import TrainingSteps
 from autotune.results.whole_run import WholeRun
+from autotune.results.wording import rate, times
 
 ADVISE_WARMUP_ABOVE = 4  # growth of the batch above which learning-rate warm-up is recommended
 
@@ -63,7 +73,7 @@ class LargerBatch:
     check_s: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SearchResult:
     """What a search found.
 
@@ -108,6 +118,12 @@ class SearchResult:
         bounded: Which knobs were not tried because of what they can give at most, with the reason.
         corrections: The least and the largest factor on the speed of its windows that the
             machine's pace explained; None if nothing was corrected.
+        bottleneck: What limits the program as written, such as ``input-bound``; empty if unknown.
+        bottleneck_evidence: What was measured to say so, as a sentence without its full stop.
+        contributions: What each change of ``best`` gives, or of ``candidate`` if nothing was
+            confirmed.
+        facts: What was learned from the program as written; None if it was not measured.
+        rounds: The windows of the confirmation of ``candidate``, by rounds.
     """
 
     finding: Finding
@@ -140,6 +156,35 @@ class SearchResult:
     whole_run: WholeRun | None = None
     training_steps: TrainingSteps | None = None
     bounded: tuple[str, ...] = ()
+    bottleneck: str = ""
+    bottleneck_evidence: str = ""
+    contributions: tuple[Contribution, ...] = ()
+    facts: BaselineInfo | None = None
+    rounds: tuple[tuple[WindowRecord, ...], ...] = ()
+
+    def __repr__(self) -> str:
+        """Return the finding on one line."""
+        changes = " ".join(f"{knob}={value}" for knob, value in self.changes.items())
+        return f"<SearchResult: {self._short}{f'; {changes}' if changes else ''}>"
+
+    def _repr_html_(self) -> str:
+        """Return the finding as Jupyter shows it."""
+        rows = "".join(
+            f"<tr><th>{escape(knob)}</th><td>{escape(str(self.baseline[knob]))}</td>"
+            f"<td>{escape(str(value))}</td></tr>"
+            for knob, value in self.changes.items()
+        )
+        head = "<tr><th></th><th>before</th><th>after</th></tr>"
+        before, after = map(rate, self.throughput)
+        speed = f"<tr><th>samples/s</th><td>{before}</td><td>{after}</td></tr>"
+        learning = f"<p>{escape(self.learning_note)}</p>" if self.changes else ""
+        return f"<p><b>{escape(self._short)}</b></p><table>{head}{speed}{rows}</table>{learning}"
+
+    @property
+    def _short(self) -> str:
+        if self.finding is Finding.FASTER:
+            return f"{times(self.speedup)} {self.head.options.goal.objective.better}"
+        return f"{self.finding}: {self.reason}" if self.reason else str(self.finding)
 
     @property
     def trials(self) -> list[dict[str, object]]:
@@ -223,7 +268,7 @@ class SearchResult:
 
         First what ``best`` passed after its training loop, then which other configs failed there.
         """
-        own = [note(self.rehearsals, self.best), self.training_note] if self.changes else []
+        own = [note(self.rehearsals, self.best)] if self.changes else []
         return (*filter(None, own), *blames(self.rehearsals))
 
     @property

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autotune.results.whole_run import Loop, RunFacts, duration
+from autotune.results.whole_run import Loop, RunFacts
+from autotune.results.wording import estimated_duration
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class TrainingSteps:
     @property
     def sentences(self) -> tuple[str, ...]:
         """What the user should know, as sentences."""
-        run = " → ".join(map(duration, self.run_seconds.values()))
+        run = " → ".join(map(estimated_duration, self.run_seconds.values()))
         length = self.program.length
         return (
             f"The training steps of the whole training, estimated: {length}, about {run}.",

@@ -15,13 +15,13 @@ from autotune.measurement.epoch import EpochBreakdown, EpochSeen, RunLength, bre
 from autotune.measurement.interval import Interval
 from autotune.program.config import Config
 from autotune.program.evaluation import EvaluationLoader, EvaluationTrials, loader_key
+from autotune.results.wording import estimated_duration
 
 WORTH_NAMING = 0.05  # share of an epoch that a part must take to be named
 WORTH_TELLING = 0.1  # the same of all that is not the training loop, to say what that means
 SLOWS = 0.05  # share of the epoch that this must cost
 LEAST_PAIRS = 2
 ENDLESS = 1e8  # batches; a loader of more has no end that a training reaches
-MINUTE, HOUR = 60, 3600
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class WholeRun:
         if self.doubt:
             yield f"{self.doubt}."
         if run_s := self.run_seconds:
-            run = " → ".join(map(duration, run_s.values()))
+            run = " → ".join(map(estimated_duration, run_s.values()))
             yield f"The whole training, estimated: {self.length}, about {run}."
         yield f"Of the epoch: {', '.join(self._parts())}."
         if before.ceiling <= 1 / WORTH_TELLING:
@@ -340,13 +340,5 @@ def _doubt(epoch: EpochBreakdown) -> float:
 
 def _range(seconds: Interval) -> str:
     """Return seconds with their bounds: ``3.1 s (2.9 to 3.4)``."""
-    return f"{duration(seconds.estimate)} ({duration(seconds.low)} to {duration(seconds.high)})"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration: two digits of a short one, hours and minutes of a long one."""
-    if seconds < MINUTE:
-        return f"{seconds:.2g} s"
-    if seconds < HOUR:
-        return f"{seconds / MINUTE:.2g} min" if seconds < 10 * MINUTE else f"{seconds / 60:.0f} min"
-    return f"{seconds // HOUR:.0f} h {seconds % HOUR // MINUTE:02.0f} min"
+    low, high = estimated_duration(seconds.low), estimated_duration(seconds.high)
+    return f"{estimated_duration(seconds.estimate)} ({low} to {high})"

@@ -46,19 +46,6 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-def format_duration(seconds: float) -> str:
-    """Return a duration as people say it: ``45s``, ``3m 05s``, ``1h 02m``.
-
-    It is rounded to whole seconds; a negative duration, such as an overdrawn budget, is ``0s``.
-    """
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m {whole % 60:02d}s"
-    return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
-
-
 def since_command_s() -> float:
     """Return the seconds since this process began if it is the ``autotune`` command, else 0.
 

@@ -23,19 +23,25 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.lr import LrRule, global_batch
 from autotune.program.rehearsal import trained, warning
 from autotune.results.blame import judged
-from autotune.results.record import TrialRecord, gradients_sum, slowest_compilation
+from autotune.results.contribution import Contribution
+from autotune.results.record import (
+    TrialRecord,
+    WindowRecord,
+    gradients_sum,
+    slowest_compilation,
+)
 from autotune.results.result import Finding, LargerBatch, SearchResult
 from autotune.results.training_steps import TrainingSteps, training_steps
 from autotune.results.whole_run import Loop, RunFacts, WholeRun, whole_run
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.growth import check_s
 from autotune.tuning.choosing.bounds import Share, bounded, sentences, shares
-from autotune.tuning.choosing.diagnosis import DEVICES
+from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
 from autotune.tuning.choosing.proposals import restarts
 from autotune.tuning.choosing.ranking import promising, ranked
 from autotune.tuning.choosing.sampler import OURS
 from autotune.tuning.confirm import ConfirmationResult
-from autotune.tuning.confirmation import Confirmation
+from autotune.tuning.confirmation import Confirmation, winner_of
 from autotune.tuning.session import Session
 
 WORTH_TELLING = 1.05  # speedup over what is recommended
@@ -46,12 +52,17 @@ CARRIED = (
 )
 
 
-def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult) -> SearchResult:
+def conclude(
+    session: Session,
+    baseline: Baseline,
+    confirmed: ConfirmationResult,
+    diagnosis: Diagnosis | None = None,
+) -> SearchResult:
     """Return the result of a search.
 
     ``best`` differs from the baseline only if a confirmed interval lies wholly above 1. Throughput,
-    memory and loss come from the windows of the confirmation, or from the baseline's first window
-    if there was no confirmation.
+    memory and loss come from the windows of the confirmation. Without one, the throughput is that
+    of all visits, and memory and loss are those of the baseline's first window.
     """
     confirmation, candidate = confirmed.confirmation, confirmed.candidate
     base_side = confirmation.baseline if confirmation else (baseline.measurement,)
@@ -62,12 +73,17 @@ def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult
     # Judged again: a later trial may show that an earlier crash was not its config's fault.
     records = judged(session.study.records, baseline.space.baseline)
     best = candidate.config if candidate is not None and is_faster else baseline.space.baseline
+    if confirmation is None:
+        rates = (_usual_rate(session, baseline),) * 2
+    else:
+        before, after = (spread([m.throughput for m in s]) for s in (base_side, best_side))
+        rates = before, after
     whole, steps = _whole_run(
         session,
         baseline,
         best if is_faster else None,
         confirmation.speedup if confirmation else own,
-        (spread([m.throughput for m in base_side]), spread([m.throughput for m in best_side])),
+        rates,
     )
     return SearchResult(
         finding=_finding(confirmed, records),
@@ -82,10 +98,7 @@ def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult
             if candidate
             else None
         ),
-        throughput=(
-            spread([m.throughput for m in base_side]),
-            spread([m.throughput for m in best_side]),
-        ),
+        throughput=rates,
         memory=(_peak(base_side), _peak(best_side)),
         losses=(_last_loss(base_side), _last_loss(best_side)),
         reason=(_why_nothing(records) if candidate is None else "") or confirmed.reason,
@@ -113,7 +126,49 @@ def conclude(session: Session, baseline: Baseline, confirmed: ConfirmationResult
         bounded=_bounded(
             session, baseline, confirmation.speedup.estimate if is_faster and confirmation else 1.0
         ),
+        bottleneck="" if diagnosis is None else str(diagnosis.verdict),
+        bottleneck_evidence="" if diagnosis is None else diagnosis.evidence,
+        contributions=tuple(_contributions(session, baseline, candidate)),
+        facts=session.study.facts,
+        rounds=_rounds(session, candidate),
     )
+
+
+def _contributions(
+    session: Session, baseline: Baseline, candidate: TrialRecord | None
+) -> Iterator[Contribution]:
+    """Yield what each change of a config gives on top of its others, by all visits."""
+    if candidate is None or not candidate.visits:
+        return
+    space, model, mode = baseline.space, session.study.model, candidate.visits[-1].mode
+    seen = set(model.configs)
+    for knob, value in candidate.config.changes_from(space.baseline).items():
+        own = space.baseline[knob]
+        without = space.canonical(candidate.config.replace(**{knob: own}))
+        if without == candidate.config:
+            continue
+        gain = model.between((candidate.config, mode), (without, mode))
+        yield Contribution(knob, own, value, gain, (without, mode) in seen)
+
+
+def _rounds(
+    session: Session, candidate: TrialRecord | None
+) -> tuple[tuple[WindowRecord, ...], ...]:
+    if candidate is None:
+        return ()
+    rounds = session.study.confirmation
+    return tuple(tuple(one) for one in rounds if winner_of(one) == candidate.config)
+
+
+def _usual_rate(session: Session, baseline: Baseline) -> Interval:
+    """Return the samples per second of the program as written, by all visits.
+
+    The first visit comes when the process has just started, and is often slower than later ones.
+    """
+    study = session.study
+    visits = study.records[0].visits
+    found = study.model.rate((baseline.space.baseline, visits[-1].mode)) if visits else None
+    return baseline.measurement.throughput if found is None else found
 
 
 def _applied(

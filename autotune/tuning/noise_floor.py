@@ -10,23 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from autotune.knobs.space.spacefile import load
 from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
-from autotune.measurement.outcome import Ending, Outcome
-from autotune.program.applied_config import AppliedConfig
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.program import Program
-from autotune.rig.failures import program_error
-from autotune.rig.open_rig import Reports
-from autotune.tuning.budget import Budget
-from autotune.tuning.confirm import ConfirmationPlan, Failure, confirm
+from autotune.tuning.compare import compare
 from autotune.tuning.confirmation import Round
 from autotune.tuning.events import Events
-from autotune.tuning.interrupts import ENDING, InterruptCounter
-from autotune.tuning.start import first_start
-from autotune.tuning.start.first_start import START_SILENCE_S
-from autotune.tuning.start.observe import throwaway_rigs
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
 
 
@@ -65,11 +55,7 @@ def measure_noise_floor(
     fence: FenceOptions = STRONGEST,
     surroundings: Surroundings = THIS_MACHINE,
 ) -> NoiseFloor:
-    """Confirm a program against itself, as a search confirms its winner.
-
-    Rounds stop as they do in a search: at a planned look that decides, after the last one, or when
-    the budget is used up. Only the correction by pilots is left out, because a search learns it
-    from its trials. Ctrl-C ends the current window; the windows until then count.
+    """Confirm a program against itself, as ``compare()`` does with two configs.
 
     Args:
         program: The program.
@@ -84,39 +70,8 @@ def measure_noise_floor(
         ProgramError: when the program fails or trains too few steps, or Ctrl-C comes before two
             pairs of windows were measured.
     """
-    budget = Budget(budget_s, clock=surroundings.clock)
-    reports = Reports(events.on_progress, events.warn, events.note)
-    with (
-        InterruptCounter(lambda _: events.warn(ENDING)) as stop,
-        throwaway_rigs(program, hardware, fence, reports, surroundings) as rigs,
-    ):
-        events.on_fence(rigs.fence)
-
-        def should_stop() -> Ending | None:
-            if stop.requests:
-                return Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C")
-            return None
-
-        events.on_phase("observing the program")
-        # Only the profile is needed from this process; the rounds start their own.
-        started = first_start.observe(rigs, should_stop, START_SILENCE_S)
-        if isinstance(started, Ending):
-            raise program_error(program, started)
-        with started:
-            ready = started.ready
-        space = load("default").resolve(hardware, ready.profile)
-        base = AppliedConfig.as_written(space.baseline, ready.profile)
-        events.on_phase("comparing the program with itself, in fresh processes")
-        plan = ConfirmationPlan(rigs, space, base, base.config, should_stop, claims=False)
-
-        def has_time_for(seconds: float, *, is_needed: bool) -> bool:  # noqa: ARG001
-            return not stop.requests and budget.left_s > seconds
-
-        rounds: list[Round] = []
-        outcome = confirm(plan, [], rounds.append, has_time_for)
-    if isinstance(outcome, Failure):
-        raise program_error(program, outcome.ending)
-    return of_rounds(outcome.speedup, rounds, is_one_each=plan.needs_own_process)
+    found = compare(program, hardware, (None, None), budget_s, events, fence, surroundings)
+    return of_rounds(found.speedup, found.rounds, is_one_each=found.is_one_each)
 
 
 def of_rounds(ratio: Interval, rounds: Sequence[Round], *, is_one_each: bool) -> NoiseFloor:

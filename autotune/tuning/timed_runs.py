@@ -23,7 +23,7 @@ FIRST_SHARE = 0.6  # of the time for both: it ends early where nothing is tried
 PASSES = 8  # of training and evaluation that fit into a timed run
 EPOCHS_ENOUGH = 0.4  # of a timed run, after which two epochs are enough
 COMPARING_ENOUGH = 0.25  # the same where the options to compare are known
-ENOUGH = 0.85  # of a timed run, after which no pass is tried any more
+ENOUGH = 0.85  # of a timed run, after which no pass is tried, and no evaluation sought, any more
 MOST_EPOCHS = 10**6
 ALL = 10**9  # batches
 ANSWER_S = 3.0  # a rig that exceeds its time by this is considered not to answer any more
@@ -153,6 +153,7 @@ def _plan(
         other_batches=ALL if profile.trainer else 2,
         most_epochs=MOST_EPOCHS,
         enough_s=(COMPARING_ENOUGH if options else EPOCHS_ENOUGH) * run_s,
+        seek_s=ENOUGH * run_s,
         most_s=slot_s - ENDING_S,
         pass_s=pass_s,
         evaluation=evaluation if options is None or options else None,

@@ -69,4 +69,5 @@ def search(
             explore(session, baseline.space, diagnosis)
         confirmed = confirm_best(session, baseline)
         time_epochs(session, baseline, confirmed)
-        return conclude(session, baseline, confirmed)
+        study.result = result = conclude(session, baseline, confirmed, diagnosis)
+        return result

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.cli.console import Console
+from autotune.cli.console import Console, Verbosity
 from autotune.program.profile import OptimizerFacts
 from autotune.tuning.choosing.bounds import Share
 from autotune.tuning.choosing.diagnosis import Bottleneck, Diagnosis
@@ -16,7 +16,7 @@ from tests.made import make_hardware, make_profile, make_space
 def test_a_reason_for_several_knobs_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     space = make_space(["num_workers"]).resolve(make_hardware(), make_profile())
     refused = {"pin_memory": "on the CPU", "batch_size": "sums", "non_blocking": "on the CPU"}
-    Console().on_diagnosis(
+    Console(Verbosity.VERBOSE).on_diagnosis(
         Diagnosis(Bottleneck.INPUT_BOUND, "it waits", ()), replace(space, refused=refused)
     )
     lines = capsys.readouterr().err.splitlines()
@@ -39,7 +39,7 @@ def test_what_can_give_next_to_nothing_is_named_with_the_most_that_it_can_give(
         "num_workers": Share(0.0, "loading data"),  # not searched anyway
     }
     diagnosis = Diagnosis(Bottleneck.COMPUTE_BOUND, "it waits for nothing", shares=shares)
-    Console().on_diagnosis(diagnosis, space)
+    Console(Verbosity.VERBOSE).on_diagnosis(diagnosis, space)
     assert capsys.readouterr().err.splitlines()[-1] == (
         "  not tried at first: optimizer_implementation (can give at most 1.02x here: the "
         "optimizer takes 1% of the time)"

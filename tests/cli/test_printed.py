@@ -42,10 +42,12 @@ def test_the_console_tells_each_phase_in_order_and_each_trial_as_it_was_recorded
     said = capsys.readouterr().err
 
     order = (
-        "run train, budget",
-        "Nothing is written.",
+        "machine  ",
+        "program  ",
+        "(run train); trials leave your files as they are",
         "baseline\n",
         "samples/s as written",
+        "tuned    ",
         "searching\n",
         "rehearsing\n",
         "confirming\n",
@@ -123,7 +125,7 @@ def test_where_nothing_was_found_the_report_says_so_and_names_no_command(
     said = capsys.readouterr().out
     assert "No significant gain" in said
     assert "x faster" not in said
-    assert "Use it" not in said
+    assert "autotune run" not in said
 
 
 def test_where_all_configs_fail_the_report_says_that_nothing_was_measured_and_why(

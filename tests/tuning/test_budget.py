@@ -9,12 +9,12 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.measurement.outcome import Ending, Outcome
+from autotune.results.wording import format_duration
 from autotune.tuning.budget import (
     CLOSING_S,
     OVERDRAFT,
     Budget,
     Until,
-    format_duration,
     parse_duration,
     seconds_left,
     since_command_s,

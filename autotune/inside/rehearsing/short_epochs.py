@@ -358,10 +358,10 @@ class ShortEpochs(Listener):
 
     @property
     def _is_long_enough(self) -> bool:
-        plan = self._plan
-        return (
-            self.steps >= plan.least_steps and perf_counter() - self._first_step_at >= plan.enough_s
-        )
+        plan, enough_s = self._plan, self._plan.enough_s
+        if self._clock is not None and not any(e.evaluation_s for e in self._clock.epochs):
+            enough_s = max(enough_s, plan.seek_s)
+        return self.steps >= plan.least_steps and perf_counter() - self._first_step_at >= enough_s
 
     @property
     def _is_enough(self) -> bool:

@@ -14,8 +14,8 @@ from time import monotonic
 
 from autotune.errors import BudgetError
 from autotune.program.program import Program
+from autotune.results.wording import format_duration
 from autotune.rig.wire import Progress
-from autotune.tuning.budget import format_duration
 
 # A program that made no step for this many seconds, and for as long as this many steps take, no
 # longer trains.

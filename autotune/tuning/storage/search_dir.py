@@ -97,6 +97,17 @@ def new(name: str | None, program_name: str, base: Path | None = None) -> Search
     return SearchDir(path)
 
 
+def every(base: Path | None = None) -> list[SearchDir]:
+    """Return the searches in a folder, the one whose record changed last first.
+
+    Args:
+        base: Folder that contains ``.autotune``; None means the current directory.
+    """
+    records = ((base or Path.cwd()) / HOME).glob(f"*/{FILE}")
+    newest_first = sorted(records, key=lambda path: path.stat().st_mtime, reverse=True)
+    return [SearchDir(path.parent) for path in newest_first]
+
+
 def find(name: str | None, base: Path | None = None) -> SearchDir:
     """Return the directory of an existing search.
 
@@ -107,18 +118,17 @@ def find(name: str | None, base: Path | None = None) -> SearchDir:
     Raises:
         RunDirectoryError: when there is no such search; it lists those that exist.
     """
-    home = (base or Path.cwd()) / HOME
-    runs = sorted(home.glob(f"*/{FILE}"), key=lambda p: p.stat().st_mtime)
+    home, runs = (base or Path.cwd()) / HOME, every(base)
     if name is None:
         if not runs:
             raise RunDirectoryError(
                 f"There is no run in {home}. 'autotune search PROGRAM' starts one."
             )
-        return SearchDir(runs[-1].parent)
+        return runs[0]
     for path in (home / name, Path(name).resolve()):
         if (path / FILE).is_file():
             return SearchDir(path)
-    names = [p.parent.name for p in runs]
+    names = [run.name for run in runs]
     raise RunDirectoryError(
         f"There is no run '{name}' in {home}.{did_you_mean(name, names)} "
         f"Runs here: {', '.join(names) or 'none'}."

@@ -9,7 +9,7 @@ whose clocks or host names are equal by mistake.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, TypeVar
@@ -30,6 +30,7 @@ from autotune.measurement.visit import Visit
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
 from autotune.program.rehearsal import RehearsalRecord
+from autotune.results.blame import judged
 from autotune.results.former_names import with_present_names
 from autotune.results.record import (
     FORMAT,
@@ -37,11 +38,14 @@ from autotune.results.record import (
     Lease,
     SearchInfo,
     SearchOptions,
+    Side,
     TrialRecord,
     WindowRecord,
 )
+from autotune.results.result import Finding, SearchResult
 from autotune.results.speedups import reread, seen_in
 from autotune.results.whole_run import TimedRun
+from autotune.results.wording import times
 from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.sampler import distributions, holding, make_sampler
 from autotune.tuning.storage import lease
@@ -51,6 +55,7 @@ __all__ = ["Study", "Trial"]
 Value = TypeVar("Value")
 Storage = str | optuna.storages.BaseStorage  # a URL, or an object of Optuna's
 # Endings that a config's neighbours share, so that the sampler should avoid those as well
+KEPT_APART = {"records", "rehearsals", "head", "facts", "rounds"}  # of a result: stored already
 MEMORY_OUTCOMES = {Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY, Outcome.SHARED_MEMORY}
 
 
@@ -264,6 +269,45 @@ class Study:
         for name, found in (("earlier", visits), ("hints", hints)):
             self._study.set_user_attr(name, _dump(kinds[name], list(found)))
         self._earlier = [((config, visit.mode), visit) for config, visit in visits]
+
+    @property
+    def result(self) -> SearchResult | None:
+        """What the last session found; None while the first one is not over.
+
+        What the study holds anyway, such as the trials, is not stored a second time.
+        """
+        raw = self._study.user_attrs.get("result")
+        if raw is None:
+            return None
+        kept = with_present_names(raw)
+        kept["records"] = judged(self.records, _read(Config, raw["baseline"]))
+        kept |= {"rehearsals": self.rehearsals, "head": self.head, "facts": self.facts}
+        result: SearchResult = _adapter(SearchResult).validate_python(kept)
+        return replace(result, rounds=tuple(self._rounds_of(result.candidate)))
+
+    @result.setter
+    def result(self, result: SearchResult) -> None:
+        kept = _adapter(SearchResult).dump_python(result, mode="json", exclude=KEPT_APART)
+        self._study.set_user_attr("result", kept)
+
+    @property
+    def found(self) -> str | None:
+        """What the last session found in a few words; None while the first one is not over."""
+        raw = self._study.user_attrs.get("result")
+        if raw is None:
+            return None
+        finding, speedup = Finding(raw["finding"]), _read(Interval, raw["speedup"])
+        return f"{times(speedup)} faster" if finding is Finding.FASTER else str(finding)
+
+    @property
+    def trial_count(self) -> int:
+        """How many trials it holds."""
+        return len(self._study.get_trials(deepcopy=False))
+
+    def _rounds_of(self, candidate: Config | None) -> Iterator[tuple[WindowRecord, ...]]:
+        for windows in self.confirmation:
+            if any(w.side is Side.WINNER and w.config == candidate for w in windows):
+                yield tuple(windows)
 
     @property
     def rehearsals(self) -> list[RehearsalRecord]:

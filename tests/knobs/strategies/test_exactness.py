@@ -27,8 +27,8 @@ OPTIMIZERS = ("sgd", "adamw")
 TWO_PHASES = ("two phases", "two phases of a list")
 CASES = [
     *(Case(s, o) for s in STRATEGIES for o in OPTIMIZERS),
-    *(Case(s, o, accumulation_steps=2) for s in STRATEGIES for o in OPTIMIZERS),
-    *(Case(s, o, "clipping") for s in STRATEGIES for o in OPTIMIZERS),
+    *(Case(s, "adamw", accumulation_steps=2) for s in STRATEGIES),
+    *(Case(s, "adamw", "clipping") for s in STRATEGIES),
     *(Case(s, "sgd", "clipping", accumulation_steps=4) for s in STRATEGIES),
     *(Case(s, "sgd", style) for s in STRATEGIES for style in ("frozen", "closure", "outside")),
     *(Case(s, "adamw", "frozen in optimizer") for s in STRATEGIES),
@@ -37,7 +37,7 @@ CASES = [
     Case("ddp", "sgd", "plateau"),
     *(Case(s, "sgd", "relay") for s in STRATEGIES),
     *(Case(s, "sgd", style) for s in STRATEGIES for style in TWO_PHASES),
-    *(Case(s, o, "adversaries") for s in STRATEGIES for o in OPTIMIZERS),
+    *(Case(s, "adamw", "adversaries") for s in STRATEGIES),
     *(Case(s, "sgd", "outside clipping") for s in ("ddp", "fsdp")),
     *(Case(s, "adamw", style) for s in STRATEGIES for style in ("unused", "late clearing")),
     *(Case("ddp", "sgd", style) for style in LOSSES),

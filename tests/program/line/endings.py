@@ -64,9 +64,11 @@ def lines() -> Iterator[tuple[str, str, list[str], list[str]]]:
 
 
 def left_out(kind: str, way: str) -> set[str]:
-    """Return what tells nothing more: to a starter of ranks an exception is like another."""
+    """Return what tells nothing more: to Python and a starter of ranks, exceptions are alike."""
     if kind == "ours":
         return {"natively"}  # it has no ranks then
+    if kind == "a module" or way.endswith("memory"):
+        return {"natively", "run"}
     has_ranks = KINDS[kind][1] != "nobody"
     return {"natively"} if has_ranks and way == "raises" else set()
 

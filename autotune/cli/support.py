@@ -1,0 +1,87 @@
+"""Commands for when something is odd: env for bug reports, and the dashboard of a study."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import platform
+import re
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from autotune import __version__
+from autotune.cli.exits import errors_told
+from autotune.cli.past_runs import JsonOption, RunArgument
+from autotune.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PACKAGES = (
+    "torch", "torchvision", "numpy", "optuna", "psutil", "nvidia-ml-py", "pydantic", "rich",
+    "typer", "lightning", "transformers", "accelerate",
+)  # fmt: skip
+# Variables that decide how fast torch is; their values hold no secrets
+RELEVANT = re.compile(r"(OMP|MKL|KMP|CUDA|PYTORCH|TORCH|NCCL|GLOO|OPENBLAS|SLURM_(JOB|NNODES))_?")
+
+
+def env(as_json: JsonOption = False) -> None:
+    """Print versions, machine and settings for a bug report; it names no file of yours."""
+    from autotune.cli.console import Console
+    from autotune.machine import hardware
+    from autotune.program.fence_options import STRONGEST
+    from autotune.rig.fence import describe_fence
+
+    with errors_told(Console()):
+        machine = hardware.detect()
+        fence, _ = describe_fence(STRONGEST)
+    facts: dict[str, object] = {
+        "autotune": __version__,
+        "python": platform.python_version(),
+        "system": machine.system,
+        "cpu": f"{machine.cpu_name}, {machine.cpu_quota} cores",
+        "memory": f"{machine.memory_bytes / 2**30:.1f} GiB",
+        "gpus": [gpu.name for gpu in machine.gpus],
+        "packages": dict(_installed()),
+        "variables": _variables(os.environ),
+        "fence": fence,
+    }
+    if as_json:
+        sys.stdout.write(f"{json.dumps(facts, indent=1)}\n")
+        return
+    for name, value in facts.items():
+        listed = value.items() if isinstance(value, dict) else ()
+        said = ", ".join(f"{k} {v}" for k, v in listed) if isinstance(value, dict) else value
+        sys.stdout.write(f"{name}: {said or 'none'}\n")
+
+
+def dashboard(run: RunArgument = None) -> None:
+    """Show the study of a search in optuna-dashboard, in the browser."""
+    from autotune.cli.console import Console
+    from autotune.tuning.storage import search_dir
+
+    with errors_told(Console()):
+        found = search_dir.find(run)
+        if importlib.util.find_spec("optuna_dashboard") is None:
+            raise UsageError(
+                "The dashboard is not installed: pip install 'autotune-torch[dashboard]'."
+            )
+    command = [sys.executable, "-m", "optuna_dashboard", found.storage]
+    sys.stdout.flush()
+    os.execv(command[0], command)  # noqa: S606 - it gets the terminal and Ctrl-C
+
+
+def _installed() -> Mapping[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _variables(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in sorted(environment.items()) if RELEVANT.match(name)}

@@ -1,0 +1,30 @@
+"""Contribution: what one knob of the recommended config gives on top of the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.measurement.interval import Interval
+from autotune.program.config import KnobValue
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """The recommended config compared with itself without one of its changes.
+
+    Contributions do not multiply to the whole speedup where knobs help or hinder each other.
+
+    Attributes:
+        knob: Its name.
+        before: The program's own value.
+        after: The recommended value.
+        gain: Speedup over the config with the program's own value, by all visits of the search.
+        is_measured: Whether the search has measured that config; otherwise the visits of similar
+            configs say what it would be.
+    """
+
+    knob: str
+    before: KnobValue
+    after: KnobValue
+    gain: Interval
+    is_measured: bool

@@ -1,0 +1,386 @@
+"""Verdict: what a search found as sentences, for the console, the report and other readers.
+
+Three questions in order: what came out, why, and what to do next. The sentences hold no markup.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from shlex import quote
+from typing import assert_never
+
+from autotune.measurement.outcome import Outcome
+from autotune.program.config import Config
+from autotune.program.dangerous_variables import dangerous
+from autotune.program.lr import global_batch
+from autotune.program.program import ProgramKind
+from autotune.results.blame import FAILURES
+from autotune.results.result import Finding, SearchResult
+from autotune.results.wording import format_duration, gib, rate, times
+
+MUCH_NARROWER = 0.5  # factor on the interval from which a correction is worth a line
+
+
+class Tone(StrEnum):
+    """How good the news is; the values are colours of a terminal."""
+
+    GOOD = "green"
+    PLAIN = "default"
+    OPEN = "yellow"
+    BAD = "red"
+
+
+@dataclass(frozen=True)
+class Command:
+    """Something to type, or a line to put into a script.
+
+    Attributes:
+        text: What to type.
+        purpose: What that does.
+    """
+
+    text: str
+    purpose: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """A figure before and after."""
+
+    name: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Change:
+    """A knob that the recommended config changes.
+
+    Attributes:
+        knob: Its name.
+        values: Both values: ``0 → 2``.
+        gain: What it gives on top of the others; empty if nothing is known about that.
+    """
+
+    knob: str
+    values: str
+    gain: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a search found.
+
+    Attributes:
+        tone: How good the news is.
+        headline: The finding in a few words.
+        basis: What it rests on, or what it means, as the rest of the headline's line.
+        more: Further sentences about the finding.
+        figures: Speed and memory before and after.
+        changes: The knobs of the recommended config, with what each of them gives.
+        why: What limits the program, how long it trains, and what the changes mean for learning.
+        next: What to type.
+        notes: What else there is to know: doubts, failures, what was not tried.
+        cost: What the search took, as a sentence.
+    """
+
+    tone: Tone
+    headline: str
+    basis: str
+    more: tuple[str, ...]
+    figures: tuple[Row, ...]
+    changes: tuple[Change, ...]
+    why: tuple[str, ...]
+    next: tuple[Command, ...]
+    notes: tuple[str, ...]
+    cost: str
+
+
+def verdict(result: SearchResult, output: Path) -> Verdict:
+    """Return what a search found, in words.
+
+    Args:
+        result: What it found.
+        output: Where best.yaml was written, for the commands to type.
+    """
+    tone, headline, basis = _headline(result)
+    return Verdict(
+        tone,
+        headline,
+        basis,
+        tuple(_more(result)),
+        tuple(_figures(result)),
+        tuple(_changes(result)),
+        tuple(_why(result)),
+        tuple(_next(result, output)),
+        tuple(_notes(result)),
+        _cost(result, output),
+    )
+
+
+def changes_of(config: Config, baseline: Config) -> str:
+    """Return the knobs in which a config differs: ``num_workers=2 compile=off``."""
+    return " ".join(f"{k}={v}" for k, v in config.changes_from(baseline).items())
+
+
+def _headline(result: SearchResult) -> tuple[Tone, str, str]:
+    kept = "your program's own config is kept"
+    match result.finding:
+        case Finding.FASTER:
+            better = result.head.options.goal.objective.better
+            speedup = result.speedup
+            return (
+                Tone.GOOD,
+                f"{speedup.estimate:.2f}x {better}",
+                f"{times(speedup).partition(' ')[2]}, confirmed in fresh processes",
+            )
+        case Finding.NO_GAIN:
+            return Tone.PLAIN, "No significant gain:", f"{kept}."
+        case Finding.NOTHING:
+            return Tone.BAD, "Nothing could be measured:", f"{result.reason}. {kept.capitalize()}."
+        case Finding.UNCONFIRMED if result.candidate is None:
+            return Tone.OPEN, "Only the baseline was measured", f"({result.reason}): {kept}."
+        case Finding.UNCONFIRMED:
+            return Tone.OPEN, "Not confirmed", f"({result.reason}): {kept}."
+        case _:
+            assert_never(result.finding)
+
+
+def _more(result: SearchResult) -> Iterator[str]:
+    match result.finding:
+        case Finding.FASTER:
+            yield from _winners_curse(result)
+        case Finding.NO_GAIN:
+            yield from _faster_evaluation(result)
+            yield _why_no_gain(result)
+        case Finding.UNCONFIRMED if result.candidate is not None:
+            yield f"{_live(result)}{_unclaimed(result)}."
+        case _:
+            pass
+    if result.finding is not Finding.NOTHING:
+        yield from _own_batch(result)
+        yield from _larger_batch(result)
+
+
+def _faster_evaluation(result: SearchResult) -> Iterator[str]:
+    """Tell what makes epochs faster although the training loop stays as it is."""
+    whole = result.whole_run
+    if result.applied.evaluation and whole is not None and whole.speedup is not None:
+        yield f"Its epochs are {times(whole.speedup)} faster, by a faster evaluation alone."
+
+
+def _why_no_gain(result: SearchResult) -> str:
+    if result.candidate_speedup is not None:
+        return (
+            f"The best candidate came out at {times(result.candidate_speedup)} in fresh processes."
+        )
+    if any(record.is_blamed for record in result.rehearsals):
+        return "The configs that were faster are not recommended; the reasons are below."
+    if any(record.measurement is not None for record in result.records[1:]):
+        return "No config that was measured looked fast enough to be worth a confirmation."
+    return "There was no other config that could be tried here."
+
+
+def _live(result: SearchResult) -> str:
+    """Say what the search measured of the candidate, as the beginning of a sentence."""
+    assert result.candidate is not None, "the finding is about one"
+    assert result.candidate_speedup is not None, "a candidate was measured"
+    changes = changes_of(result.candidate, result.baseline)
+    return f"During the search, {changes} gave {times(result.candidate_speedup)}"
+
+
+def _unclaimed(result: SearchResult) -> str:
+    few = result.unclaimed
+    return "" if few is None else f"; fresh processes gave {times(few)}"
+
+
+def _winners_curse(result: SearchResult) -> Iterator[str]:
+    """Explain why the confirmed speedup is lower than the one the search measured, if it is.
+
+    The best of many noisy measurements overestimates its true value (the winner's curse).
+    """
+    searched = [r.speedup for r in result.records if r.config == result.best and r.speedup]
+    if searched and searched[0].estimate > result.speedup.estimate:
+        yield (
+            f"The search measured {searched[0].estimate:.2f}x: the best of "
+            f"{len({r.config for r in result.records})} is partly luck, so only the confirmation "
+            "counts."
+        )
+
+
+def _figures(result: SearchResult) -> Iterator[Row]:
+    yield Row("samples/s", *map(rate, result.throughput))
+    for label, name in (
+        ("host memory", "host_bytes"),
+        ("GPU memory reserved", "device_reserved_bytes"),
+        ("GPU memory in use", "device_used_bytes"),
+    ):
+        sizes = [getattr(memory, name) for memory in result.memory]
+        if sizes[0] is not None:
+            yield Row(label, *map(gib, sizes))
+
+
+def _changes(result: SearchResult) -> Iterator[Change]:
+    gains = {one.knob: one for one in result.contributions}
+    for knob, value in result.changes.items():
+        one = gains.get(knob)
+        sure = "" if one is None or one.is_measured else ", by similar configs"
+        gain = "" if one is None else f"{times(one.gain)}{sure}"
+        yield Change(knob, f"{result.baseline[knob]} → {value}", gain)
+
+
+def _why(result: SearchResult) -> Iterator[str]:
+    if result.bottleneck:
+        yield f"As written, the program is {_is(result)}: {result.bottleneck_evidence}."
+    told = result.whole_run or result.training_steps
+    if told is not None:
+        yield from told.sentences
+    if result.changes:
+        yield f"Learning: {result.learning_note}"
+        if result.training_note:
+            yield result.training_note
+        yield from _compiling(result)
+    yield from _noise(result)
+
+
+def _is(result: SearchResult) -> str:
+    is_one = result.bottleneck.endswith("-bound")
+    return result.bottleneck if is_one else f"held up twice, as {result.bottleneck}"
+
+
+def _compiling(result: SearchResult) -> Iterator[str]:
+    compilation, steps = result.compilation, result.break_even_steps
+    if compilation is not None and steps is not None:
+        yield (
+            f"A run without a compile cache starts slower ({compilation}); compiling pays off "
+            f"after {steps:,} steps."
+        )
+
+
+def _larger_batch(result: SearchResult) -> Iterator[str]:
+    """Tell what larger steps would gain, and what it takes to know what they learn."""
+    if (larger := result.larger_batch) is None:
+        return
+    yield (
+        f"Larger steps are faster: {changes_of(larger.config, result.baseline)} gave "
+        f"{times(larger.speedup)} in the search. What they learn was not checked; that needs "
+        f"{math.ceil(larger.check_s / 60)} min more: autotune resume {quote(result.run_dir.name)} "
+        "--check-learning"
+    )
+
+
+def _own_batch(result: SearchResult) -> Iterator[str]:
+    """Where the batch grew, tell what was best without that."""
+    shown = result.best if result.changes else result.candidate
+    own = global_batch(result.baseline)
+    if shown is None or own is None or global_batch(shown) == own:
+        return
+    if result.own_batch is None:
+        yield f"With the program's own {own} samples in a step, no faster config was found."
+        return
+    config, speedup = result.own_batch
+    yield (
+        f"With the program's own {own} samples in a step, the fastest was "
+        f"{changes_of(config, result.baseline)}: {times(speedup)} in the search, not confirmed. "
+        "--keep-global-batch searches for it."
+    )
+
+
+def _notes(result: SearchResult) -> Iterator[str]:
+    yield from _correction(result)
+    yield from result.warnings
+    if result.steps_note:
+        yield result.steps_note
+    yield from result.rehearsal_notes
+    for note in result.parallel_notes:
+        yield f"{note}."
+    yield from _failures(result)
+    for sentence in result.bounded:
+        yield f"Not tried: {sentence}."
+    if result.untried:
+        yield f"Not measured: {', '.join(result.untried)} (a longer --budget leaves time)."
+
+
+def _noise(result: SearchResult) -> Iterator[str]:
+    """Say up to which size of a step its samples are useful."""
+    if (noise := result.noise) is None:
+        return
+    from autotune.measurement.learning.gradient_noise import MOST  # it needs numpy
+
+    high = f"{noise.high:,.0f}" if noise.high < MOST else "any number"
+    yield (
+        f"Largest useful step: about {noise.estimate:,.0f} samples ({noise.low:,.0f} to {high}), "
+        "by the noise of the gradients early in the training; later, larger steps pay."
+    )
+
+
+def _correction(result: SearchResult) -> Iterator[str]:
+    """Say how much narrower the interval is because the machine's pace was measured."""
+    raw, speedup, factors = result.raw_speedup, result.candidate_speedup, result.corrections
+    if raw is None or speedup is None or factors is None:
+        return
+    if speedup.half_width_pct < MUCH_NARROWER * raw.half_width_pct:
+        yield (
+            f"The machine ran at {factors[0]:.2f} to {factors[1]:.2f} of its usual pace. That "
+            "was measured apart from the program and taken out; without that, the speedup is "
+            f"{times(raw)}."
+        )
+
+
+def _failures(result: SearchResult) -> Iterator[str]:
+    """Name the configs that ended in an exception; the outcome says whether they are to blame."""
+    for record in result.records[1:]:
+        if record.ending is not None and record.outcome in FAILURES:
+            changes = changes_of(record.config, result.baseline)
+            yield f"{changes} {record.outcome}: {record.ending.reason}"
+
+
+def _next(result: SearchResult, output: Path) -> Iterator[Command]:
+    name = quote(result.run_dir.name)
+    if result.changes or result.applied.evaluation:
+        yield from _use(result, output)
+    if result.finding is Finding.UNCONFIRMED:
+        yield Command(
+            f"autotune resume {name} --budget {math.ceil(result.worth_s)}s",
+            f"go on (in all, the {format_duration(result.seconds)} so far included)",
+        )
+
+
+def _use(result: SearchResult, output: Path) -> Iterator[Command]:
+    variables = dangerous([k.removeprefix("$") for k in result.changes if k.startswith("$")])
+    if result.head.program.kind is ProgramKind.PICKLED_FUNCTION:
+        yield Command(
+            f"import autotune; {_apply(output, variables)}", "before calling the function"
+        )
+        return
+    allowed = f"--allow-env {','.join(variables)} " if variables else ""
+    line = f"autotune run {allowed}{quote(str(output))} {result.head.program}"
+    yield Command(line, "train with it")
+    if not result.has_ranks:
+        yield Command(
+            f"import autotune; {_apply(output, variables)}", "or this, as first line of the script"
+        )
+
+
+def _apply(output: Path, variables: list[str]) -> str:
+    allowed = f", allow_env={variables}" if variables else ""
+    return f'autotune.apply("{output}"{allowed})'
+
+
+def _page(result: SearchResult) -> Path:
+    """Return where the report is, as people would type it here."""
+    path, here = result.run_dir / "report.html", Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def _cost(result: SearchResult, output: Path) -> str:
+    ok = sum(record.outcome is Outcome.OK for record in result.records)
+    noun = "process" if result.processes == 1 else "processes"
+    return (
+        f"{ok} of {len(result.records)} trials measured in {result.processes} {noun}, "
+        f"{format_duration(result.seconds)}; config: {output}, page: {_page(result)}"
+    )

@@ -1,0 +1,80 @@
+"""The report in a real browser: Debian's chromium, which CI installs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.report import html
+from autotune.results.result import SearchResult
+from tests.report.test_report import BEST, HOSTILE, found
+
+__all__ = ["found"]
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+CHROMIUM = shutil.which("chromium") or ""
+OVERFLOW = "<script>document.title = document.documentElement.scrollWidth</script></body>"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _browser() -> None:
+    if not CHROMIUM:
+        assert not os.environ.get("CI"), "CI has a browser"
+        pytest.skip("chromium is not installed")
+
+
+def chromium(page: Path, *options: str, width: int = 1000) -> subprocess.CompletedProcess[str]:
+    """Show a page, and return what the browser printed."""
+    command = [
+        CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+        f"--user-data-dir={page.parent / 'profile'}", f"--window-size={width},800",
+        "--enable-logging=stderr", "--virtual-time-budget=2000", *options, page.as_uri(),
+    ]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+
+
+def test_the_page_opens_without_an_error_or_a_request(found: SearchResult, tmp_path: Path) -> None:
+    program = replace(found.head.program, args=(HOSTILE,))
+    named = replace(found, head=replace(found.head, program=program))
+    page, log = tmp_path / "report.html", tmp_path / "net.json"
+    page.write_text(html(named, BEST), encoding="utf-8")
+    seen = chromium(page, "--dump-dom", f"--log-net-log={log}")
+    assert not re.findall(r".*CONSOLE.*", seen.stderr)
+    assert "<svg" in seen.stdout
+    asked = set(re.findall(r'"url":"((?:https?|file)://[^"]*)"', log.read_text()))
+    own = {url for url in asked if url.endswith("report.html")}
+    others = {url for url in asked - own if "report" in url or "://x" in url}
+    assert not others
+
+
+@pytest.mark.parametrize("width", [500, 1200])  # chromium's window is not narrower than 500
+def test_nothing_is_wider_than_the_window(found: SearchResult, tmp_path: Path, width: int) -> None:
+    page = tmp_path / "report.html"
+    page.write_text(html(found, BEST).replace("</body>", OVERFLOW), encoding="utf-8")
+    title = re.search(r"<title>(\d+)</title>", chromium(page, "--dump-dom", width=width).stdout)
+    assert title is not None
+    assert int(title[1]) <= width
+
+
+def test_a_telephone_shows_it_without_scrolling_sideways(
+    found: SearchResult, tmp_path: Path
+) -> None:
+    inner, outer = tmp_path / "report.html", tmp_path / "outer.html"
+    inner.write_text(html(found, BEST), encoding="utf-8")
+    outer.write_text(
+        '<title></title><iframe id="f" src="report.html" width="360" height="800"></iframe>'
+        "<script>onload = () => { document.title = JSON.stringify("
+        'document.getElementById("f").contentDocument.documentElement.scrollWidth) }</script>',
+        encoding="utf-8",
+    )
+    seen = chromium(outer, "--dump-dom", "--allow-file-access-from-files")
+    title = re.search(r"<title>(\d+)</title>", seen.stdout)
+    assert title is not None
+    assert json.loads(title[1]) <= 360

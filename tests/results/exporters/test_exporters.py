@@ -1,0 +1,278 @@
+"""Exports, each read back by the tool that it is written for."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from autotune.errors import UsageError
+from autotune.knobs import registry
+from autotune.knobs.space.spacefile import load
+from autotune.program.config import KnobValue
+from autotune.results import bestfile
+from autotune.results.bestfile import BestFile
+from autotune.results.exporters import EXPORTERS, Export, exporter
+from tests.made import make_hardware, make_loader, make_profile
+from tests.rigging import write_best
+
+SCRIPT = '''\
+"""Trains."""
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+DATA = TensorDataset(torch.zeros(64, 2))
+loader = DataLoader(DATA, batch_size=16, num_workers=0, shuffle=True)
+held_out = DataLoader(DATA, 32)
+print(loader.batch_size, loader.num_workers, loader.pin_memory, held_out.batch_size)
+print(torch.get_num_threads())
+'''
+
+
+def made(
+    tmp_path: Path, command: str = "train.py --lr 0.1", loader: Any = None, **changes: KnobValue
+) -> BestFile:
+    """Return a best.yaml with changes to a program that has the other value of each."""
+    path = tmp_path / "best.yaml"
+    baseline = {knob: BEFORE.get(knob, "as written") for knob in changes}
+    own = loader or make_loader(batch_size=16)
+    write_best(path, baseline, own, (), "", **changes)
+    best = bestfile.read(path)
+    return best.model_copy(update={"program": best.program.model_copy(update={"command": command})})
+
+
+BEFORE: dict[str, KnobValue] = {
+    "num_workers": 0, "batch_size": 16, "precision": "fp32", "num_threads": 2, "compile": "off",
+    "pin_memory": False, "persistent_workers": False, "prefetch_factor": 2, "world_size": 1,
+    "strategy": "single", "accumulation_steps": 1, "cudnn_benchmark": False,
+    "channels_last": False, "matmul_precision": "highest", "malloc": "default",
+    "activation_checkpointing": "off", "optimizer_implementation": "for-loop",
+    "fsdp_cpu_offload": False, "fsdp_reshard_after_forward": True, "sync_batchnorm": False,
+}  # fmt: skip
+
+
+def exported(name: str, best: BestFile) -> Export:
+    return exporter(name).export(best)
+
+
+def everything() -> dict[str, tuple[KnobValue, KnobValue]]:
+    """Return two values of every knob that autotune has a fixed list of."""
+    machine = make_hardware()
+    space = load("full").resolve(machine, make_profile())
+    found: dict[str, tuple[KnobValue, KnobValue]] = {}
+    for name in registry():
+        domain = space.domains.get(name)
+        if domain is not None and len(domain.values) > 1:
+            own = space.baseline[name]
+            found[name] = own, next(v for v in domain.values if v != own)
+    return found
+
+
+@pytest.mark.parametrize("name", EXPORTERS)
+def test_no_change_is_dropped_silently(name: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """It changes what is written, or it is listed with the reason."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(SCRIPT)
+    plain = exported(name, made(tmp_path))
+    assert not plain.left_out
+    knobs = everything()
+    assert len(knobs) > 12
+    for knob, (own, value) in knobs.items():
+        path = tmp_path / "best.yaml"
+        write_best(path, {knob: own}, make_loader(batch_size=16), (), "", **{knob: value})
+        best = bestfile.read(path)
+        best = best.model_copy(
+            update={"program": best.program.model_copy(update={"command": "train.py --lr 0.1"})}
+        )
+        export = exported(name, best)
+        said = export.text != plain.text
+        listed = f"{knob}={value}" in export.left_out
+        if name == "sbatch":  # it runs best.yaml itself
+            continue
+        assert said is not listed, (knob, value, export)
+
+
+def test_a_learning_rate_and_an_evaluation_loader_are_told_about(tmp_path: Path) -> None:
+    best = made(tmp_path, batch_size=32)
+    learning = best.learning.model_copy(update={"lr_factor": 2.0})
+    best = best.model_copy(update={"learning": learning})
+    for name in ("hf", "lightning", "torchrun", "env"):
+        assert "multiply it by 2" in exported(name, best).left_out["learning rate"]
+
+
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated")  # until version 6
+def test_hugging_face_reads_its_arguments(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    best = made(
+        tmp_path, num_workers=2, batch_size=32, accumulation_steps=2, precision="bf16",
+        persistent_workers=True, prefetch_factor=4, pin_memory=True,
+        activation_checkpointing="all",
+    )  # fmt: skip
+    path = tmp_path / "arguments.json"
+    content = json.loads(exported("hf", best).text)
+    path.write_text(json.dumps({**content, "output_dir": str(tmp_path), "use_cpu": True}))
+    parser = transformers.HfArgumentParser(transformers.TrainingArguments)
+    (found,) = parser.parse_json_file(str(path))
+    assert found.per_device_train_batch_size == 32
+    assert found.gradient_accumulation_steps == 2
+    assert (found.bf16, found.fp16) == (True, False)
+    assert (found.dataloader_num_workers, found.dataloader_prefetch_factor) == (2, 4)
+    assert found.dataloader_persistent_workers
+    assert content["dataloader_pin_memory"] is True  # which it drops on a CPU
+    assert found.gradient_checkpointing
+
+
+def test_accelerate_reads_its_file(tmp_path: Path) -> None:
+    config_args = pytest.importorskip("accelerate.commands.config.config_args")
+    best = made(tmp_path, precision="bf16", strategy="fsdp", world_size=2)
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(exported("accelerate", best).text)
+    found = config_args.load_config_from_file(str(path))
+    assert (found.mixed_precision, found.num_processes) == ("bf16", 2)
+    assert str(found.distributed_type).endswith("FSDP")
+    assert found.fsdp_config["fsdp_version"] == 2
+    assert found.use_cpu is True
+
+
+def test_lightning_and_fabric_take_their_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # as Lightning sets it
+    pytest.importorskip("lightning")
+    from lightning.pytorch import Trainer
+
+    best = made(tmp_path, precision="bf16", accumulation_steps=2, cudnn_benchmark=True)
+    arguments = yaml.safe_load(exported("lightning", best).text)["trainer"]
+    trainer = Trainer(**arguments, logger=False, enable_checkpointing=False)
+    assert trainer.precision == "bf16-mixed"
+    assert trainer.accumulate_grad_batches == 2
+    scope: dict[str, Any] = {}
+    exec(exported("fabric", best).text, scope)
+    assert scope["fabric"]._precision.precision == "bf16-mixed"
+
+
+def test_torchruns_own_parser_reads_the_line(tmp_path: Path) -> None:
+    from torch.distributed.run import get_args_parser
+
+    best = made(tmp_path, strategy="ddp", world_size=2, num_threads=1)
+    export = exported("torchrun", best)
+    words = shlex.split(export.text)
+    assert words[:2] == ["OMP_NUM_THREADS=1", "MKL_NUM_THREADS=1"]
+    found = get_args_parser().parse_args(words[3:])
+    assert (found.nproc_per_node, found.training_script) == ("2", "train.py")
+    assert found.training_script_args == ["--lr", "0.1"]
+    assert "wrap its model" in export.left_out["strategy=ddp"]
+    with pytest.raises(UsageError, match="not a script"):
+        exported("torchrun", made(tmp_path, command="package.train:main"))
+
+
+def test_deepspeed_reads_its_file(tmp_path: Path) -> None:
+    best = made(tmp_path, batch_size=8, precision="bf16", strategy="fsdp", fsdp_cpu_offload=True)
+    written = json.loads(exported("deepspeed", best).text)
+    assert written["train_micro_batch_size_per_gpu"] == 8
+    assert written["zero_optimization"]["stage"] == 3
+    config = pytest.importorskip("deepspeed.runtime.config")
+    found = config.DeepSpeedConfig(written)
+    assert found.zero_optimization_stage == 3
+
+
+def test_sbatch_is_a_shell_script_with_directives(tmp_path: Path) -> None:
+    best = made(tmp_path, command="train.py --name 'a b'", num_workers=2)
+    path = tmp_path / "train.sbatch"
+    path.write_text(exported("sbatch", best).text)
+    subprocess.run(["bash", "-n", str(path)], check=True)
+    directives = dict(
+        line.removeprefix("#SBATCH --").split("=", maxsplit=1)
+        for line in path.read_text().splitlines()
+        if line.startswith("#SBATCH")
+    )
+    assert int(directives["cpus-per-task"]) == best.hardware.cpu_quota
+    assert directives["nodes"] == "1"
+    line = path.read_text().splitlines()[-1]
+    assert shlex.split(line)[-3:] == ["train.py", "--name", "a b"]
+
+
+def test_a_shell_reads_the_variables(tmp_path: Path) -> None:
+    best = made(tmp_path, num_threads=3, **{"$FLAVOUR": "sweet 'n' sour"})
+    path = tmp_path / "autotune.env"
+    path.write_text(exported("env", best).text)
+    shell = ["bash", "-c", f'. {shlex.quote(str(path))}; echo $OMP_NUM_THREADS; echo "$FLAVOUR"']
+    said = subprocess.run(shell, check=True, capture_output=True, text=True).stdout
+    assert said.splitlines() == ["3", "sweet 'n' sour"]
+
+
+def test_a_snippet_runs_and_sets_what_it_says(tmp_path: Path) -> None:
+    best = made(
+        tmp_path, num_workers=2, batch_size=32, num_threads=1, precision="bf16",
+        channels_last=True, compile="default",
+    )  # fmt: skip
+    check = """
+from torch.utils.data import DataLoader
+loader = DataLoader(range(64), **LOADER)
+with torch.autocast(**AUTOCAST):
+    dtype = (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+print(loader.num_workers, loader.batch_size, torch.get_num_threads(), dtype, COMPILE, FORMAT)
+"""
+    text = exported("snippet", best).text
+    done = subprocess.run(
+        [sys.executable, "-c", text + check], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.split() == [
+        "2", "32", "1", "torch.bfloat16", "{'mode':", "'default'}",
+        "{'memory_format':", "torch.channels_last}",
+    ]  # fmt: skip
+
+
+def test_a_patch_applies_and_the_script_does_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(SCRIPT)
+    best = made(
+        tmp_path, command="python train.py", num_workers=2, batch_size=32, num_threads=1,
+        pin_memory=True, precision="bf16",
+    )  # fmt: skip
+    export = exported("patch", best)
+    assert [*export.left_out] == ["precision=bf16"]
+    Path("a.patch").write_text(export.text)
+    subprocess.run(["git", "apply", "a.patch"], check=True)
+    assert len(Path("train.py").read_text().splitlines()) == len(SCRIPT.splitlines()) + 1
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "train.py"], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["32", "2", "True", "32", "1"]
+
+
+def test_a_patch_touches_nothing_that_is_not_sure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    named = SCRIPT.replace("batch_size=16, num_workers=0", "batch_size=args.batch, **options")
+    for source, words in (
+        (named, "no call of DataLoader with the batch size"),
+        (SCRIPT.replace("(DATA, 32)", "(DATA, 16)"), "2 calls of DataLoader may build"),
+        (SCRIPT.replace("num_workers=0", "num_workers=args.workers"), "which is no literal"),
+        (SCRIPT.replace("num_workers=0", "**options"), "options that the source does not show"),
+    ):
+        Path("train.py").write_text(source)
+        best = made(tmp_path, command="train.py", num_workers=2)
+        export = exported("patch", best)
+        assert not export.text, source
+        assert words in export.left_out["num_workers=2"]
+    with pytest.raises(UsageError, match="needs the script's file"):
+        exported("patch", made(tmp_path, command="gone.py", num_workers=2))
+
+
+def test_an_unknown_format_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match="Did you mean 'torchrun'"):
+        exporter("torchrum")
+
+
+def test_every_exporter_has_a_file_name_that_no_other_has() -> None:
+    assert len({one.file_name for one in EXPORTERS.values()}) == len(EXPORTERS)
