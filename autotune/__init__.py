@@ -1,8 +1,8 @@
 """Find the fastest safe configuration for a PyTorch training program on this machine.
 
-The public interface is ``search()``, ``load()``, ``apply()``, ``Config``, ``SearchResult`` and, for
-one's own studies with Optuna, ``StreamSampler``. Importing the package stays cheap, because all but
-``Config`` is loaded when it is first used.
+The public interface is ``search()``, ``load()``, ``log()``, ``apply()``, ``Config``,
+``SearchResult`` and, for one's own studies with Optuna, ``StreamSampler``. Importing the package
+stays cheap, because all but ``Config`` is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from autotune.program.config import Config
 
 if TYPE_CHECKING:
-    from autotune.api import StreamSampler, load, search
+    from autotune.api import StreamSampler, load, log, search
     from autotune.results.result import SearchResult
 
-__all__ = ["Config", "SearchResult", "StreamSampler", "apply", "load", "search"]
+__all__ = ["Config", "SearchResult", "StreamSampler", "apply", "load", "log", "search"]
 __version__ = "0.1.0"
 
 
@@ -51,7 +51,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> object:
     """Import the other public names on first use, because they need heavy packages."""
-    if name in {"load", "search", "StreamSampler"}:
+    if name in {"load", "log", "search", "StreamSampler"}:
         from autotune import api
 
         return getattr(api, name)

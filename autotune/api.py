@@ -1,4 +1,4 @@
-"""The Python interface: search(), resume() and load().
+"""The Python interface: search(), resume(), load() and log().
 
 The commands ``autotune search`` and ``autotune resume`` call these functions too, so both
 interfaces check arguments and raise errors in the same way. Nothing is printed here; a caller who
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.errors import FenceError, RunDirectoryError, UsageError
 from autotune.knobs.space.space import SearchSpace
@@ -32,7 +32,10 @@ from autotune.tuning.search_request import SearchRequest, seconds_of
 from autotune.tuning.storage import search_dir
 from autotune.tuning.workflow import search as run_search
 
-__all__ = ["StreamSampler", "load", "resume", "search"]
+if TYPE_CHECKING:
+    from autotune.integrations.trackers import Logged
+
+__all__ = ["StreamSampler", "load", "log", "resume", "search"]
 
 
 def search(
@@ -226,6 +229,33 @@ def load(run_name: str | None = None) -> SearchResult:
             f"'autotune resume {quote(run.name)}' goes on with it."
         )
     return replace(result, run_dir=run.path)
+
+
+def log(result: SearchResult, to: str, run: object = None) -> Logged:
+    """Log what a search found to a run of an experiment tracker, which stays open.
+
+    It gets the changed knobs before and after as params, speed and memory before and after as
+    metrics, what the figures are about as tags, and best.yaml and report.html as artifacts. All
+    names begin with ``autotune/``.
+
+    Args:
+        result: What ``search()`` or ``load()`` returned.
+        to: ``"mlflow"``, ``"wandb"`` or ``"tensorboard"``.
+        run: MLflow: a run or its id. W&B: a run. TensorBoard: a folder or a SummaryWriter. None
+            takes the run that is active in this process; TensorBoard knows no such run.
+
+    Returns:
+        Where the result was logged, and what the tool cannot hold.
+
+    Raises:
+        UsageError: There is no such tracker, its package is not installed, no run is active, or the
+            tracker refuses.
+    """
+    from autotune.integrations.tracked_result import tracked_result
+    from autotune.integrations.trackers import tracker
+
+    chosen = tracker(to)
+    return chosen.log(tracked_result(result), run)
 
 
 def _refuse_unwritable(output: str | os.PathLike[str] | None) -> None:

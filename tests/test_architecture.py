@@ -14,7 +14,7 @@ import autotune
 from tests import house
 
 PACKAGE = Path(autotune.__file__).parent
-FAMILIES = ("knobs", "knobs/strategies", "machine/probes")
+FAMILIES = ("knobs", "knobs/strategies", "machine/probes", "integrations/trackers")
 # Which rooms, or single files of them, each room may import: HOUSE.md's laws as one table
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
@@ -39,14 +39,19 @@ ALLOWED: dict[str, set[str]] = {
         "errors",
     },
     "tuning": {"rig", "results", "knobs", "machine", "program", "measurement", "errors"},
-    "api": {
+    "integrations": {
         *("report", "tuning", "rig", "results", "knobs", "machine", "program"),
+        *("measurement", "errors"),
+    },
+    "api": {
+        *("integrations", "report", "tuning", "rig", "results", "knobs", "machine", "program"),
         *("measurement", "errors"),
     },
     "cli": {
         "",  # the version
         *(
             "api",
+            "integrations",
             "report",
             "tuning",
             "rig",
@@ -60,7 +65,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     house.FACE: {"api", "cli", "results", "program", "inside"},
 }
-MAX_ENTRIES, MAX_FILES, MAX_CHAIN = 14, 20, 11
+MAX_ENTRIES, MAX_FILES, MAX_CHAIN = 15, 20, 11
 FLAT_FAMILIES = {"knobs", "inside/seams"}  # one file per member, however many there are
 # What runs inside the program, and imports torch in its functions
 TORCH_IN_FUNCTIONS = {
@@ -149,6 +154,13 @@ def test_only_the_seams_change_attributes_of_pytorch() -> None:
                     pytest.fail(f"{path}:{node.lineno} uses setattr")
 
 
+@pytest.mark.parametrize("tool", ["mlflow", "wandb", "tensorboard", "IPython"])
+def test_tools_of_users_are_imported_within_functions_of_the_integrations(tool: str) -> None:
+    users = {_name(p) for p in _modules() if _imports_package(p, tool)}
+    assert all(name.startswith(("autotune.integrations.", "autotune.inside.")) for name in users)
+    assert not [_name(p) for p in _modules() if _imports_package(p, tool, anywhere=False)]
+
+
 def test_only_two_files_import_optuna() -> None:
     users = {p.stem for p in _modules() if _imports_package(p, "optuna")}
     assert users == {"sampler", "study"}
@@ -211,6 +223,7 @@ def test_the_public_names_are_these() -> None:
         "StreamSampler",
         "apply",
         "load",
+        "log",
         "search",
     ]
     assert all(hasattr(autotune, name) for name in autotune.__all__)

@@ -319,6 +319,18 @@ class BestFile(_Section):
                 found[flag.name.removeprefix(KEYWORD)] = as_text(own)
         return found
 
+    def text(self, name: str = "best.yaml") -> str:
+        """Return the file's content.
+
+        Args:
+            name: How the file will be called, for the command in its comment.
+        """
+        data = self.model_dump(mode="json", exclude={"hardware": {"versions"}})
+        body = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
+        # A line break in an argument would end the comment and spoil the YAML.
+        on_one_line = " ".join(self.program.command.split())
+        return HEADER.format(name=name, program=on_one_line) + body
+
     def write(self, path: Path) -> None:
         """Write the file so that readers see either the old or the new one, never a part.
 
@@ -326,14 +338,9 @@ class BestFile(_Section):
         created.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        data = self.model_dump(mode="json", exclude={"hardware": {"versions"}})
-        body = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        # A line break in an argument would end the comment and spoil the YAML.
-        on_one_line = " ".join(self.program.command.split())
-        header = HEADER.format(name=path.name, program=on_one_line)
         try:
-            part.write_text(header + body, encoding="utf-8")
+            part.write_text(self.text(path.name), encoding="utf-8")
             part.replace(path)
         except OSError:
             part.unlink(missing_ok=True)
