@@ -18,6 +18,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import FenceError, RunDirectoryError, UsageError
+from autotune.integrations.notebook import events_here
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine import hardware
 from autotune.program.fence_options import STRONGEST, FenceOptions
@@ -119,7 +120,7 @@ def search(
         seed: Seed of the sampler.
         fence: What keeps trials from changing files; by default the strongest that works here.
         events: Receives what happens during the search, as the console does on the command line.
-            None discards it.
+            None shows a table in a Jupyter notebook, and discards it elsewhere.
 
     Returns:
         The result. Its ``best`` is the baseline if no gain was confirmed.
@@ -154,7 +155,7 @@ def search(
     )
     searched, options = request.space_searched(), request.options()
     _refuse_unwritable(output)
-    events = events or Events()
+    events = events or events_here()
     run, subject = _begin(_subject(program, command), args, name, ranks, events)
     head = SearchInfo(
         program=subject,
@@ -194,7 +195,7 @@ def resume(
             copy.
         force: Take over a run whose process ran on another machine or container that no longer
             exists. autotune cannot check there whether it is still alive.
-        events: Receives what happens during the search; None discards it.
+        events: Receives what happens during the search, as in ``search()``.
 
     Raises:
         RunDirectoryError: There is no such run, another process works on it, or the program or the
@@ -209,7 +210,7 @@ def resume(
     study.take_lease(force=force)
     if check_learning:
         study.checks_learning = True
-    return _finish(run_search(run, study, budget_s, events or Events()), output)
+    return _finish(run_search(run, study, budget_s, events or events_here()), output)
 
 
 def load(run_name: str | None = None) -> SearchResult:
@@ -221,6 +222,8 @@ def load(run_name: str | None = None) -> SearchResult:
     Raises:
         RunDirectoryError: There is no such run, or it has not ended.
     """
+    from autotune.report import ShownResult
+
     run = search_dir.find(run_name)
     result = run.load_study().result
     if result is None:
@@ -228,7 +231,7 @@ def load(run_name: str | None = None) -> SearchResult:
             f"The search '{run.name}' has not ended. "
             f"'autotune resume {quote(run.name)}' goes on with it."
         )
-    return replace(result, run_dir=run.path)
+    return ShownResult.of(replace(result, run_dir=run.path))
 
 
 def log(result: SearchResult, to: str, run: object = None) -> Logged:
@@ -321,7 +324,7 @@ def _begin(
 
 
 def _finish(result: SearchResult, output: str | os.PathLike[str] | None) -> SearchResult:
-    from autotune.report import html
+    from autotune.report import ShownResult, html
 
     own = result.run_dir / "best.yaml"
     result.save(own)
@@ -329,4 +332,4 @@ def _finish(result: SearchResult, output: str | os.PathLike[str] | None) -> Sear
         result.save(Path(output))
     page = html(result, own if output is None else Path(output))
     result.run_dir.joinpath("report.html").write_text(page, encoding="utf-8")
-    return result
+    return ShownResult.of(result)

@@ -15,19 +15,16 @@ from rich.live import Live
 from rich.text import Text
 
 from autotune.cli.live_view import LiveView
+from autotune.integrations.progress import FollowingEvents, difference
 from autotune.knobs.space.space import ResolvedSpace
-from autotune.measurement.interval import Interval
 from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
 from autotune.results.record import SearchInfo, TrialRecord
-from autotune.results.verdict import changes_of
 from autotune.results.wording import bounds, format_duration, rate
 from autotune.rig.fence import Fence
-from autotune.rig.wire import Progress
 from autotune.tuning.budget import Budget
 from autotune.tuning.choosing.bounds import bounded, sentences
 from autotune.tuning.choosing.diagnosis import Diagnosis
-from autotune.tuning.events import Events
 
 NAMED = 6  # knobs in the opening lines; -v lists the values of all
 SAFE = {
@@ -45,7 +42,7 @@ class Verbosity(IntEnum):
     VERBOSE = 2
 
 
-class Console(Events):
+class Console(FollowingEvents):
     """Prints on stderr what happens in a search.
 
     It is the ``Events`` of the command line; the search calls its hooks on the main thread.
@@ -55,17 +52,16 @@ class Console(Events):
     """
 
     def __init__(self, verbosity: Verbosity = Verbosity.NORMAL) -> None:
+        super().__init__()
         self._talk = RichConsole(stderr=True, highlight=False, soft_wrap=True)
         self._verbosity = verbosity
-        self._view = LiveView()
         self._live: Live | None = None
-        self._best: Interval | None = None
         self._program = ""
 
     def on_search_start(self, head: SearchInfo, run: str, budget: Budget) -> None:
         """Introduce machine and program, and start the live view on a terminal."""
+        super().on_search_start(head, run, budget)
         hardware = head.hardware
-        self._view.budget = budget
         gpus = ", ".join(g.name for g in hardware.gpus) or "no GPU"
         torch = hardware.versions.get("torch", "")
         self._say(
@@ -76,7 +72,8 @@ class Console(Events):
         for warning in hardware.warnings:
             self.warn(warning)
         if self._talk.is_terminal and self._verbosity > Verbosity.QUIET:
-            self._live = Live(self._view, console=self._talk, refresh_per_second=4, transient=True)
+            view = LiveView(self.progress)
+            self._live = Live(view, console=self._talk, refresh_per_second=4, transient=True)
             self._live.start()
 
     def end(self) -> None:
@@ -87,7 +84,7 @@ class Console(Events):
 
     def on_phase(self, name: str) -> None:
         """Show which phase of the search begins."""
-        self._view.begin(name)
+        super().on_phase(name)
         if self._live is None:
             self._say(f"[bold]{name}[/]")
 
@@ -97,7 +94,7 @@ class Console(Events):
 
     def on_diagnosis(self, diagnosis: Diagnosis, space: ResolvedSpace) -> None:
         """Print what is tuned and for how long; in detail also the values, and why not the rest."""
-        budget = self._view.budget
+        budget = self.progress.budget
         left = "" if budget is None else f", {format_duration(budget.left_s)} left"
         named = ", ".join([*space.domains][:NAMED])
         more = len(space.domains) - NAMED
@@ -121,20 +118,14 @@ class Console(Events):
         for sentence in sentences(searched):
             self._detail(f"not tried at first: {sentence}")
 
-    def on_trial_start(self, config: Config, why: str, space: ResolvedSpace) -> None:
-        """Show the config that is being measured, and why."""
-        self._view.try_config(_changes(config, space), why)
-
-    def on_progress(self, progress: Progress) -> None:
-        """Show the throughput of the latest block."""
-        self._view.samples_per_s = progress.samples_per_s
-
     def on_trial_end(self, number: int, record: TrialRecord, space: ResolvedSpace) -> None:
         """Print the result of a trial: of each one, or on a terminal of each better one.
 
         Trial 0 is the baseline, which is shown in samples/s. Later ones show their speedup over it.
         """
-        changes = plain(_changes(record.config, space)) + (" again" if record.is_again else "")
+        best_before = self.progress.best
+        super().on_trial_end(number, record, space)
+        changes = plain(difference(record.config, space)) + (" again" if record.is_again else "")
         if record.measurement is None or record.speedup is None:
             reason = record.ending.reason if record.ending else ""
             self._say(f"  {number:3d}  {record.outcome}: {plain(reason)}  [dim]{changes}[/]")
@@ -145,28 +136,23 @@ class Console(Events):
             for warning in record.measurement.warnings:
                 self.warn(f"       {warning}")
             return
-        # Lower bounds are compared: the highest estimate is often the noisiest one.
-        is_best = self._best is None or record.speedup.low > self._best.low
-        if is_best:
-            self._best = record.speedup
-            self._view.found(record.speedup, _changes(record.config, space))
-        self._view.trials.append(record.speedup.estimate)
+        is_best = self.progress.best is not best_before
         if is_best or self._live is None or self._verbosity is Verbosity.VERBOSE:
             self._say(_trial_line(number, record, changes, is_best=is_best))
 
     def on_rehearsal(self, config: Config, space: ResolvedSpace) -> None:
         """Print which config is run with short epochs, beyond its training loop."""
-        self._view.config = _changes(config, space)
+        super().on_rehearsal(config, space)
         self._say(
-            f"  {plain(_changes(config, space))}: running short epochs, to check the code "
+            f"  {plain(difference(config, space))}: running short epochs, to check the code "
             "that runs after an epoch"
         )
 
     def on_confirmation(self, candidate: TrialRecord, space: ResolvedSpace) -> None:
         """Print which config is compared with the baseline in fresh processes."""
-        self._view.config = _changes(candidate.config, space)
+        super().on_confirmation(candidate, space)
         self._say(
-            f"  baseline against {plain(_changes(candidate.config, space))}, in fresh processes "
+            f"  baseline against {plain(difference(candidate.config, space))}, in fresh processes "
             "that alternate"
         )
 
@@ -231,10 +217,6 @@ def _trial_line(number: int, record: TrialRecord, changes: str, *, is_best: bool
         f"  {number:3d}  {speedup}  {samples_per_s}  {changes}  "
         f"[dim]{record.cost_s:.1f}s{beside}[/]"
     )
-
-
-def _changes(config: Config, space: ResolvedSpace) -> str:
-    return changes_of(config, space.baseline) or "baseline"
 
 
 def _by_reason(refused: Mapping[str, str]) -> dict[str, list[str]]:

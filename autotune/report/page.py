@@ -40,7 +40,7 @@ def html(result: SearchResult, output: Path, training: Training = Training()) ->
     """
     head = result.head
     return (
-        _templates()
+        templates()
         .get_template("page.html.jinja")
         .render(
             program=str(head.program),
@@ -121,7 +121,8 @@ def _embedded(result: SearchResult) -> Markup:
 
 
 @cache
-def _templates() -> Environment:
+def templates() -> Environment:
+    """Return the templates of HTML, in which all strings are escaped."""
     return Environment(
         loader=PackageLoader("autotune.report"),
         autoescape=True,

@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from html import escape
 from pathlib import Path
 from statistics import fmean
 
@@ -36,7 +35,7 @@ from autotune.results.record import (
 )
 from autotune.results.training_steps import TrainingSteps
 from autotune.results.whole_run import WholeRun
-from autotune.results.wording import rate, times
+from autotune.results.wording import times
 
 ADVISE_WARMUP_ABOVE = 4  # growth of the batch above which learning-rate warm-up is recommended
 
@@ -166,19 +165,6 @@ class SearchResult:
         """Return the finding on one line."""
         changes = " ".join(f"{knob}={value}" for knob, value in self.changes.items())
         return f"<SearchResult: {self._short}{f'; {changes}' if changes else ''}>"
-
-    def _repr_html_(self) -> str:
-        """Return the finding as Jupyter shows it."""
-        rows = "".join(
-            f"<tr><th>{escape(knob)}</th><td>{escape(str(self.baseline[knob]))}</td>"
-            f"<td>{escape(str(value))}</td></tr>"
-            for knob, value in self.changes.items()
-        )
-        head = "<tr><th></th><th>before</th><th>after</th></tr>"
-        before, after = map(rate, self.throughput)
-        speed = f"<tr><th>samples/s</th><td>{before}</td><td>{after}</td></tr>"
-        learning = f"<p>{escape(self.learning_note)}</p>" if self.changes else ""
-        return f"<p><b>{escape(self._short)}</b></p><table>{head}{speed}{rows}</table>{learning}"
 
     @property
     def _short(self) -> str:

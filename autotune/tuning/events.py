@@ -89,6 +89,9 @@ class Events:
             requests: Number of Ctrl-C so far: 1 ends the search, 2 skips the confirmation.
         """
 
+    def on_search_end(self) -> None:
+        """Called when a session is over, however it ended: with a result or with an error."""
+
     def note(self, text: str) -> None:
         """Called with a sentence that the user may want to know; it can be ignored safely."""
 

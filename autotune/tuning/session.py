@@ -423,3 +423,4 @@ def search_session(
     finally:
         study.spent_s = budget.spent_s
         study.release_lease()
+        events.on_search_end()

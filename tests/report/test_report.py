@@ -15,7 +15,7 @@ import pytest
 
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config, KnobValue
-from autotune.report import Training, html, markdown
+from autotune.report import ShownResult, Training, html, markdown
 from autotune.report.svg import Scale
 from autotune.results.record import TrialRecord
 from autotune.results.result import Finding, SearchResult
@@ -186,3 +186,34 @@ def test_ticks_are_round_and_lie_on_the_scale(
     assert all(10.0 <= scale(tick) <= 110.0 for tick in found)
     assert scale(low) == 10.0
     assert scale(high) == 110.0
+
+
+def test_a_notebook_shows_the_verdict_with_the_tables_of_the_page(found: SearchResult) -> None:
+    shown = ShownResult.of(found)
+    assert repr(shown) == repr(found)
+    assert verdict(shown, BEST) == verdict(found, BEST)
+    card, page = shown._repr_html_(), html(found, BEST)
+    tables = re.findall(r"<table>.*?</table>", card, re.DOTALL)
+    assert len(tables) == 2
+    assert all(table in page for table in tables)
+    said = verdict(found, BEST)
+    for text in (said.headline, said.basis, *said.more):
+        assert text in text_of(card)
+    kept = ShownResult.of(replace(found, best=found.baseline, finding=Finding.NO_GAIN))
+    assert len(re.findall("<table>", kept._repr_html_())) == 1, "no knob changes"
+
+
+def test_the_card_of_a_hostile_program_holds_text_and_touches_nothing_around_it(
+    found: SearchResult,
+) -> None:
+    program = replace(found.head.program, args=(HOSTILE,))
+    named = replace(found, head=replace(found.head, program=program), reason=HOSTILE)
+    open_ = replace(named, finding=Finding.UNCONFIRMED, best=found.baseline)
+    for result in (named, open_):
+        card = ShownResult.of(result)._repr_html_()
+        assert not {tag for tag, _ in _Elements(card).tags} & {"script", "b", "link", "img"}
+        assert "<script>alert(" in text_of(card)
+        (styles,) = re.findall(r"<style>(.*?)</style>", card, re.DOTALL)
+        rules = re.sub(r"/\*.*?\*/", "", styles, flags=re.DOTALL)
+        selectors = [one for rule in re.findall(r"([^{}]+)\{", rules) for one in rule.split(",")]
+        assert all(selector.strip().startswith(".autotune") for selector in selectors)
