@@ -34,7 +34,7 @@ OUT = {
 @cache
 def pages() -> list[tuple[Path, str]]:
     """Return what people read, each text with its file."""
-    files = [*house.modules().values(), ROOT / "README.md"]
+    files = [*house.modules().values(), ROOT / "README.md", house.PACKAGE / "cli" / "SKILL.md"]
     return [(path, text) for path in files for text in prose(path)]
 
 

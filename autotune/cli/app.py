@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autotune import __version__
-from autotune.cli import past_runs, support, tracker_log
+from autotune.cli import past_runs, skill, support, tracker_log
 from autotune.cli.exits import errors_told
 from autotune.cli.past_runs import JsonOption
 from autotune.errors import UsageError
@@ -521,7 +521,7 @@ def knobs(
 
 for command in (
     *(past_runs.report, past_runs.runs, past_runs.show, past_runs.export),
-    *(tracker_log.log, support.env, support.dashboard),
+    *(tracker_log.log, support.env, support.dashboard, skill.skill),
 ):
     app.command()(command)
 
