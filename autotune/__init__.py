@@ -7,6 +7,7 @@ stays cheap, because all but ``Config`` is loaded when it is first used.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,7 +53,10 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> object:
     """Import the other public names on first use, because they need heavy packages."""
     if name in {"load", "log", "search", "StreamSampler"}:
-        from autotune import api
+        with warnings.catch_warnings():
+            # In a notebook without ipywidgets, Optuna's tqdm warns of a bar that is never shown.
+            warnings.filterwarnings("ignore", message="IProgress not found")
+            from autotune import api
 
         return getattr(api, name)
     if name == "SearchResult":

@@ -24,22 +24,21 @@ class LiveView:
 
     def __rich__(self) -> Group:
         """Return the lines; rich calls this several times a second."""
-        now = self._progress
+        progress = self._progress
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(style="dim", no_wrap=True)
         # A config may be longer than the terminal is wide: then it is cut, not wrapped.
         table.add_column(no_wrap=True, overflow="ellipsis")
-        table.add_row(now.phase, Text(self._budget_line))
-        if now.best is not None:
-            best = f"{times(now.best.speedup)}  {now.best.changes}"
+        table.add_row(progress.phase, Text(self._budget_line))
+        if progress.best is not None:
+            best = f"{times(progress.best.speedup)}  {progress.best.changes}"
             table.add_row("best", Text(best, style="green"))
-        if now.config:
-            speed = f"  {now.samples_per_s:,.0f} samples/s" if now.samples_per_s else ""
-            table.add_row("now", Text(f"{now.config}{speed}"))
-        if now.why:
-            table.add_row("why", Text(now.why, style="dim"))
-        if now.chart:
-            table.add_row("trials", Text(f"{now.chart}  {len(now.speedups)}"))
+        if progress.now:
+            table.add_row("now", Text(progress.now))
+        if progress.why:
+            table.add_row("why", Text(progress.why, style="dim"))
+        if progress.chart:
+            table.add_row("trials", Text(f"{progress.chart}  {len(progress.speedups)}"))
         return Group(table)
 
     @property

@@ -127,7 +127,7 @@ def live_table(progress: SearchProgress, warnings: Sequence[str] = ()) -> str:
         _templates()
         .get_template("live_table.html.jinja")
         .render(
-            now=progress,
+            progress=progress,
             best="" if best is None else f"{times(best.speedup)} {best.changes}",
             time=_time(progress),
             warnings=warnings,

@@ -66,6 +66,12 @@ class SearchProgress:
         """The speedups of the latest trials as a row of bars; empty for fewer than two."""
         return sparkline(self.speedups) if len(self.speedups) > 1 else ""
 
+    @property
+    def now(self) -> str:
+        """The present config and its latest throughput; empty if there is neither."""
+        rate = f"{self.samples_per_s:,.0f} samples/s" if self.samples_per_s else ""
+        return "  ".join(filter(None, (self.config, rate)))
+
     def switch(self, config: str = "", why: str = "") -> None:
         """Show another config, or none."""
         self.config, self.why, self.samples_per_s = config, why, None

@@ -49,7 +49,7 @@ try:
 except BudgetError as error:
     print("ended:", error)
 """
-CELLS = (SCRIPTED, "result", REAL)
+CELLS = (REAL, SCRIPTED, "result")
 
 
 class Client(NotebookClient):
@@ -74,11 +74,11 @@ def test_a_notebook_shows_the_search_while_it_runs_and_then_its_result(
     client = Client(notebook, timeout=120, kernel_name="python3")
     client.shown = []
     client.execute()
-    searched, result, real = (_html_of(cell) for cell in notebook.cells)
+    real, searched, result = (_html_of(cell) for cell in notebook.cells)
 
     assert len(searched) == 1, "one display is replaced again and again"
     assert "autotune ended after" in text_of(searched[0])
-    shown = [text_of(html) for cell, html in client.shown if cell == 0]
+    shown = [text_of(html) for cell, html in client.shown if cell == 1]
     said = " / ".join(shown)
     phases = ("starting", "baseline", "searching", "rehearsing", "confirming", "ended")
     places = [said.index(f"autotune {phase}") for phase in phases]
@@ -95,7 +95,7 @@ def test_a_notebook_shows_the_search_while_it_runs_and_then_its_result(
 
     assert len(real) == 1, "autotune.search() follows the search without being told to"
     assert "autotune ended after" in text_of(real[0])
-    (printed,) = (o.text for o in notebook.cells[2].outputs if o.output_type == "stream")
+    (printed,) = (o.text for o in notebook.cells[0].outputs if o.output_type == "stream")
     assert printed.startswith("ended: A budget of 3 s is too short")
 
 

@@ -13,6 +13,7 @@ from autotune.integrations.tracked_result import PREFIX, TrackedResult
 from autotune.integrations.trackers.base import Logged, Tracker
 
 # mlflow.org/docs: names hold letters, digits, and these; a variable's knob begins with "$"
+PASSWORD = re.compile(r"//[^/@]*@")  # a store may be postgresql://user:password@host
 OTHER = re.compile(r"[^\w\-. :/]")
 
 
@@ -43,7 +44,8 @@ class MLflow(Tracker):
         for name, text in result.files.items():
             client.log_text(run_id, text, f"{PREFIX}{name}")
         shown = client.get_run(run_id).info
-        return Logged(f"run '{shown.run_name}' ({run_id}) at {library.get_tracking_uri()}")
+        where = PASSWORD.sub("//", library.get_tracking_uri())
+        return Logged(f"run '{shown.run_name}' ({run_id}) at {where}")
 
     def _start(
         self, library: Any, result: TrackedResult, folder: Path
