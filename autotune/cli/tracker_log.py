@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from autotune.cli.exits import errors_told
-from autotune.cli.past_runs import RunArgument
+from autotune.cli.past_runs import JsonOption, RunArgument
 from autotune.errors import UsageError
 
 TENSORBOARD = "tensorboard"  # the one whose runs are folders
@@ -25,6 +27,7 @@ def log(
         Path | None,
         typer.Option(help="Folder for TensorBoard. Default: 'tensorboard' in the run's folder."),
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Log what a search found to MLflow, W&B or TensorBoard, in a new run named after it."""
     from autotune import api
@@ -44,6 +47,9 @@ def log(
         result = tracked_result(found)
         with chosen.started(result, logdir or found.run_dir / TENSORBOARD) as started:
             logged = chosen.log(result, started)
+    if as_json:
+        sys.stdout.write(f"{json.dumps(asdict(logged), indent=1)}\n")
+        return
     sys.stdout.write(f"{logged.to}\n")
     for what, reason in logged.left_out.items():
         console.warn(f"Left out: {what} ({reason}).")

@@ -110,7 +110,8 @@ def printed(stored: SearchResult) -> dict[str, Any]:
     """What each command prints, of the stored search or of the scripted machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(stored.run_dir.parents[1])
-        found = {name: json.loads(run(name, "--json")) for name in ("show", "runs", "env")}
+        lines = ("show", "runs", "env", "log --to tensorboard")
+        found = {line.split()[0]: json.loads(run(*line.split(), "--json")) for line in lines}
     measured = measure_config(
         PROGRAM, None, HARDWARE, 1, Events(), surroundings=ScriptedMachine(Script()).surroundings
     )
