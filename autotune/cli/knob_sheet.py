@@ -6,6 +6,7 @@ not offered. The README's table is generated here too.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -86,6 +87,24 @@ def show(table_rows: Sequence[Row], about: str, flags: Sequence[Flag] = ()) -> N
             takes = "on or off" if flag.is_switch else ", ".join(flag.choices) or flag.takes
             own.add_row(f"  {plain(flag.name)}", now, plain(takes), _meaning(flag))
         out.print(own)
+
+
+def as_json(table_rows: Sequence[Row], about: str, flags: Sequence[Flag] = ()) -> str:
+    """Return what ``show()`` prints as JSON."""
+    data = {
+        "about": about,
+        "knobs": [vars(row) for row in table_rows],
+        "flags": [
+            {
+                "flag": flag.name,
+                "now": flag.value,
+                "takes": ["on", "off"] if flag.is_switch else [*flag.choices] or flag.takes,
+                "sets_knob": _meaning(flag) or None,
+            }
+            for flag in flags
+        ],
+    }
+    return json.dumps(data, indent=1, default=str)
 
 
 def _meaning(flag: Flag) -> str:
