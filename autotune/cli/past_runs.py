@@ -15,6 +15,7 @@ from rich.console import Console as Output
 from rich.table import Table
 from rich.text import Text
 
+from autotune.cli import completion
 from autotune.cli.exits import errors_told
 from autotune.cli.options import JsonOption, RunArgument
 from autotune.errors import RunDirectoryError, UsageError
