@@ -349,7 +349,7 @@ def measure(
         fact_sheet.show(facts)
 
 
-@app.command(context_settings=PROGRAM_LAST)
+@app.command(cls=comparing.SidesFirst, context_settings=PROGRAM_LAST)
 def compare(
     first: Annotated[
         str,

@@ -11,11 +11,12 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console as Output
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperCommand
 
 from autotune.errors import RunDirectoryError, UsageError, did_you_mean
 from autotune.program.revision import COMMIT, WRITTEN, at_revision
@@ -28,11 +29,48 @@ if TYPE_CHECKING:
     from autotune.tuning.compare import ComparedSide, Comparison
 
 UNCERTAIN_PCT = 1000.0  # from which the most that a difference may be says nothing
+SIDES = 2
 YAML = {".yaml", ".yml"}
 USAGE = (
     "A side is 'written' (the program as it is), a best.yaml, the name of a run, or git:REVISION: "
     "autotune compare written best.yaml train.py"
 )
+
+
+class SidesFirst(TyperCommand):
+    """A command whose options may stand before its two sides, or between them and the program.
+
+    Options after the program are the program's, so the parser stops at the first word that is not
+    an option. Here that word is a side.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Move the options that stand before the program to the front, and parse as usual."""
+        rest, options, sides = list(args), list[str](), list[str]()
+        while len(sides) < SIDES and rest[:1] != ["--"]:
+            found, rest = self._options(rest)
+            options += found
+            if not rest:
+                break
+            sides.append(rest.pop(0))
+        found, rest = self._options(rest)
+        return super().parse_args(ctx, [*options, *found, *sides, *rest])
+
+    def _options(self, words: list[str]) -> tuple[list[str], list[str]]:
+        """Return the options at the beginning, with their values, and the other words."""
+        takes_value = {
+            name: not getattr(parameter, "is_flag", False)
+            for parameter in self.params
+            for name in parameter.opts
+            if name.startswith("-")
+        }
+        end = 0
+        while end < len(words):
+            name, equals, _ = words[end].partition("=")
+            if name not in takes_value and name not in {"-h", "--help"}:
+                break
+            end += 2 if takes_value.get(name, False) and not equals else 1
+        return words[:end], words[end:]
 
 
 def measure(

@@ -81,14 +81,21 @@ class TwoRuns:
 
     @property
     def configs(self) -> tuple[Difference, ...]:
-        """The knobs in which the recommended configs differ."""
+        """The knobs in which the recommended configs differ.
+
+        A knob that a search did not know keeps the program's own value.
+        """
         first, second = (result.best for result in self.results)
         knobs = [*first, *(knob for knob in second if knob not in first)]
+        values = {knob: (self._value(0, knob), self._value(1, knob)) for knob in knobs}
         return tuple(
-            Difference(knob, str(first.get(knob, ABSENT)), str(second.get(knob, ABSENT)))
-            for knob in knobs
-            if first.get(knob) != second.get(knob)
+            Difference(knob, one, other) for knob, (one, other) in values.items() if one != other
         )
+
+    def _value(self, place: int, knob: str) -> str:
+        """Return a knob's value in a recommended config; of the other program if it is unknown."""
+        own, other = self.results[place], self.results[1 - place]
+        return str(own.best.get(knob, other.baseline.get(knob, ABSENT)))
 
     @property
     def circumstances(self) -> tuple[Difference, ...]:

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import TrialState, create_trial
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy.exc import SQLAlchemyError
 
 from autotune.errors import RunDirectoryError
 from autotune.knobs.space.space import ResolvedSpace
@@ -128,22 +129,29 @@ class Study:
             name: Name of the study in it.
 
         Raises:
-            RunDirectoryError: when there is no such study, or it has another format.
+            RunDirectoryError: when there is no such study, it is damaged, or it has another format.
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
             study = optuna.load_study(storage=storage, study_name=name)
         except KeyError as error:
             raise RunDirectoryError(
-                f"There is no run '{name}' in {storage}. 'autotune search PROGRAM' starts one."
+                f"There is no record of a search in {storage}. 'autotune search PROGRAM' starts "
+                "one."
             ) from error
+        except (SQLAlchemyError, RuntimeError) as error:  # damaged; of another version of Optuna
+            reason = " ".join(str(getattr(error, "orig", error)).split())
+            raise RunDirectoryError(_unreadable(storage, reason)) from error
         version = (study.user_attrs.get("head") or {}).get("format")
         if version != FORMAT:
             raise RunDirectoryError(
-                f"The run '{name}' was written in format {version}, but this autotune reads "
+                f"The record in {storage} was written in format {version}, but this autotune reads "
                 f"{FORMAT}. Start a new search."
             )
-        options = _read(SearchInfo, study.user_attrs["head"]).options
+        try:
+            options = _read(SearchInfo, study.user_attrs["head"]).options
+        except ValidationError as error:
+            raise RunDirectoryError(_unreadable(storage, _first_fault(error))) from error
         # A resumed sampler does not repeat its draws
         return cls(study, replace(options, seed=options.seed + len(study.trials)))
 
@@ -275,6 +283,9 @@ class Study:
         """What the last session found; None while the first one is not over.
 
         What the study holds anyway, such as the trials, is not stored a second time.
+
+        Raises:
+            RunDirectoryError: when another version of autotune wrote it in other words.
         """
         raw = self._study.user_attrs.get("result")
         if raw is None:
@@ -282,7 +293,10 @@ class Study:
         kept = with_present_names(raw)
         kept["records"] = judged(self.records, _read(Config, raw["baseline"]))
         kept |= {"rehearsals": self.rehearsals, "head": self.head, "facts": self.facts}
-        result: SearchResult = _adapter(SearchResult).validate_python(kept)
+        try:
+            result: SearchResult = _adapter(SearchResult).validate_python(kept)
+        except ValidationError as error:
+            raise RunDirectoryError(_unreadable("the study", _first_fault(error))) from error
         return replace(result, rounds=tuple(self._rounds_of(result.candidate)))
 
     @result.setter
@@ -534,6 +548,18 @@ class Study:
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
+
+
+def _unreadable(storage: object, reason: str) -> str:
+    return (
+        f"The record in {storage} cannot be read ({reason}): it is damaged, or another version of "
+        "autotune wrote it. Start a new search, or remove its folder."
+    )
+
+
+def _first_fault(error: ValidationError) -> str:
+    fault = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
 
 
 def _read(kind: type[Value], raw: Any) -> Value:
