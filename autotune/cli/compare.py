@@ -13,7 +13,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console as Output
 from rich.table import Table
 from rich.text import Text
 from typer.core import TyperCommand
@@ -198,6 +197,7 @@ def show_two_runs(names: tuple[str, str], page: Path | None, *, as_json: bool) -
     Raises:
         UsageError: There is no such run, or the page cannot be written.
     """
+    from autotune.cli.console import results_console
     from autotune.cli.past_runs import write
     from autotune.report import html_of_two
     from autotune.results.two_runs import as_data
@@ -209,7 +209,7 @@ def show_two_runs(names: tuple[str, str], page: Path | None, *, as_json: bool) -
         data = {**as_data(found), "page": None if page is None else str(page)}
         sys.stdout.write(f"{json.dumps(data, indent=1)}\n")
         return
-    out = Output(highlight=False, soft_wrap=not sys.stdout.isatty())
+    out = results_console()
     for name, verdict in zip(found.names, found.verdicts, strict=True):
         headline = (verdict.headline, f"bold {verdict.tone}")
         out.print(Text.assemble((f"{name}: ", "bold"), headline, f" {verdict.basis}"))
@@ -242,14 +242,14 @@ def _table(title: str, names: tuple[str, str], rows: Sequence[Difference]) -> Ta
 
 def show(found: Comparison, *, as_json: bool) -> None:
     """Print which of two sides is faster."""
-    from autotune.cli.console import plain
+    from autotune.cli.console import plain, results_console
     from autotune.results.wording import bounds
     from autotune.tuning.compare import Difference, as_data
 
     if as_json:
         sys.stdout.write(f"{json.dumps(as_data(found), indent=1)}\n")
         return
-    out = Output(highlight=False, soft_wrap=True)
+    out = results_console()
     first, second = (plain(side.name) for side in found.sides)
     speedup = f"{found.speedup.estimate:.3f}x {plain(bounds(found.speedup))}"
     match found.difference:

@@ -30,6 +30,7 @@ from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.events import Events
 
 NAMED = 6  # knobs in the opening lines; -v lists the values of all
+WHOLE = 10_000  # columns; more than any line has
 SAFE = {
     FenceKind.OVERLAY: "trials leave your files as they are",
     FenceKind.LANDLOCK: "trials cannot write to your files",
@@ -55,7 +56,9 @@ class Console(Events):
     """
 
     def __init__(self, verbosity: Verbosity = Verbosity.NORMAL) -> None:
-        self._talk = RichConsole(stderr=True, highlight=False, soft_wrap=True)
+        self._talk = RichConsole(stderr=True, highlight=False)
+        # Elsewhere than on a terminal, a line stays a line
+        self._talk.soft_wrap = not self._talk.is_terminal
         self._verbosity = verbosity
         self._view = LiveView()
         self._live: Live | None = None
@@ -193,14 +196,15 @@ class Console(Events):
 
     def warn(self, text: str) -> None:
         """Print a sentence that the user should not miss."""
-        self._talk.print(f"[yellow]{plain(text)}[/]")
+        # Not wrapped: a line break would be copied along with a command that it names
+        self._talk.print(f"[yellow]{plain(text)}[/]", soft_wrap=True)
 
     def error(self, message: str, program_traceback: str = "") -> None:
         """Print an error; the program's own traceback comes first."""
         self.end()
         if program_traceback:
-            self._talk.print(Text(program_traceback.rstrip()))
-        self._talk.print(Text("autotune: ", style="bold red") + Text(message))
+            self._talk.print(Text(program_traceback.rstrip()), soft_wrap=True)
+        self._talk.print(Text("autotune: ", style="bold red") + Text(message), soft_wrap=True)
 
     def _say(self, markup: str) -> None:
         if self._verbosity > Verbosity.QUIET:
@@ -209,6 +213,16 @@ class Console(Events):
     def _detail(self, text: str) -> None:
         if self._verbosity is Verbosity.VERBOSE:
             self._talk.print(f"  [dim]{plain(text)}[/]")
+
+
+def results_console() -> RichConsole:
+    """Return the console for results on stdout.
+
+    On a terminal, tables and sentences are folded at its width. Elsewhere each line stays whole,
+    so that other programs can read it.
+    """
+    found = RichConsole(highlight=False)
+    return found if found.is_terminal else RichConsole(highlight=False, soft_wrap=True, width=WHOLE)
 
 
 def plain(value: object) -> str:

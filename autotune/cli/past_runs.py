@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console as Output
 from rich.table import Table
 from rich.text import Text
 
@@ -83,7 +82,7 @@ def report(
 
 def runs(as_json: JsonOption = False) -> None:
     """List the searches of this folder, the latest first, with what each one found."""
-    from autotune.cli.console import Console
+    from autotune.cli.console import Console, results_console
     from autotune.tuning.storage import search_dir
 
     console = Console()
@@ -107,7 +106,7 @@ def runs(as_json: JsonOption = False) -> None:
         table.add_row(
             *map(Text, (row.run, row.date[:16].replace("T", " "), row.program, trials, said))
         )
-    Output(highlight=False, soft_wrap=not sys.stdout.isatty()).print(table)
+    results_console().print(table)
 
 
 def show(run: RunArgument = None, as_json: JsonOption = False) -> None:
