@@ -30,6 +30,7 @@ from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.events import Events
 
 NAMED = 6  # knobs in the opening lines; -v lists the values of all
+COMMAND = "autotune "  # how a command to copy begins
 WHOLE = 10_000  # columns; more than any line has
 SAFE = {
     FenceKind.OVERLAY: "trials leave your files as they are",
@@ -196,8 +197,9 @@ class Console(Events):
 
     def warn(self, text: str) -> None:
         """Print a sentence that the user should not miss."""
-        # Not wrapped: a line break would be copied along with a command that it names
-        self._talk.print(f"[yellow]{plain(text)}[/]", soft_wrap=True)
+        # A line break would be copied along with a command that the sentence names
+        soft_wrap = True if COMMAND in text else None
+        self._talk.print(f"[yellow]{plain(text)}[/]", soft_wrap=soft_wrap)
 
     def error(self, message: str, program_traceback: str = "") -> None:
         """Print an error; the program's own traceback comes first."""

@@ -8,6 +8,7 @@ import webbrowser
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -102,7 +103,7 @@ def runs(as_json: JsonOption = False) -> None:
         table.add_column(column, overflow="fold", no_wrap=not is_text)
     for row in rows:
         trials = "" if row.trials is None else str(row.trials)
-        said = row.found or row.error
+        said = row.found or _says_why(row)
         table.add_row(
             *map(Text, (row.run, row.date[:16].replace("T", " "), row.program, trials, said))
         )
@@ -210,6 +211,10 @@ def _about(run: SearchDir) -> _Listed:
     said = "not over" if found is None else found
     program, trials = str(head.program), study.trial_count
     return _Listed(run.name, run.path, head.created, program, trials, said)
+
+
+def _says_why(row: _Listed) -> str:
+    return f"cannot be read: 'autotune show {quote(row.run)}' says why"
 
 
 def _short(path: Path) -> Path:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, TypeVar
@@ -148,10 +149,8 @@ class Study:
                 f"The record in {storage} was written in format {version}, but this autotune reads "
                 f"{FORMAT}. Start a new search."
             )
-        try:
+        with _faults_told(storage):
             options = _read(SearchInfo, study.user_attrs["head"]).options
-        except ValidationError as error:
-            raise RunDirectoryError(_unreadable(storage, _first_fault(error))) from error
         # A resumed sampler does not repeat its draws
         return cls(study, replace(options, seed=options.seed + len(study.trials)))
 
@@ -290,14 +289,12 @@ class Study:
         raw = self._study.user_attrs.get("result")
         if raw is None:
             return None
-        kept = with_present_names(raw)
-        kept["records"] = judged(self.records, _read(Config, raw["baseline"]))
-        kept |= {"rehearsals": self.rehearsals, "head": self.head, "facts": self.facts}
-        try:
+        with _faults_told("the study"):
+            kept = with_present_names(raw)
+            kept["records"] = judged(self.records, _read(Config, raw["baseline"]))
+            kept |= {"rehearsals": self.rehearsals, "head": self.head, "facts": self.facts}
             result: SearchResult = _adapter(SearchResult).validate_python(kept)
-        except ValidationError as error:
-            raise RunDirectoryError(_unreadable("the study", _first_fault(error))) from error
-        return replace(result, rounds=tuple(self._rounds_of(result.candidate)))
+            return replace(result, rounds=tuple(self._rounds_of(result.candidate)))
 
     @result.setter
     def result(self, result: SearchResult) -> None:
@@ -306,11 +303,16 @@ class Study:
 
     @property
     def found(self) -> str | None:
-        """What the last session found in a few words; None while the first one is not over."""
+        """What the last session found in a few words; None while the first one is not over.
+
+        Raises:
+            RunDirectoryError: when another version of autotune wrote it in other words.
+        """
         raw = self._study.user_attrs.get("result")
         if raw is None:
             return None
-        finding, speedup = Finding(raw["finding"]), _read(Interval, raw["speedup"])
+        with _faults_told("the study"):
+            finding, speedup = Finding(raw["finding"]), _read(Interval, raw["speedup"])
         return f"{times(speedup)} faster" if finding is Finding.FASTER else str(finding)
 
     @property
@@ -557,9 +559,21 @@ def _unreadable(storage: object, reason: str) -> str:
     )
 
 
-def _first_fault(error: ValidationError) -> str:
-    fault = error.errors(include_url=False)[0]
-    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+@contextmanager
+def _faults_told(storage: object) -> Iterator[None]:
+    """Turn what goes wrong with a record of another version of autotune into an error for users.
+
+    Raises:
+        RunDirectoryError: A field is missing, or has another form.
+    """
+    try:
+        yield
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        reason = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+        raise RunDirectoryError(_unreadable(storage, reason)) from error
+    except KeyError as error:
+        raise RunDirectoryError(_unreadable(storage, f"{error} is missing")) from error
 
 
 def _read(kind: type[Value], raw: Any) -> Value:
