@@ -13,9 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from autotune.cli.app import app
-from tests.cli.recorded import record
 from tests.rigging import write_best
-from tests.scripted import Script
 
 KEYS = {
     "show": "finding reason run seconds best trials",
@@ -31,21 +29,11 @@ KEYS_OF_A_RUN = "name path program finding speedup samples_per_s changes"
 KEYS_OF_A_KNOB = "knob changes now values reason"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two searches: ``slow`` found less than ``fast``."""
-    folder = tmp_path_factory.mktemp("searches")
-    record(folder, "slow", Script({"num_workers": {1: 1.3}}))
-    record(folder, "fast", Script({"num_workers": {1: 1.3, 2: 1.8}}), seed=1)
-    (folder / "train.py").touch()
-    return folder
-
-
 @pytest.fixture
-def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder, as the current directory."""
-    monkeypatch.chdir(folder)
-    return folder
+def here(searches: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder with searches, as the current directory."""
+    monkeypatch.chdir(searches)
+    return searches
 
 
 def said(*words: str, status: int = 0) -> str:
@@ -159,9 +147,9 @@ def test_a_folder_without_searches_has_an_empty_list(workplace: Path) -> None:
 
 
 def test_a_record_that_cannot_be_read_hides_no_other_and_is_told(
-    folder: Path, workplace: Path
+    searches: Path, workplace: Path
 ) -> None:
-    shutil.copytree(folder / ".autotune", workplace / ".autotune")
+    shutil.copytree(searches / ".autotune", workplace / ".autotune")
     kept = workplace / ".autotune"
     shutil.copytree(kept / "fast", kept / "older")
     _change(kept / "older" / "study.db", '"samples_per_s"', '"samples_per_minute"')

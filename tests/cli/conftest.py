@@ -1,19 +1,29 @@
-"""Searches that are over, recorded in a folder as the commands about them find them."""
+"""Searches that are over, as the commands about them find them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import optuna
+import pytest
 
-from autotune.results.result import SearchResult
 from autotune.tuning.storage import search_dir
 from tests.scripted import Script, begin
 
 KNOBS = {"num_workers": (0, 1, 2), "batch_size": (64, 128)}
 
 
-def record(folder: Path, name: str, script: Script, seed: int = 0) -> SearchResult:
+@pytest.fixture(scope="session")
+def searches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the runs ``slow`` and ``fast``, of which the second one found more."""
+    folder = tmp_path_factory.mktemp("a folder with a long name, as those of projects may have")
+    _record(folder, "slow", Script({"num_workers": {1: 1.3}}), 0)
+    _record(folder, "fast", Script({"num_workers": {1: 1.3, 2: 1.8}}), 1)
+    (folder / "train.py").touch()
+    return folder
+
+
+def _record(folder: Path, name: str, script: Script, seed: int) -> None:
     """Search on the scripted machine, and keep the record in ``.autotune/`` of a folder.
 
     The search itself keeps its record in memory: writing each fact to a file takes seconds.
@@ -27,4 +37,3 @@ def record(folder: Path, name: str, script: Script, seed: int = 0) -> SearchResu
         to_storage=run.storage,
     )
     result.save(run.path / "best.yaml")
-    return result
