@@ -6,7 +6,6 @@ program. Commands about searches that are over stand in ``past_runs``.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -17,9 +16,29 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autotune import __version__
-from autotune.cli import past_runs, skill, support, tracker_log
+from autotune.cli import compare as comparing
+from autotune.cli import completion, past_runs, skill, support, tracker_log
 from autotune.cli.exits import errors_told
-from autotune.cli.past_runs import JsonOption
+from autotune.cli.options import (
+    LINE,
+    AllowEnvOption,
+    ArgsArgument,
+    BudgetOption,
+    CacheDirOption,
+    CheckLearningOption,
+    FenceOption,
+    JsonOption,
+    MaxScratchOption,
+    ModuleOption,
+    OutputOption,
+    ProgramArgument,
+    QuietOption,
+    RanksOption,
+    RunArgument,
+    ScratchDirOption,
+    SideEffectsOption,
+    VerboseOption,
+)
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,87 +53,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 AUTO = "auto"
-WRITTEN = "written"  # in place of a best.yaml
 # Exit status if only the baseline was measured, so that scripts can tell it from "no gain" (0)
 NOTHING_MEASURED = 3
 # Without this, click would also read options that stand after the program as autotune's.
 PROGRAM_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": False}
-
-LINE = (
-    "What to train: train.py, file.py:function, module:function, or your usual command line: "
-    "python -u train.py, python -m package.train, A=1 torchrun --nproc-per-node 2 train.py, "
-    "accelerate launch train.py, a console script. A '--' before it is optional."
-)
-ProgramArgument = Annotated[str, typer.Argument(help=LINE, show_default=False, metavar="LINE")]
-ModuleOption = Annotated[
-    bool, typer.Option("-m", "--module", help="Train a module, as python -m does.")
-]
-ArgsArgument = Annotated[
-    list[str] | None, typer.Argument(help="The program's own arguments.", show_default=False)
-]
-BudgetOption = Annotated[
-    str, typer.Option(help="Wall time, confirmation included: 90s, 3m, 1h30m.")
-]
-RanksOption = Annotated[
-    int | None,
-    typer.Option(
-        "--nproc-per-node",
-        min=1,
-        help="Start this number of ranks on this machine, as torchrun does.",
-    ),
-]
-FenceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--fence",
-        help="Fence that keeps trials from changing your files: overlay, landlock or guard. "
-        "Default: the first that works here (guard only with --allow-side-effects).",
-    ),
-]
-ScratchDirOption = Annotated[
-    Path | None,
-    typer.Option(help="Where to keep what a trial writes until it ends: a folder on a local disk."),
-]
-MaxScratchOption = Annotated[
-    str | None,
-    typer.Option(help="Limit for what one trial may write: 20G. Default: a tenth of free space."),
-]
-CacheDirOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        help="Folder with data that the program prepares before its first step; later trials "
-        "reuse it. Repeatable."
-    ),
-]
-SideEffectsOption = Annotated[
-    bool,
-    typer.Option(
-        "--allow-side-effects",
-        help="Search even if only the guard works: it redirects writes by Python's own functions, "
-        "but C libraries and subprocesses can change your files.",
-    ),
-]
-AllowEnvOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Allow best.yaml to set these environment variables, although they can load code: "
-        "NAME,NAME. Repeatable."
-    ),
-]
-VerboseOption = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Print every trial, all values and all reasons.")
-]
-QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print warnings, errors and the result alone.")
-]
-CheckLearningOption = Annotated[
-    bool,
-    typer.Option(
-        "--check-learning",
-        help="Compare what a larger global batch learns; takes minutes beyond the budget.",
-    ),
-]
-OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Where to write best.yaml.")]
 
 
 @app.command(context_settings=PROGRAM_LAST)
@@ -123,13 +65,29 @@ def search(
     args: ArgsArgument = None,
     module: ModuleOption = False,
     budget: BudgetOption = "3m",
-    space: Annotated[str, typer.Option(help="Built-in search space, or a YAML file.")] = "default",
-    tune: Annotated[str | None, typer.Option(help="Search only these knobs: a,b.")] = None,
+    space: Annotated[
+        str,
+        typer.Option(
+            help="Built-in search space, or a YAML file.", autocompletion=completion.spaces
+        ),
+    ] = "default",
+    tune: Annotated[
+        str | None,
+        typer.Option(help="Search only these knobs: a,b.", autocompletion=completion.knob_list),
+    ] = None,
     fix: Annotated[
-        list[str] | None, typer.Option(help="Hold a knob at a value: knob=value. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            help="Hold a knob at a value: knob=value. Repeatable.",
+            autocompletion=completion.knob_value,
+        ),
     ] = None,
     values: Annotated[
-        list[str] | None, typer.Option(help="Candidate values: knob=v1,v2. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            help="Candidate values: knob=v1,v2. Repeatable.",
+            autocompletion=completion.knob_value,
+        ),
     ] = None,
     arg: Annotated[
         list[str] | None,
@@ -148,7 +106,8 @@ def search(
         str | None,
         typer.Option(
             help="How the learning rate follows the batch size: linear, sqrt or none. "
-            "Default: chosen for each optimizer by its class."
+            "Default: chosen for each optimizer by its class.",
+            autocompletion=completion.lr_rules,
         ),
     ] = None,
     keep_global_batch: Annotated[
@@ -166,7 +125,9 @@ def search(
     objective: Annotated[
         str,
         typer.Option(
-            help="What to improve: throughput, step-time, memory, energy, time-to-loss or run-time."
+            help="What to improve: throughput, step-time, memory, energy, time-to-loss or "
+            "run-time.",
+            autocompletion=completion.objectives,
         ),
     ] = "throughput",
     max_memory: Annotated[
@@ -185,7 +146,11 @@ def search(
     ] = False,
     check_learning: CheckLearningOption = False,
     sampler: Annotated[
-        str, typer.Option(help="What chooses configs: autotune, or Optuna's tpe, gp or random.")
+        str,
+        typer.Option(
+            help="What chooses configs: autotune, or Optuna's tpe, gp or random.",
+            autocompletion=completion.samplers,
+        ),
     ] = "autotune",
     seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
     fence: FenceOption = None,
@@ -239,9 +204,7 @@ def search(
 
 @app.command()
 def resume(
-    run: Annotated[
-        str | None, typer.Argument(help="Name or path of a run; the latest by default.")
-    ] = None,
+    run: RunArgument = None,
     budget: Annotated[
         str | None, typer.Option(help="New total budget. Default: the search's own.")
     ] = None,
@@ -282,6 +245,10 @@ def run(
         bool,
         typer.Option("--print-command", help="Print the training command and exit."),
     ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --print-command: its words and variables as JSON.")
+    ] = False,
+    quiet: QuietOption = False,
     nnodes: Annotated[
         int | None,
         typer.Option(min=1, help="Number of machines. Default: the nodes of a SLURM step, else 1."),
@@ -294,16 +261,18 @@ def run(
     ] = "",
 ) -> None:
     """Train with the config of a best.yaml, without measuring or redirecting anything."""
-    from autotune.cli.console import Console
+    from autotune.cli.train import as_json as plan_as_json
     from autotune.cli.train import run_plan
     from autotune.knobs.space import options
     from autotune.machine import hardware
     from autotune.results import bestfile
     from autotune.rig.torchrun_plan import Nodes, nodes_of, trust_note, with_ranks
 
-    console = Console()
+    console = _console(quiet=quiet)
     words = _words(program, args)
     with errors_told(console):
+        if as_json and not print_command:
+            raise UsageError("--json is for --print-command: what a training prints is its own.")
         file = bestfile.read(best)
         for line in file.use(best, options.names(",".join(allow_env or []))):
             console.warn(line)
@@ -324,7 +293,7 @@ def run(
         if trust := trust_note(nodes, os.environ):
             console.warn(trust)
         if print_command:
-            sys.stdout.write(f"{plan.command}\n")
+            sys.stdout.write(f"{plan_as_json(plan) if as_json else plan.command}\n")
             return
         sys.stdout.flush()  # exec drops what is still buffered
         sys.stderr.flush()
@@ -380,14 +349,38 @@ def measure(
         fact_sheet.show(facts)
 
 
-@app.command(context_settings=PROGRAM_LAST)
+@app.command(cls=comparing.SidesFirst, context_settings=PROGRAM_LAST)
 def compare(
     first: Annotated[
-        str, typer.Argument(help=f"A best.yaml, or {WRITTEN!r}: the program as it is.")
+        str,
+        typer.Argument(
+            help="'written' (the program as it is), a best.yaml, the name of a run, or "
+            "git:REVISION.",
+            autocompletion=completion.sides,
+        ),
     ],
-    second: Annotated[str, typer.Argument(help="The same, to be compared with the first.")],
-    program: ProgramArgument,
+    second: Annotated[
+        str,
+        typer.Argument(
+            help="The same, to be compared with the first.", autocompletion=completion.sides
+        ),
+    ],
+    program: Annotated[
+        str | None,
+        typer.Argument(
+            help=f"Without it, both sides are runs that are shown side by side. {LINE}",
+            show_default=False,
+            metavar="LINE",
+        ),
+    ] = None,
     args: ArgsArgument = None,
+    module: ModuleOption = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html", "-o", help="Where to write the reports of two runs as one page, side by side."
+        ),
+    ] = None,
     allow_env: AllowEnvOption = None,
     budget: BudgetOption = "2m",
     fence: FenceOption = None,
@@ -398,34 +391,30 @@ def compare(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare two configs of a program, by the rules by which a search claims a speedup."""
-    from autotune.cli import fact_sheet
+    """Measure two configs or commits against each other, or show two runs side by side."""
     from autotune.knobs.space import options
-    from autotune.machine import hardware
-    from autotune.results import bestfile
-    from autotune.tuning import compare as comparing
     from autotune.tuning.budget import parse_duration
 
     console = _console(quiet=quiet)
-    words = _words(program, args)
+    words = _words(program, args, is_module=module)
     with errors_told(console):
-        files = [None if name == WRITTEN else bestfile.read(Path(name)) for name in (first, second)]
-        allowed = options.names(",".join(allow_env or []))
-        for name, file in zip((first, second), files, strict=True):
-            for line in () if file is None else file.use(Path(name), allowed):
-                console.warn(line)
-        subject = _read(console, words, "compare")
+        if program is None:
+            comparing.show_two_runs((first, second), html, as_json=as_json)
+            return
+        if html is not None:
+            raise UsageError("--html is for two runs: autotune compare RUN RUN --html page.html")
         fenced = options.fence(
             fence, scratch_dir, max_scratch, cache_dir, allow_side_effects=allow_side_effects
         )
-        machine = hardware.detect(subject.visible_devices)
-        found = comparing.compare(
-            subject, machine, (files[0], files[1]), parse_duration(budget), console, fenced
+        found = comparing.measure(
+            (first, second),
+            _read(console, words, "compare"),
+            parse_duration(budget),
+            console,
+            fenced,
+            options.names(",".join(allow_env or [])),
         )
-    if as_json:
-        sys.stdout.write(f"{json.dumps(comparing.as_data(found), indent=1)}\n")
-    else:
-        fact_sheet.show_comparison(found, (first, second))
+    comparing.show(found, as_json=as_json)
 
 
 @app.command(context_settings=PROGRAM_LAST)
@@ -491,17 +480,18 @@ def knobs(
     max_scratch: MaxScratchOption = None,
     cache_dir: CacheDirOption = None,
     allow_side_effects: SideEffectsOption = False,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List all knobs: the values that a search would try here, or why a knob is not offered."""
     from autotune.cli import knob_sheet
-    from autotune.cli.console import Console
     from autotune.knobs.space import options
     from autotune.machine import hardware
     from autotune.program.typical_profile import ordinary_program
     from autotune.rig.open_rig import Reports
     from autotune.tuning.start.observe import observe
 
-    console = Console()
+    console = _console(quiet=quiet)
     words = _words(program, args, is_module=module)
     with errors_told(console):
         subject = None if program is None else _read(console, words, "knobs")
@@ -516,7 +506,11 @@ def knobs(
             )
             reports = Reports(warning=console.warn, note=console.note)
             about, profile = str(subject), observe(subject, machine, fenced, reports)
-        knob_sheet.show(knob_sheet.rows(machine, profile), about, profile.flags)
+    rows = knob_sheet.rows(machine, profile)
+    if as_json:
+        sys.stdout.write(knob_sheet.as_json(rows, about, profile.flags) + "\n")
+    else:
+        knob_sheet.show(rows, about, profile.flags)
 
 
 for command in (

@@ -27,6 +27,8 @@ from autotune.tuning.choosing.bounds import bounded, sentences
 from autotune.tuning.choosing.diagnosis import Diagnosis
 
 NAMED = 6  # knobs in the opening lines; -v lists the values of all
+COMMAND = "autotune "  # how a command to copy begins
+WHOLE = 10_000  # columns; more than any line has
 SAFE = {
     FenceKind.OVERLAY: "trials leave your files as they are",
     FenceKind.LANDLOCK: "trials cannot write to your files",
@@ -53,7 +55,9 @@ class Console(FollowingEvents):
 
     def __init__(self, verbosity: Verbosity = Verbosity.NORMAL) -> None:
         super().__init__()
-        self._talk = RichConsole(stderr=True, highlight=False, soft_wrap=True)
+        self._talk = RichConsole(stderr=True, highlight=False)
+        # Elsewhere than on a terminal, a line stays a line
+        self._talk.soft_wrap = not self._talk.is_terminal
         self._verbosity = verbosity
         self._live: Live | None = None
         self._program = ""
@@ -179,14 +183,16 @@ class Console(FollowingEvents):
 
     def warn(self, text: str) -> None:
         """Print a sentence that the user should not miss."""
-        self._talk.print(f"[yellow]{plain(text)}[/]")
+        # A line break would be copied along with a command that the sentence names
+        soft_wrap = True if COMMAND in text else None
+        self._talk.print(f"[yellow]{plain(text)}[/]", soft_wrap=soft_wrap)
 
     def error(self, message: str, program_traceback: str = "") -> None:
         """Print an error; the program's own traceback comes first."""
         self.end()
         if program_traceback:
-            self._talk.print(Text(program_traceback.rstrip()))
-        self._talk.print(Text("autotune: ", style="bold red") + Text(message))
+            self._talk.print(Text(program_traceback.rstrip()), soft_wrap=True)
+        self._talk.print(Text("autotune: ", style="bold red") + Text(message), soft_wrap=True)
 
     def _say(self, markup: str) -> None:
         if self._verbosity > Verbosity.QUIET:
@@ -195,6 +201,16 @@ class Console(FollowingEvents):
     def _detail(self, text: str) -> None:
         if self._verbosity is Verbosity.VERBOSE:
             self._talk.print(f"  [dim]{plain(text)}[/]")
+
+
+def results_console() -> RichConsole:
+    """Return the console for results on stdout.
+
+    On a terminal, tables and sentences are folded at its width. Elsewhere each line stays whole,
+    so that other programs can read it.
+    """
+    found = RichConsole(highlight=False)
+    return found if found.is_terminal else RichConsole(highlight=False, soft_wrap=True, width=WHOLE)
 
 
 def plain(value: object) -> str:

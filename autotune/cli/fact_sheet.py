@@ -15,8 +15,7 @@ from autotune.measurement.interval import Interval
 from autotune.measurement.memory import Memory
 from autotune.measurement.rank_load import RankLoad
 from autotune.results.measure_report import MeasureReport
-from autotune.results.wording import bounds, gib, rate
-from autotune.tuning.compare import Comparison, Difference
+from autotune.results.wording import gib, rate
 from autotune.tuning.noise_floor import NoiseFloor
 
 BAR = 30
@@ -89,30 +88,6 @@ def show_machine(
 
 
 QUIET_ENOUGH = 1.2  # a machine that cannot tell this speedup from noise hardly helps a search
-
-
-def show_comparison(found: Comparison, names: tuple[str, str]) -> None:
-    """Print which of two configs is faster.
-
-    Args:
-        found: What was measured.
-        names: What the user typed for them.
-    """
-    out = Console(highlight=False, soft_wrap=True)
-    first, second = map(plain, names)
-    speedup = f"{found.speedup.estimate:.3f}x {plain(bounds(found.speedup))}"
-    match found.difference:
-        case Difference.NONE:
-            out.print(
-                f"[bold]No difference to be seen[/] between {second} and {first}: {speedup}, so at "
-                f"most {found.most_pct:.0f} %"
-            )
-        case difference:
-            out.print(f"[bold]{second} is {difference}[/] than {first}: {speedup}")
-    for knob, value in found.second.changes_from(found.first).items():
-        out.print(f"  {plain(knob)}: {plain(found.first.get(knob, ''))} → {plain(value)}")
-    if found.confirmation.lack:
-        out.print(f"  [yellow]{plain(found.confirmation.lack)}: a longer --budget decides[/]")
 
 
 def show_noise_floor(floor: NoiseFloor) -> None:

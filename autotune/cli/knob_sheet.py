@@ -6,13 +6,13 @@ not offered. The README's table is generated here too.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rich.console import Console
 from rich.table import Table
 
-from autotune.cli.console import plain
+from autotune.cli.console import plain, results_console
 from autotune.knobs import registry
 from autotune.knobs.base import Here
 from autotune.machine.hardware import Hardware
@@ -61,7 +61,7 @@ def _rows(hardware: Hardware, profile: Profile) -> Iterator[Row]:
 
 def show(table_rows: Sequence[Row], about: str, flags: Sequence[Flag] = ()) -> None:
     """Print the offered knobs, the others with their reasons, and the program's own flags."""
-    out = Console(highlight=False, soft_wrap=True)
+    out = results_console()
     out.print(f"Knobs for {plain(about)}")
     offered = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in ("knob", "now", "would be tried", "changes"):
@@ -73,9 +73,12 @@ def show(table_rows: Sequence[Row], about: str, flags: Sequence[Flag] = ()) -> N
     refused = [row for row in table_rows if not row.values]
     if refused:
         out.print("Not offered")
-        width = max(len(row.knob) for row in refused)
+        reasons = Table.grid(padding=(0, 2, 0, 0))
+        reasons.add_column(no_wrap=True)
+        reasons.add_column(style="dim")
         for row in refused:
-            out.print(f"  {row.knob:{width}}  [dim]{plain(row.reason)}[/]")
+            reasons.add_row(f"  {row.knob}", plain(row.reason))
+        out.print(reasons)
     if flags:
         out.print("Flags of the program: --arg='NAME=value,value' searches them")
         own = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -86,6 +89,24 @@ def show(table_rows: Sequence[Row], about: str, flags: Sequence[Flag] = ()) -> N
             takes = "on or off" if flag.is_switch else ", ".join(flag.choices) or flag.takes
             own.add_row(f"  {plain(flag.name)}", now, plain(takes), _meaning(flag))
         out.print(own)
+
+
+def as_json(table_rows: Sequence[Row], about: str, flags: Sequence[Flag] = ()) -> str:
+    """Return what ``show()`` prints as JSON."""
+    data = {
+        "about": about,
+        "knobs": [vars(row) for row in table_rows],
+        "flags": [
+            {
+                "flag": flag.name,
+                "now": flag.value,
+                "takes": ["on", "off"] if flag.is_switch else [*flag.choices] or flag.takes,
+                "sets_knob": _meaning(flag) or None,
+            }
+            for flag in flags
+        ],
+    }
+    return json.dumps(data, indent=1, default=str)
 
 
 def _meaning(flag: Flag) -> str:

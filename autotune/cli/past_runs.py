@@ -5,27 +5,24 @@ from __future__ import annotations
 import json
 import sys
 import webbrowser
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console as Output
 from rich.table import Table
 from rich.text import Text
 
+from autotune.cli import completion
 from autotune.cli.exits import errors_told
+from autotune.cli.options import JsonOption, RunArgument
 from autotune.errors import RunDirectoryError, UsageError
 
 if TYPE_CHECKING:
     from autotune.tuning.storage.search_dir import SearchDir
 
-RunArgument = Annotated[
-    str | None, typer.Argument(help="Name or path of a run; the latest by default.")
-]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print the result as JSON, with keys that stay.")
-]
 FORMATS = "snippet, patch, hf, accelerate, lightning, fabric, torchrun, deepspeed, sbatch or env"
 COLUMNS = ("run", "date", "program", "trials", "found")
 
@@ -53,6 +50,7 @@ def report(
         float | None, typer.Option(min=0.0, help="What an hour of this machine costs.")
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write what a search found as one page: HTML, or Markdown for a pull request."""
     from autotune import api
@@ -63,6 +61,8 @@ def report(
     with errors_told(console):
         if open_ and format_ is Format.MD:
             raise UsageError("--open shows HTML; leave out --format md.")
+        if str(output) == "-" and (as_json or open_):
+            raise UsageError("'-o -' prints the page itself; leave out --json and --open.")
         result = api.load(run)
         best = result.run_dir / "best.yaml"
         make = html if format_ is Format.HTML else markdown
@@ -71,35 +71,43 @@ def report(
             sys.stdout.write(page)
             return
         path = output or result.run_dir / f"report.{format_}"
-        _write(path, page)
-    sys.stdout.write(f"{path}\n")
+        write(path, page)
+    if as_json:
+        about = {"run": str(result.run_dir), "path": str(path), "format": str(format_)}
+        sys.stdout.write(f"{json.dumps(about, indent=1)}\n")
+    else:
+        sys.stdout.write(f"{path}\n")
     if open_:
         webbrowser.open(path.resolve().as_uri())
 
 
 def runs(as_json: JsonOption = False) -> None:
     """List the searches of this folder, the latest first, with what each one found."""
-    from autotune.cli.console import Console
+    from autotune.cli.console import Console, results_console
     from autotune.tuning.storage import search_dir
 
     console = Console()
     with errors_told(console):
-        found = search_dir.every()
-        if not found:
-            raise RunDirectoryError(
-                "There is no search in this folder. 'autotune search PROGRAM' starts one."
-            )
-        rows = [_about(run) for run in found]
+        rows = [_about(run) for run in search_dir.every()]
     if as_json:
-        listed = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+        listed = [{**vars(row), "path": str(row.path)} for row in rows]
         sys.stdout.write(f"{json.dumps(listed, indent=1)}\n")
         return
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    if not rows:
+        console.note("There is no search in this folder. 'autotune search PROGRAM' starts one.")
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in COLUMNS:
-        table.add_column(column, overflow="fold")
+        # On a narrow terminal texts are folded, names and dates stay whole: they are copied
+        is_text = column in {"program", "found"}
+        table.add_column(column, overflow="fold", no_wrap=not is_text)
     for row in rows:
-        table.add_row(*map(Text, row))
-    Output(highlight=False, soft_wrap=not sys.stdout.isatty()).print(table)
+        trials = "" if row.trials is None else str(row.trials)
+        said = row.found or _says_why(row)
+        table.add_row(
+            *map(Text, (row.run, row.date[:16].replace("T", " "), row.program, trials, said))
+        )
+    results_console().print(table)
 
 
 def show(run: RunArgument = None, as_json: JsonOption = False) -> None:
@@ -115,11 +123,20 @@ def show(run: RunArgument = None, as_json: JsonOption = False) -> None:
 
 
 def export(
-    to: Annotated[str, typer.Option("--to", help=f"Format: {FORMATS}.", show_default=False)],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            help=f"Format: {FORMATS}.",
+            show_default=False,
+            autocompletion=completion.formats,
+        ),
+    ],
     best: Annotated[Path, typer.Argument(help="The best.yaml of a search.")] = Path("best.yaml"),
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Where to write it. Default: print it.")
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a best.yaml in the words of another tool; what that cannot say is listed."""
     from autotune.cli.console import Console
@@ -130,15 +147,29 @@ def export(
     with errors_told(console):
         chosen = exporter(to)
         made = chosen.export(bestfile.read(best))
-        if output is None:
-            sys.stdout.write(made.text)
-        else:
-            _write(output, made.text)
+        if output is not None:
+            write(output, made.text)
+    if as_json:
+        data = {
+            "format": to,
+            "path": None if output is None else str(output),
+            "text": made.text,
+            "left_out": dict(made.left_out),
+        }
+        sys.stdout.write(f"{json.dumps(data, indent=1)}\n")
+        return
+    if output is None:
+        sys.stdout.write(made.text)
     for change, reason in made.left_out.items():
         console.warn(f"Left out: {change} ({reason}).")
 
 
-def _write(path: Path, text: str) -> None:
+def write(path: Path, text: str) -> None:
+    """Write a text, in a folder that is made if it is missing.
+
+    Raises:
+        UsageError: The file cannot be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -148,15 +179,42 @@ def _write(path: Path, text: str) -> None:
         ) from error
 
 
-def _about(run: SearchDir) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class _Listed:
+    """A run in the list; its fields are the keys of ``autotune runs --json``.
+
+    Attributes:
+        run: Its name.
+        path: Its folder.
+        date: When it was started, in ISO 8601 (UTC); empty if its record cannot be read.
+        program: What was searched.
+        trials: Number of trials; None if the record cannot be read.
+        found: What the search found, or that it is not over.
+        error: Why its record cannot be read; empty if it can.
+    """
+
+    run: str
+    path: Path
+    date: str = ""
+    program: str = ""
+    trials: int | None = None
+    found: str = ""
+    error: str = ""
+
+
+def _about(run: SearchDir) -> _Listed:
     try:
         study = run.load_study()
+        head, found = study.head, study.found
     except RunDirectoryError as error:
-        return run.name, "", "", "", str(error)
-    found = study.found
+        return _Listed(run.name, run.path, error=str(error))
     said = "not over" if found is None else found
-    head = study.head
-    return run.name, head.created, str(head.program), str(study.trial_count), said
+    program, trials = str(head.program), study.trial_count
+    return _Listed(run.name, run.path, head.created, program, trials, said)
+
+
+def _says_why(row: _Listed) -> str:
+    return f"cannot be read: 'autotune show {quote(row.run)}' says why"
 
 
 def _short(path: Path) -> Path:

@@ -7,16 +7,19 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from autotune.cli.console import results_console
 from autotune.results.as_data import as_data
 from autotune.results.result import SearchResult
 from autotune.results.verdict import Verdict, verdict
 
 WIDEST = 100  # columns of the box; longer lines are hard to read
+INDENT = "  "
 
 
 def show(result: SearchResult, output: Path, *, as_json: bool = False) -> None:
@@ -31,23 +34,33 @@ def show(result: SearchResult, output: Path, *, as_json: bool = False) -> None:
         sys.stdout.write(f"{json.dumps(as_data(result), indent=1, default=str)}\n")
         return
     found = verdict(result, output)
-    out = Console(highlight=False, soft_wrap=True)
+    out = results_console()
     out.print()
     if out.is_terminal:
-        inside = Group(*_verdict(found), Text(), *_why(found))
+        inside = Group(*map(_folded, (*_verdict(found), Text(), *_why(found))))
         width = min(out.width, WIDEST)
         out.print(Panel(inside, title="Verdict", border_style=str(found.tone), width=width))
     else:
         for part in (*_verdict(found), *_why(found)):
             out.print(part)
-    # Outside of the box, where a command can be selected and no border stands in it
-    for part in (*_next(found), *_notes(found)):
+    # Outside of the box, where a command can be selected and no border stands in it; nor is it
+    # wrapped, because a line break would be copied along
+    for part in _next(found):
+        out.print(part, soft_wrap=True)
+    for part in _notes(found):
         out.print(part)
+
+
+def _folded(part: RenderableType) -> RenderableType:
+    """Return a part of the box whose further lines are indented as the first one is."""
+    if not isinstance(part, Text) or not part.plain.startswith(INDENT):
+        return part
+    return Padding(part[len(INDENT) :], (0, 0, 0, len(INDENT)))
 
 
 def _verdict(found: Verdict) -> Iterator[RenderableType]:
     yield Text.assemble((found.headline, f"bold {found.tone}"), " ", found.basis)
-    yield from (Text(f"  {sentence}") for sentence in found.more)
+    yield from (Text(f"{INDENT}{sentence}") for sentence in found.more)
     table = _table()
     for column in ("", "before", "after"):
         table.add_column(column, justify="right" if column else "left")
@@ -62,10 +75,10 @@ def _why(found: Verdict) -> Iterator[RenderableType]:
         listed = [f"{change.knob}: {change.values}" for change in found.changes]
         width = max(map(len, listed))
         for text, change in zip(listed, found.changes, strict=True):
-            yield Text(f"  {text:<{width}}   {change.gain}".rstrip())
+            yield Text(f"{INDENT}{text:<{width}}   {change.gain}".rstrip())
     if found.why:
         yield Text("Why:", style="bold")
-        yield from (Text(f"  {sentence}") for sentence in found.why)
+        yield from (Text(f"{INDENT}{sentence}") for sentence in found.why)
 
 
 def _next(found: Verdict) -> Iterator[Text]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from autotune import __version__
 from autotune.cli.exits import errors_told
-from autotune.cli.past_runs import JsonOption, RunArgument
+from autotune.cli.options import JsonOption, RunArgument
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:

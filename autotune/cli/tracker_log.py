@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from autotune.cli.exits import errors_told
-from autotune.cli.past_runs import JsonOption, RunArgument
+from autotune.cli.options import JsonOption, RunArgument
 from autotune.errors import UsageError
 
 TENSORBOARD = "tensorboard"  # the one whose runs are folders

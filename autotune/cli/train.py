@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,3 +41,14 @@ def run_plan(best: BestFile, path: Path, program: Program, machine: Hardware) ->
             "Search again on this machine, or lower 'world_size' in the file."
         )
     return plan
+
+
+def as_json(plan: LaunchPlan) -> str:
+    """Return how a training is started, as JSON with stable keys."""
+    data = {
+        "command": plan.command,
+        "argv": list(plan.argv),
+        "env": dict(plan.env),
+        "ranks": plan.ranks,
+    }
+    return json.dumps(data, indent=1)

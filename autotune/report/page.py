@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -38,23 +39,27 @@ def html(result: SearchResult, output: Path, training: Training = Training()) ->
         output: Where best.yaml was written, for the commands to type.
         training: What the user says of the training.
     """
-    head = result.head
-    return (
-        templates()
-        .get_template("page.html.jinja")
-        .render(
-            program=str(head.program),
-            created=head.created,
-            machine=machine(result),
-            verdict=verdict(result, output),
-            worth=sentences(result, training),
-            charts=[*_charts(result)],
-            refused=refused(result),
-            failures=figures.failures(result),
-            rows=figures.rows(result),
-            raw=_embedded(result),
-        )
-    )
+    return templates().get_template("page.html.jinja").render(content(result, output, training))
+
+
+def content(
+    result: SearchResult,
+    output: Path,
+    training: Training = Training(),  # noqa: B008
+) -> dict[str, Any]:
+    """Return what the template of a report shows, by its names there; for arguments see html()."""
+    return {
+        "program": str(result.head.program),
+        "created": result.head.created,
+        "machine": machine(result),
+        "verdict": verdict(result, output),
+        "worth": sentences(result, training),
+        "charts": [*_charts(result)],
+        "refused": refused(result),
+        "failures": figures.failures(result),
+        "rows": figures.rows(result),
+        "raw": _embedded(result),
+    }
 
 
 def refused(result: SearchResult) -> dict[str, list[str]]:
@@ -122,7 +127,7 @@ def _embedded(result: SearchResult) -> Markup:
 
 @cache
 def templates() -> Environment:
-    """Return the templates of HTML, in which all strings are escaped."""
+    """Return the templates of HTML pages; they escape every text."""
     return Environment(
         loader=PackageLoader("autotune.report"),
         autoescape=True,

@@ -1,31 +1,37 @@
-"""Compare two configs of a program, as a search confirms its winner: fresh processes, in turns.
+"""Compare two configs or two commits, as a search confirms its winner: fresh processes, in turns.
 
 ``autotune compare`` runs it. The noise floor is the comparison of the program with itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import fmean
 from typing import Any
 
-from autotune.errors import UsageError
+from autotune.errors import ProgramError, UsageError
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.knobs.space.spacefile import load
 from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
+from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.profile import Profile
 from autotune.program.program import Program
+from autotune.program.revision import WRITTEN
 from autotune.results.bestfile import BestFile
+from autotune.results.record import Side
 from autotune.rig.failures import program_error
-from autotune.rig.open_rig import Reports
+from autotune.rig.open_rig import Reports, ShouldStop
+from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.budget import Budget
-from autotune.tuning.confirm import ConfirmationPlan, Failure, confirm
+from autotune.tuning.confirm import ConfirmationPlan, Failure, OtherProgram, confirm
 from autotune.tuning.confirmation import Confirmation, Round
 from autotune.tuning.events import Events
 from autotune.tuning.interrupts import ENDING, InterruptCounter
@@ -34,9 +40,11 @@ from autotune.tuning.start.first_start import START_SILENCE_S
 from autotune.tuning.start.observe import throwaway_rigs
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
 
+SAME_STEP = 0.01  # by which steps may differ in samples; the last batch of an epoch is smaller
+
 
 class Difference(StrEnum):
-    """Which of two configs is faster, of the second as users read it."""
+    """Which of two sides is faster, of the second as users read it."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -44,26 +52,53 @@ class Difference(StrEnum):
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What a comparison of two configs showed.
+class ComparedSide:
+    """One of two sides: a program, and the config that it runs under.
 
     Attributes:
-        first: The config that counts as 1.
-        second: The config that is compared with it.
+        program: The program; another one where the sides are two commits.
+        file: Holds the config; None is the program as written.
+        name: What users call this side.
+        commit: Full name of the commit that the program is of; empty for the files of today.
+    """
+
+    program: Program
+    file: BestFile | None = None
+    name: str = WRITTEN
+    commit: str = ""
+
+    @property
+    def changes(self) -> Mapping[str, KnobValue]:
+        """The knobs that its file changes."""
+        return {} if self.file is None else self.file.applied.changes()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison of two sides showed.
+
+    Attributes:
+        sides: What was compared; the first one counts as 1.
+        first: The config of the first side.
+        second: The config of the second side.
         confirmation: What fresh processes measured.
         rounds: Their windows.
         is_one_each: Whether each window ran in another process.
+        is_by_steps: Whether steps/s were compared, because the program makes a fixed number of
+            steps.
     """
 
+    sides: tuple[ComparedSide, ComparedSide]
     first: Config
     second: Config
     confirmation: Confirmation
     rounds: tuple[Round, ...]
     is_one_each: bool
+    is_by_steps: bool = False
 
     @property
     def speedup(self) -> Interval:
-        """Of the second config over the first, with its 95 % interval."""
+        """Of the second side over the first, with its 95 % interval."""
         return self.confirmation.speedup
 
     @property
@@ -77,29 +112,62 @@ class Comparison:
 
     @property
     def most_pct(self) -> float:
-        """The difference that may still be there, in percent of the first config's speed."""
+        """The difference that may still be there, in percent of the first side's speed."""
         return 100 * max(self.speedup.high - 1, 1 - self.speedup.low, 0.0)
+
+    @property
+    def samples_per_s(self) -> tuple[float, float]:
+        """The mean throughput of each side's windows."""
+        first, second = (fmean(m.throughput.estimate for m in windows) for windows in self._windows)
+        return first, second
+
+    @property
+    def samples_per_step(self) -> tuple[float, float]:
+        """The mean number of samples in a step of each side."""
+        first, second = (fmean(m.samples_per_step for m in windows) for windows in self._windows)
+        return first, second
+
+    @property
+    def _windows(self) -> tuple[tuple[Measurement, ...], tuple[Measurement, ...]]:
+        return self.confirmation.baseline, self.confirmation.winner
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know of the figures, as sentences without their full stop."""
+        return tuple(self._notes())
+
+    def _notes(self) -> Iterator[str]:
+        first, second = self.samples_per_step
+        if abs(second / first - 1) > SAME_STEP:
+            unit = "steps/s" if self.is_by_steps else "samples/s"
+            yield (
+                f"A step has {first:,.0f} samples in {self.sides[0].name} and {second:,.0f} in "
+                f"{self.sides[1].name}, so {unit} are compared"
+            )
+        if self.confirmation.lack:
+            yield f"{self.confirmation.lack}: a longer --budget decides"
 
 
 def compare(
-    program: Program,
+    sides: tuple[ComparedSide, ComparedSide],
     hardware: Hardware,
-    sides: tuple[BestFile | None, BestFile | None],
     budget_s: float,
     events: Events,
     fence: FenceOptions = STRONGEST,
     surroundings: Surroundings = THIS_MACHINE,
 ) -> Comparison:
-    """Compare two configs of a program.
+    """Compare two configs of a program, or two programs.
 
     Rounds stop as they do in a search: at a planned look that decides, after the last one, or when
     the budget is used up. Only the correction by pilots is left out, because a search learns it
     from its trials. Ctrl-C ends the current window; the windows until then count.
 
+    Two programs are compared by samples/s. Each of them runs in processes of its kind, so a round
+    is one process of each.
+
     Args:
-        program: The program.
+        sides: What to compare.
         hardware: This machine.
-        sides: The files with the configs; None is the program as written.
         budget_s: Most wall time in seconds.
         events: Told what happens.
         fence: What the user requested of the fence.
@@ -108,53 +176,120 @@ def compare(
     Raises:
         UsageError: when a knob of a config cannot act here.
         FenceError: when nothing keeps the program from changing the user's files.
-        ProgramError: when the program fails or trains too few steps, or Ctrl-C comes before two
+        ProgramError: when a program fails or trains too few steps, or Ctrl-C comes before two
             pairs of windows were measured.
     """
     budget = Budget(budget_s, clock=surroundings.clock)
     reports = Reports(events.on_progress, events.warn, events.note)
-    with (
-        InterruptCounter(lambda _: events.warn(ENDING)) as stop,
-        throwaway_rigs(program, hardware, fence, reports, surroundings) as rigs,
-    ):
-        events.on_fence(rigs.fence)
+    with InterruptCounter(lambda _: events.warn(ENDING)) as stop, ExitStack() as stack:
+
+        def rigs_of(side: ComparedSide) -> RigFactory:
+            return stack.enter_context(
+                throwaway_rigs(side.program, hardware, fence, reports, surroundings)
+            )
 
         def should_stop() -> Ending | None:
             if stop.requests:
                 return Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C")
             return None
 
-        events.on_phase("observing the program")
-        # Only the profile is needed from this process; the rounds start their own.
-        started = first_start.observe(rigs, should_stop, START_SILENCE_S)
-        if isinstance(started, Ending):
-            raise program_error(program, started)
-        with started:
-            profile = started.ready.profile
-        changes = tuple({} if side is None else side.applied.changes() for side in sides)
-        space = _space(changes, hardware, profile)
-        first, second = (space.canonical(space.baseline.replace(**c)) for c in changes)
-        base = _applied(space, profile, first, sides)
-        itself = first == second
-        events.on_phase(
-            "comparing the program with itself, in fresh processes"
-            if itself
-            else "comparing two configs, in fresh processes"
-        )
-        plan = ConfirmationPlan(rigs, space, base, second, should_stop, claims=False)
-
         def has_time_for(seconds: float, *, is_needed: bool) -> bool:  # noqa: ARG001
             return not stop.requests and budget.left_s > seconds
 
+        make = _two_programs if sides[0].program != sides[1].program else _two_configs
+        plan = make(_Asked(sides, hardware, events, should_stop), rigs_of)
+        events.on_phase(f"comparing {_compared(plan)}, in fresh processes")
         rounds: list[Round] = []
         outcome = confirm(plan, [], rounds.append, has_time_for)
     if isinstance(outcome, Failure):
-        raise program_error(program, outcome.ending)
-    return Comparison(first, second, outcome, tuple(rounds), plan.needs_own_process)
+        failed = sides[0] if outcome.side is Side.BASELINE else sides[1]
+        raise _failure(failed, outcome.ending)
+    return Comparison(
+        sides,
+        plan.base.config,
+        plan.applied(Side.WINNER).config,
+        outcome,
+        tuple(rounds),
+        plan.needs_own_process,
+        plan.other is None and bool(plan.base.traits.bounded_by_steps),
+    )
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a comparison is about, for the functions that prepare it."""
+
+    sides: tuple[ComparedSide, ComparedSide]
+    hardware: Hardware
+    events: Events
+    should_stop: ShouldStop
+
+    def profile(self, side: ComparedSide, rigs: RigFactory) -> Profile:
+        """Return what the first steps of a side's program reveal; the rounds start others.
+
+        Raises:
+            ProgramError: when it fails or trains too few steps.
+        """
+        name = f" {side.name}" if side.commit else " the program"
+        self.events.on_phase(f"observing{name}")
+        started = first_start.observe(rigs, self.should_stop, START_SILENCE_S)
+        if isinstance(started, Ending):
+            raise _failure(side, started)
+        with started:
+            return started.ready.profile
+
+
+RigsOf = Callable[[ComparedSide], RigFactory]
+
+
+def _two_configs(asked: _Asked, rigs_of: RigsOf) -> ConfirmationPlan:
+    """Return the comparison of two configs of one program, which may share a process."""
+    sides = asked.sides
+    rigs = rigs_of(sides[0])
+    asked.events.on_fence(rigs.fence)
+    profile = asked.profile(sides[0], rigs)
+    space = _space([side.changes for side in sides], asked.hardware, profile)
+    first, second = (space.canonical(space.baseline.replace(**side.changes)) for side in sides)
+    base = _applied(space, profile, first, [side.file for side in sides])
+    return ConfirmationPlan(rigs, space, base, second, asked.should_stop, claims=False)
+
+
+def _two_programs(asked: _Asked, rigs_of: RigsOf) -> ConfirmationPlan:
+    """Return the comparison of two programs, each with the config of its side."""
+    made: list[tuple[RigFactory, ResolvedSpace, AppliedConfig]] = []
+    for side in asked.sides:
+        rigs = rigs_of(side)
+        if not made:
+            asked.events.on_fence(rigs.fence)
+        profile = asked.profile(side, rigs)
+        space = _space([side.changes], asked.hardware, profile)
+        config = space.canonical(space.baseline.replace(**side.changes))
+        made.append((rigs, space, _applied(space, profile, config, [side.file])))
+    (rigs, space, base), (other_rigs, _, other) = made
+    return ConfirmationPlan(
+        *(rigs, space, base, other.config, asked.should_stop),
+        claims=False,
+        other=OtherProgram(other_rigs, other),
+    )
+
+
+def _compared(plan: ConfirmationPlan) -> str:
+    """Return what is compared, for the heading of the phase."""
+    if plan.other is not None:
+        return "two programs"
+    return "the program with itself" if plan.base.config == plan.winner else "two configs"
+
+
+def _failure(side: ComparedSide, ending: Ending) -> ProgramError:
+    """Return the error for a side that failed; where it is a commit, the message names it."""
+    error = program_error(side.program, ending)
+    if not side.commit:
+        return error
+    return ProgramError(f"{side.name}: {error}", error.program_traceback)
 
 
 def _space(
-    changes: tuple[Mapping[str, KnobValue], ...], hardware: Hardware, profile: Profile
+    changes: Sequence[Mapping[str, KnobValue]], hardware: Hardware, profile: Profile
 ) -> ResolvedSpace:
     """Return a space that holds all values of the configs.
 
@@ -172,15 +307,15 @@ def _space(
 def _applied(
     space: ResolvedSpace,
     profile: Profile,
-    first: Config,
-    sides: tuple[BestFile | None, BestFile | None],
+    config: Config,
+    files: Sequence[BestFile | None],
 ) -> AppliedConfig:
-    """Return the first side, with all that a process needs to apply either of them.
+    """Return a config, with all that a process needs to apply it or that of another of the files.
 
     Raises:
         UsageError: The files have different learning-rate rules, and a run has one.
     """
-    rules = {side.learning.lr_rule for side in sides if side is not None}
+    rules = {file.learning.lr_rule for file in files if file is not None}
     if len(rules) > 1:
         raise UsageError(
             "The two files scale learning rates by different rules "
@@ -190,20 +325,33 @@ def _applied(
         space.baseline, profile, next(iter(rules), None), space.flags
     )
     return AppliedConfig(
-        config=first,
+        config=config,
         baseline=space.baseline,
         traits=written.traits,
         lr_rule=written.lr_rule,
-        sums=next((s.learning.sums for s in sides if s is not None), None),
+        sums=next((f.learning.sums for f in files if f is not None), None),
     )
 
 
 def as_data(found: Comparison) -> dict[str, Any]:
     """Return a comparison as data that JSON can hold, with stable keys."""
+    sides = (
+        {
+            "name": side.name,
+            "commit": side.commit or None,
+            "samples_per_s": round(samples_per_s, 2),
+            "samples_per_step": round(samples_per_step, 2),
+        }
+        for side, samples_per_s, samples_per_step in zip(
+            found.sides, found.samples_per_s, found.samples_per_step, strict=True
+        )
+    )
     return {
         "difference": str(found.difference),
         "speedup": vars(found.speedup),
         "most_pct": round(found.most_pct, 2),
         "processes": found.confirmation.rounds * (2 if found.is_one_each else 1),
         "changes": dict(found.second.changes_from(found.first)),
+        "sides": [*sides],
+        "notes": list(found.notes),
     }

@@ -26,6 +26,7 @@ from autotune.measurement import claim
 from autotune.measurement.goal import THROUGHPUT, Goal
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
+from autotune.measurement.run_mode import RunMode
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.results.record import (
@@ -107,6 +108,19 @@ class HasTime(Protocol):
 
 
 @dataclass(frozen=True)
+class OtherProgram:
+    """A candidate that is another program, such as the script at another commit.
+
+    Attributes:
+        rigs: Makes its rigs; its mode can change while rounds run.
+        applied: What it runs under.
+    """
+
+    rigs: RigFactory
+    applied: AppliedConfig
+
+
+@dataclass(frozen=True)
 class ConfirmationPlan:
     """The two configs to compare, and how to run them.
 
@@ -122,6 +136,7 @@ class ConfirmationPlan:
         compile_s: Seconds that the winner spends compiling.
         claims: Whether only a claim is of interest. If not, rounds go on where none is likely: what
             they show of the machine's noise is worth as much.
+        other: The candidate, where it is another program; None if both are configs of one program.
     """
 
     rigs: RigFactory
@@ -133,15 +148,28 @@ class ConfirmationPlan:
     goal: Goal = THROUGHPUT
     compile_s: float = 0.0
     claims: bool = True
+    other: OtherProgram | None = None
+
+    @property
+    def modes(self) -> tuple[RunMode, ...]:
+        """How the sides' programs are run at present."""
+        return tuple(self.rigs_of(side).mode for side in Side)
 
     @property
     def is_brief(self) -> bool:
-        """Whether the program ends within seconds, so that each process yields a single window."""
-        return self.rigs.mode.brief
+        """Whether a program ends within seconds, so that each process yields a single window."""
+        return any(mode.brief for mode in self.modes)
+
+    def rigs_of(self, side: Side) -> RigFactory:
+        """Return what makes the rigs of a side."""
+        is_other = self.other is not None and side is Side.WINNER
+        return self.other.rigs if self.other is not None and is_other else self.rigs
 
     def applied(self, side: Side) -> AppliedConfig:
         """Return what a side runs under: the baseline, or the winner's config."""
-        return self.base if side is Side.BASELINE else replace(self.base, config=self.winner)
+        if side is Side.BASELINE:
+            return self.base
+        return replace(self.base, config=self.winner) if self.other is None else self.other.applied
 
     def extra_work(self, rounds: Sequence[Round]) -> float:
         """Return the ratio of what a whole run has to do, winner to baseline.
@@ -149,7 +177,12 @@ class ConfirmationPlan:
         It exceeds 1 for a program that makes a fixed number of steps: there a larger batch means
         more samples, not fewer steps, so samples/s would overstate the speedup. And where the time
         of compiling counts. It is 1 until both sides were measured.
+
+        Another program is compared by what it does per second, as nobody knows how much it has to
+        do.
         """
+        if self.other is not None:
+            return 1.0
         compiling = 1 / self.goal.kept_share(self.compile_s)
         sides = {
             side: [w.measurement for r in rounds for w in r if w.side is side] for side in Side
@@ -172,9 +205,14 @@ class ConfirmationPlan:
     def needs_own_process(self) -> bool:
         """Whether the two configs cannot take turns within one process.
 
-        They differ in a knob that acts only at start, or the program ends too soon.
+        They differ in a knob that acts only at start, the program ends too soon, or they are
+        configs of two programs.
         """
-        return self.is_brief or self.space.needs_restart(self.base.config, self.winner)
+        return (
+            self.is_brief
+            or self.other is not None
+            or self.space.needs_restart(self.base.config, self.winner)
+        )
 
     def turns(self, first: Side) -> tuple[Side, ...]:
         """Return the sides whose windows make up a round, in order.
@@ -329,9 +367,9 @@ def _round(plan: ConfirmationPlan, first: Side) -> Round | Failure:
     The windows of a round must come from one mode, or they would not compare.
     """
     for _ in range(MAX_MODES):
-        mode = plan.rigs.mode
+        modes = plan.modes
         outcome = _round_in_mode(plan, first)
-        if plan.rigs.mode == mode:
+        if plan.modes == modes:
             break
     return outcome
 
@@ -346,7 +384,8 @@ def _round_in_mode(plan: ConfirmationPlan, first: Side) -> Round | Failure:
                 result = process.measure(side)  # a short program ended; this starts it again
             if isinstance(result, Ending):
                 # which changes the mode if the program needs another one
-                plan.rigs.learn(result, as_written=side is Side.BASELINE)
+                ran = plan.applied(side)
+                plan.rigs_of(side).learn(result, as_written=ran.config == ran.baseline)
                 return Failure(side, result)
             if side is Side.WINNER and (too_much := plan.excess(result)) is not None:
                 return Failure(side, too_much)
@@ -365,6 +404,7 @@ class _Process:
         self._plan = plan
         self._rig: Rig | None = None
         self._started_as = plan.base.config
+        self._side = Side.BASELINE
 
     def __enter__(self) -> Self:
         return self
@@ -375,12 +415,11 @@ class _Process:
     def measure(self, side: Side) -> Measurement | Ending:
         """Measure a side; first start and warm up a fresh process if no suitable one is open."""
         plan, applied = self._plan, self._plan.applied(side)
-        needs_own_process = plan.space.needs_restart(self._started_as, applied.config)
-        if plan.is_brief or needs_own_process:
+        if plan.is_brief or not self._suits(side):
             self._close()
         if self._rig is None:
-            self._rig = plan.rigs.new()
-            self._started_as = applied.config
+            self._rig = plan.rigs_of(side).new()
+            self._started_as, self._side = applied.config, side
             if ending := self._begin(self._rig, applied):
                 self._close()
                 return ending
@@ -389,6 +428,13 @@ class _Process:
         if isinstance(result, Ending):
             self._close()
         return result
+
+    def _suits(self, side: Side) -> bool:
+        """Return whether the open process can run a side."""
+        if self._plan.other is not None:
+            return self._side is side
+        config = self._plan.applied(side).config
+        return not self._plan.space.needs_restart(self._started_as, config)
 
     def _begin(self, rig: Rig, applied: AppliedConfig) -> Ending | None:
         """Start a fresh process under a config and warm it up.

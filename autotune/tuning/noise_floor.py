@@ -14,7 +14,7 @@ from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.program import Program
-from autotune.tuning.compare import compare
+from autotune.tuning.compare import ComparedSide, compare
 from autotune.tuning.confirmation import Round
 from autotune.tuning.events import Events
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
@@ -70,7 +70,8 @@ def measure_noise_floor(
         ProgramError: when the program fails or trains too few steps, or Ctrl-C comes before two
             pairs of windows were measured.
     """
-    found = compare(program, hardware, (None, None), budget_s, events, fence, surroundings)
+    side = ComparedSide(program)
+    found = compare((side, side), hardware, budget_s, events, fence, surroundings)
     return of_rounds(found.speedup, found.rounds, is_one_each=found.is_one_each)
 
 

@@ -55,7 +55,7 @@ def json_sections() -> dict[str, list[str]]:
     return {
         command: [row[0].strip("`") for row in rows(title)]
         for title in titles
-        for command in re.findall(r"autotune (\w+) --json", title)
+        for command in re.findall(r"autotune (\w+(?: A B)?) --json", title)
     }
 
 
@@ -102,7 +102,8 @@ def test_each_command_and_option_that_it_names_exists() -> None:
 
 
 def test_the_commands_that_print_json_are_those_that_it_describes() -> None:
-    assert set(json_sections()) == {name for name in GROUP.commands if "--json" in options(name)}
+    described = {command.split()[0] for command in json_sections()}
+    assert described == {name for name in GROUP.commands if "--json" in options(name)}
 
 
 @pytest.fixture(scope="module")
@@ -110,15 +111,32 @@ def printed(stored: SearchResult) -> dict[str, Any]:
     """What each command prints, of the stored search or of the scripted machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(stored.run_dir.parents[1])
-        lines = ("show", "runs", "env", "log --to tensorboard")
-        found = {line.split()[0]: json.loads(run(*line.split(), "--json")) for line in lines}
+        Path("train.py").touch()
+        stored.save("best.yaml")
+        found = {
+            name: json.loads(run(*line.split()))
+            for name, line in {
+                "show": "show --json",
+                "runs": "runs --json",
+                "env": "env --json",
+                "knobs": "knobs --json",
+                "log": "log --to tensorboard --json",
+                "report": "report --json",
+                "export": "export --to env --json",
+                "run": "run --print-command --json best.yaml train.py",
+                "compare A B": "compare train train --json",
+            }.items()
+        }
     measured = measure_config(
         PROGRAM, None, HARDWARE, 1, Events(), surroundings=ScriptedMachine(Script()).surroundings
     )
     compared = compare.compare(
-        PROGRAM, HARDWARE, (None, None), 60.0, Events(),
+        (compare.ComparedSide(PROGRAM), compare.ComparedSide(PROGRAM)),
+        HARDWARE,
+        60.0,
+        Events(),
         surroundings=ScriptedMachine(Script()).surroundings,
-    )  # fmt: skip
+    )
     return found | {
         "search": found["show"],
         "resume": found["show"],

@@ -1,18 +1,25 @@
-"""Two configs compared: which is faster, and when that cannot be told."""
+"""Two configs or two programs compared: which is faster, and when that cannot be told."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from autotune.cli import fact_sheet
-from autotune.errors import UsageError
+from autotune.cli import compare as printed
+from autotune.errors import ProgramError, UsageError
+from autotune.measurement.outcome import Ending, Outcome
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
-from autotune.tuning.compare import Difference, as_data, compare
+from autotune.results.record import Side
+from autotune.rig.rig_factory import RigFactory
+from autotune.tuning.compare import ComparedSide, Comparison, Difference, compare
 from autotune.tuning.events import Events
-from tests.made import HARDWARE, PROGRAM, make_loader
+from autotune.tuning.surroundings import Surroundings
+from tests.made import HARDWARE, PROGRAM, make_loader, make_profile
 from tests.rigging import write_best
 from tests.scripted import Script, ScriptedMachine
 
@@ -21,6 +28,10 @@ def workers(folder: Path, count: int) -> BestFile:
     path = folder / f"{count}.yaml"
     write_best(path, {"num_workers": 0}, make_loader(), num_workers=count)
     return bestfile.read(path)
+
+
+def configs(first: BestFile | None, second: BestFile | None) -> tuple[ComparedSide, ComparedSide]:
+    return ComparedSide(PROGRAM, first, "a.yaml"), ComparedSide(PROGRAM, second, "b.yaml")
 
 
 @pytest.mark.parametrize(
@@ -40,13 +51,10 @@ def test_the_second_config_is_faster_slower_or_alike(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     machine = ScriptedMachine(Script({"num_workers": {1: 1.5, 2: 1.2}}, noise=0.02))
-    sides = tuple(None if n is None else workers(tmp_path, n) for n in (first, second))
-    found = compare(
-        PROGRAM, HARDWARE, (sides[0], sides[1]), 300.0, Events(),
-        surroundings=machine.surroundings,
-    )  # fmt: skip
+    files = [None if n is None else workers(tmp_path, n) for n in (first, second)]
+    found = compare(configs(*files), HARDWARE, 300.0, Events(), surroundings=machine.surroundings)
     assert found.difference is difference
-    fact_sheet.show_comparison(found, ("a.yaml", "b.yaml"))
+    printed.show(found, as_json=False)
     said = capsys.readouterr().out
     if difference is Difference.NONE:
         assert f"at most {found.most_pct:.0f} %" in said
@@ -54,24 +62,86 @@ def test_the_second_config_is_faster_slower_or_alike(
     else:
         assert f"b.yaml is {difference} than a.yaml" in said
         assert f"num_workers: {first or 0} → {second or 0}" in said
-    assert as_data(found)["difference"] == str(difference)
+    printed.show(found, as_json=True)
+    data = json.loads(capsys.readouterr().out)
+    assert data["difference"] == str(difference)
+    assert [side["name"] for side in data["sides"]] == ["a.yaml", "b.yaml"]
 
 
 def test_a_knob_that_cannot_act_here_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "gpu.yaml"
     write_best(path, {"cudnn_benchmark": False}, make_loader(), cudnn_benchmark=True)
+    machine = ScriptedMachine(Script())
     with pytest.raises(UsageError, match="cudnn_benchmark"):
         compare(
-            PROGRAM, HARDWARE, (None, bestfile.read(path)), 300.0, Events(),
-            surroundings=ScriptedMachine(Script()).surroundings,
-        )  # fmt: skip
+            *(configs(None, bestfile.read(path)), HARDWARE, 300.0, Events()),
+            surroundings=machine.surroundings,
+        )
 
 
 def test_a_comparison_that_was_cut_short_tells_no_difference(tmp_path: Path) -> None:
     machine = ScriptedMachine(Script({"num_workers": {1: 1.5}}, start_s=30.0))
-    found = compare(
-        PROGRAM, HARDWARE, (None, workers(tmp_path, 1)), 20.0, Events(),
-        surroundings=machine.surroundings,
-    )  # fmt: skip
+    sides = configs(None, workers(tmp_path, 1))
+    found = compare(sides, HARDWARE, 20.0, Events(), surroundings=machine.surroundings)
     assert found.difference is Difference.NONE
     assert found.confirmation.lack
+
+
+OLD = ComparedSide(replace(PROGRAM, name="old"), None, "git:HEAD~1", "a" * 40)
+NEW = ComparedSide(PROGRAM, None, "written")
+
+
+def two_programs(
+    old: Script, new: Script, sides: tuple[ComparedSide, ComparedSide] = (OLD, NEW)
+) -> Comparison:
+    """Compare two programs whose processes follow two scripts, in one virtual time."""
+    machines = {"old": ScriptedMachine(old), PROGRAM.name: ScriptedMachine(new)}
+    clock = machines["old"].clock
+    machines[PROGRAM.name].clock = clock
+
+    def make_rigs(*args: Any, **kwargs: Any) -> RigFactory:
+        return machines[args[0].name].surroundings.make_rigs(*args, **kwargs)
+
+    surroundings = Surroundings(clock, make_rigs, lambda _: ())
+    return compare(sides, HARDWARE, 600.0, Events(), surroundings=surroundings)
+
+
+def test_two_programs_alternate_in_processes_of_their_kind_until_one_is_faster() -> None:
+    found = two_programs(Script(noise=0.02), Script(noise=0.02, samples_per_s=1500.0))
+    assert found.difference is Difference.FASTER
+    assert found.speedup.low <= 1.5 <= found.speedup.high
+    assert found.samples_per_s == pytest.approx((1000, 1500), rel=0.03)
+    assert found.is_one_each
+    order = [window.side for one in found.rounds for window in one]
+    assert order[:4] == [Side.BASELINE, Side.WINNER, Side.WINNER, Side.BASELINE]
+
+
+def test_two_programs_that_are_alike_show_no_difference() -> None:
+    alike = Script(noise=0.02, process_noise=0.02)
+    assert two_programs(alike, alike).difference is Difference.NONE
+
+
+def test_where_steps_differ_in_samples_samples_per_second_are_compared_and_that_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    larger = make_profile(loaders=(make_loader(batch_size=128),))
+    found = two_programs(Script(noise=0.02), Script(noise=0.02, profile=larger))
+    assert found.difference is Difference.NONE
+    printed.show(found, as_json=False)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "A step has 64 samples in git:HEAD~1 and 128 in written, so samples/s are" in said
+    assert "batch_size: 64 → 128" in said
+    assert "git:HEAD~1 (aaaaaaaa): " in said
+
+
+def test_a_commit_that_fails_is_named() -> None:
+    crash = Ending(Outcome.CRASHED, "NameError: x", steps=0)
+    with pytest.raises(ProgramError, match=r"^git:HEAD~1: .*NameError"):
+        two_programs(Script(ends=lambda _: crash), Script())
+
+
+def test_a_config_may_be_compared_with_a_commit(tmp_path: Path) -> None:
+    sides = (OLD, replace(NEW, file=workers(tmp_path, 2), name="2.yaml"))
+    found = two_programs(Script(noise=0.02), Script({"num_workers": {2: 1.4}}, noise=0.02), sides)
+    assert found.difference is Difference.FASTER
+    assert found.second["num_workers"] == 2

@@ -8,11 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
 from autotune.errors import RunDirectoryError, did_you_mean
-from autotune.machine.hardware import Hardware
-from autotune.results.record import SearchInfo
-from autotune.tuning.storage.study import Study
+
+if TYPE_CHECKING:
+    from autotune.machine.hardware import Hardware
+    from autotune.results.record import SearchInfo
+    from autotune.tuning.storage.study import Study
 
 HOME = ".autotune"
 STUDY_NAME = "autotune"
@@ -44,6 +47,8 @@ class SearchDir:
         It is written to a part file that is renamed when it is complete, so that another process
         never reads half of it.
         """
+        from autotune.tuning.storage.study import Study
+
         part = self.path / "study.db.part"
         Study.create(f"sqlite:///{part}", STUDY_NAME, head)
         part.rename(self.path / FILE)
@@ -55,6 +60,9 @@ class SearchDir:
         Raises:
             RunDirectoryError: when there is no record, or another version of autotune wrote it.
         """
+        # It loads optuna, and shells complete the names of runs on every Tab
+        from autotune.tuning.storage.study import Study
+
         if not (self.path / FILE).is_file():
             raise RunDirectoryError(
                 f"There is no record of a search in '{self.path}'. "

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, TypeVar
@@ -17,7 +18,8 @@ from typing import Any, TypeVar
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import TrialState, create_trial
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy.exc import SQLAlchemyError
 
 from autotune.errors import RunDirectoryError
 from autotune.knobs.space.space import ResolvedSpace
@@ -128,22 +130,27 @@ class Study:
             name: Name of the study in it.
 
         Raises:
-            RunDirectoryError: when there is no such study, or it has another format.
+            RunDirectoryError: when there is no such study, it is damaged, or it has another format.
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
             study = optuna.load_study(storage=storage, study_name=name)
         except KeyError as error:
             raise RunDirectoryError(
-                f"There is no run '{name}' in {storage}. 'autotune search PROGRAM' starts one."
+                f"There is no record of a search in {storage}. 'autotune search PROGRAM' starts "
+                "one."
             ) from error
+        except (SQLAlchemyError, RuntimeError) as error:  # damaged; of another version of Optuna
+            reason = " ".join(str(getattr(error, "orig", error)).split())
+            raise RunDirectoryError(_unreadable(storage, reason)) from error
         version = (study.user_attrs.get("head") or {}).get("format")
         if version != FORMAT:
             raise RunDirectoryError(
-                f"The run '{name}' was written in format {version}, but this autotune reads "
+                f"The record in {storage} was written in format {version}, but this autotune reads "
                 f"{FORMAT}. Start a new search."
             )
-        options = _read(SearchInfo, study.user_attrs["head"]).options
+        with _faults_told(storage):
+            options = _read(SearchInfo, study.user_attrs["head"]).options
         # A resumed sampler does not repeat its draws
         return cls(study, replace(options, seed=options.seed + len(study.trials)))
 
@@ -275,15 +282,19 @@ class Study:
         """What the last session found; None while the first one is not over.
 
         What the study holds anyway, such as the trials, is not stored a second time.
+
+        Raises:
+            RunDirectoryError: when another version of autotune wrote it in other words.
         """
         raw = self._study.user_attrs.get("result")
         if raw is None:
             return None
-        kept = with_present_names(raw)
-        kept["records"] = judged(self.records, _read(Config, raw["baseline"]))
-        kept |= {"rehearsals": self.rehearsals, "head": self.head, "facts": self.facts}
-        result: SearchResult = _adapter(SearchResult).validate_python(kept)
-        return replace(result, rounds=tuple(self._rounds_of(result.candidate)))
+        with _faults_told("the study"):
+            kept = with_present_names(raw)
+            kept["records"] = judged(self.records, _read(Config, raw["baseline"]))
+            kept |= {"rehearsals": self.rehearsals, "head": self.head, "facts": self.facts}
+            result: SearchResult = _adapter(SearchResult).validate_python(kept)
+            return replace(result, rounds=tuple(self._rounds_of(result.candidate)))
 
     @result.setter
     def result(self, result: SearchResult) -> None:
@@ -292,11 +303,16 @@ class Study:
 
     @property
     def found(self) -> str | None:
-        """What the last session found in a few words; None while the first one is not over."""
+        """What the last session found in a few words; None while the first one is not over.
+
+        Raises:
+            RunDirectoryError: when another version of autotune wrote it in other words.
+        """
         raw = self._study.user_attrs.get("result")
         if raw is None:
             return None
-        finding, speedup = Finding(raw["finding"]), _read(Interval, raw["speedup"])
+        with _faults_told("the study"):
+            finding, speedup = Finding(raw["finding"]), _read(Interval, raw["speedup"])
         return f"{times(speedup)} faster" if finding is Finding.FASTER else str(finding)
 
     @property
@@ -534,6 +550,30 @@ class Study:
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
+
+
+def _unreadable(storage: object, reason: str) -> str:
+    return (
+        f"The record in {storage} cannot be read ({reason}): it is damaged, or another version of "
+        "autotune wrote it. Start a new search, or remove its folder."
+    )
+
+
+@contextmanager
+def _faults_told(storage: object) -> Iterator[None]:
+    """Turn what goes wrong with a record of another version of autotune into an error for users.
+
+    Raises:
+        RunDirectoryError: A field is missing, or has another form.
+    """
+    try:
+        yield
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        reason = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+        raise RunDirectoryError(_unreadable(storage, reason)) from error
+    except KeyError as error:
+        raise RunDirectoryError(_unreadable(storage, f"{error} is missing")) from error
 
 
 def _read(kind: type[Value], raw: Any) -> Value:

@@ -224,7 +224,7 @@ def test_a_taken_name_is_not_overwritten(study: Study, tmp_path: Path) -> None:
 
 
 def test_a_missing_run_is_named_with_how_to_start_one(study: Study, tmp_path: Path) -> None:
-    with pytest.raises(RunDirectoryError, match=r"There is no run 'other' in .*autotune search"):
+    with pytest.raises(RunDirectoryError, match=r"no record of a search in .*autotune search"):
         Study.load(storage_in(tmp_path), "other")
 
 

@@ -1,0 +1,90 @@
+"""What a shell offers when the user presses Tab after one of autotune's options or commands.
+
+Each function gets what was typed of the word and returns the words that it may become. Where it
+returns none, the shell offers files. It runs on every Tab, so it imports neither torch nor optuna.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+
+def runs(incomplete: str) -> list[str]:
+    """Return the runs of this folder, the latest first."""
+    from autotune.tuning.storage import search_dir
+
+    return _beginning(incomplete, (run.name for run in search_dir.every()))
+
+
+def sides(incomplete: str) -> list[str]:
+    """Return what may stand on a side of ``autotune compare``."""
+    from autotune.program.revision import COMMIT, WRITTEN
+
+    return [*_beginning(incomplete, (WRITTEN, COMMIT)), *runs(incomplete), *_yaml(incomplete)]
+
+
+def spaces(incomplete: str) -> list[str]:
+    """Return the built-in search spaces, and YAML files."""
+    from autotune.knobs.space.spacefile import shipped_names
+
+    return [*_beginning(incomplete, shipped_names()), *_yaml(incomplete)]
+
+
+def knob_list(incomplete: str) -> list[str]:
+    """Return what a list of knobs such as ``a,b`` may go on with."""
+    from autotune.knobs import registry
+
+    before, comma, last = incomplete.rpartition(",")
+    named = set(before.split(","))
+    return [f"{before}{comma}{k}" for k in _beginning(last, registry()) if k not in named]
+
+
+def knob_value(incomplete: str) -> list[str]:
+    """Return what ``knob=value`` may become: the knobs, each with its equals sign."""
+    from autotune.knobs import registry
+
+    return _beginning(incomplete, (f"{knob}=" for knob in registry()))
+
+
+def formats(incomplete: str) -> list[str]:
+    """Return the formats of ``autotune export --to``."""
+    from autotune.results.exporters import EXPORTERS
+
+    return _beginning(incomplete, EXPORTERS)
+
+
+def objectives(incomplete: str) -> list[str]:
+    """Return what ``--objective`` takes."""
+    from autotune.measurement.goal import Objective
+
+    return _beginning(incomplete, map(str, Objective))
+
+
+def samplers(incomplete: str) -> list[str]:
+    """Return what ``--sampler`` takes."""
+    return _beginning(incomplete, ("autotune", "tpe", "gp", "random"))
+
+
+def lr_rules(incomplete: str) -> list[str]:
+    """Return what ``--lr-rule`` takes."""
+    return _beginning(incomplete, ("linear", "sqrt", "none"))
+
+
+def fences(incomplete: str) -> list[str]:
+    """Return what ``--fence`` takes."""
+    from autotune.program.fence_options import FenceKind
+
+    return _beginning(incomplete, map(str, FenceKind))
+
+
+def _beginning(incomplete: str, words: Iterable[str]) -> list[str]:
+    return [word for word in words if word.startswith(incomplete)]
+
+
+def _yaml(incomplete: str) -> Iterator[str]:
+    """Yield the paths of YAML files that begin as typed."""
+    folder, slash, name = incomplete.rpartition("/")
+    for path in sorted(Path(f"{folder}{slash}" or ".").expanduser().glob("*.y*ml")):
+        if path.name.startswith(name):
+            yield f"{folder}{slash}{path.name}"

@@ -1,0 +1,39 @@
+"""Searches that are over, as the commands about them find them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import optuna
+import pytest
+
+from autotune.tuning.storage import search_dir
+from tests.scripted import Script, begin
+
+KNOBS = {"num_workers": (0, 1, 2), "batch_size": (64, 128)}
+
+
+@pytest.fixture(scope="session")
+def searches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the runs ``slow`` and ``fast``, of which the second one found more."""
+    folder = tmp_path_factory.mktemp("a folder with a long name, as those of projects may have")
+    _record(folder, "slow", Script({"num_workers": {1: 1.3}}), 0)
+    _record(folder, "fast", Script({"num_workers": {1: 1.3, 2: 1.8}}), 1)
+    (folder / "train.py").touch()
+    return folder
+
+
+def _record(folder: Path, name: str, script: Script, seed: int) -> None:
+    """Search on the scripted machine, and keep the record in ``.autotune/`` of a folder.
+
+    The search itself keeps its record in memory: writing each fact to a file takes seconds.
+    """
+    searched = begin(folder / "scratch" / name, script, KNOBS, seed)
+    result = searched.go_on(180.0)
+    run = search_dir.new(name, name, folder)
+    optuna.copy_study(
+        from_study_name=search_dir.STUDY_NAME,
+        from_storage=searched.storage,
+        to_storage=run.storage,
+    )
+    result.save(run.path / "best.yaml")

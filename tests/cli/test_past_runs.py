@@ -1,0 +1,178 @@
+"""Commands about searches that are over: what they print, as text and as JSON, and refuse."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from autotune.cli.app import app
+from tests.rigging import write_best
+
+KEYS = {
+    "show": "finding reason run seconds best trials",
+    "runs": "run path date program trials found error",
+    "report": "run path format",
+    "export": "format path text left_out",
+    "env": "autotune python system cpu memory gpus packages variables fence",
+    "knobs": "about knobs flags",
+    "run": "command argv env ranks",
+    "compare": "runs is_comparable said configs circumstances page",
+}
+KEYS_OF_A_RUN = "name path program finding speedup samples_per_s changes"
+KEYS_OF_A_KNOB = "knob changes now values reason"
+
+
+@pytest.fixture
+def here(searches: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder with searches, as the current directory."""
+    monkeypatch.chdir(searches)
+    return searches
+
+
+def said(*words: str, status: int = 0) -> str:
+    """Run a command in this process and return its stdout; or its stderr, if it must fail."""
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == status, done.stderr or done.exception
+    return done.stderr if status else done.stdout
+
+
+def data(*words: str) -> Any:
+    return json.loads(said(*words, "--json"))
+
+
+def test_the_keys_of_json_stay(here: Path) -> None:
+    write_best(here / "b.yaml", {"num_workers": 0})
+    found = {
+        "show": data("show", "fast"),
+        "runs": data("runs")[0],
+        "report": data("report", "fast"),
+        "export": data("export", "--to", "torchrun", ".autotune/fast/best.yaml"),
+        "env": data("env"),
+        "knobs": data("knobs"),
+        "run": json.loads(said("run", "--print-command", "--json", "b.yaml", "train.py")),
+        "compare": data("compare", "slow", "fast"),
+    }
+    assert {command: " ".join(its) for command, its in found.items()} == KEYS
+    assert {" ".join(its) for its in found["compare"]["runs"]} == {KEYS_OF_A_RUN}
+    assert {" ".join(its) for its in found["knobs"]["knobs"]} == {KEYS_OF_A_KNOB}
+
+
+def test_json_says_what_the_text_says(here: Path) -> None:
+    listed = data("runs")
+    assert [run["run"] for run in listed] == ["fast", "slow"]
+    text = said("runs")
+    for run in listed:
+        assert run["found"] in text
+        assert run["date"][:16].replace("T", " ") in text
+    exported = data("export", "--to", "torchrun", ".autotune/fast/best.yaml")
+    assert exported["text"] == said("export", "--to", "torchrun", ".autotune/fast/best.yaml")
+    page = data("report", "fast")
+    assert Path(page["path"]).read_text().startswith("<!doctype html>")
+    knobs = {row["knob"]: row for row in data("knobs")["knobs"]}
+    assert knobs["num_workers"]["values"][0] == "0"
+    assert knobs["pin_memory"]["reason"]
+
+
+def test_a_program_reads_whole_lines(here: Path) -> None:
+    for words in (("runs",), ("knobs",), ("show", "fast"), ("compare", "slow", "fast")):
+        lines = said(*words).splitlines()
+        assert not [line for line in lines if re.search(r"[╭│╰\x1b]", line)]
+    assert len(said("runs").splitlines()) == 3
+
+
+def test_two_runs_stand_side_by_side_and_on_one_page(here: Path, tmp_path: Path) -> None:
+    page = tmp_path / "new" / "both.html"
+    text = said("compare", "slow", "fast", "-o", str(page))
+    assert re.search(r"^slow: 1\.\d\dx faster", text, re.MULTILINE)
+    assert re.search(r"^num_workers +1 +2 *$", text, re.MULTILINE)
+    assert "Same program, machine and objective." in text
+    assert "Next: autotune compare slow fast train.py" in text
+    assert f"page: {page}" in text
+    found = data("compare", "slow", "fast")
+    assert found["is_comparable"]
+    assert found["configs"]["num_workers"] == ["1", "2"]
+    assert [run["name"] for run in found["runs"]] == ["slow", "fast"]
+    assert page.read_text().count("<article>") == 2
+
+
+def test_options_of_compare_may_stand_before_between_and_after_its_sides(here: Path) -> None:
+    expected = data("compare", "slow", "fast")
+    for words in (
+        ["compare", "--json", "slow", "fast"],
+        ["compare", "slow", "--json", "fast"],
+        ["compare", "slow", "fast", "--json", "-q"],
+    ):
+        assert json.loads(said(*words)) == expected
+    # what stands after the program is the program's
+    assert "git repository" in said(
+        *("compare", "git:HEAD", "--budget", "1m", "written", "--fence=landlock"),
+        *("train.py", "--json"),
+        status=2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["compare", "slow", "written"], "To compare 'written', name the program"),
+        (["compare", "git:HEAD", "git:HEAD~1"], "To compare 'git:HEAD', name the program"),
+        (["compare", "slow", "train.py"], "'train.py' stands in place of a side."),
+        (["compare", "slwo", "fast"], "There is no run 'slwo' in"),
+        (["compare", "slwo", "fast", "train.py"], "There is no best.yaml and no run 'slwo'. Did"),
+        (["compare", "no.yaml", "fast", "train.py"], "There is no file 'no.yaml'"),
+        (["compare", "-o", "x.html", "slow", "fast", "train.py"], "--html is for two runs"),
+        (["compare", "slow", "git:HEAD", "train.py"], "train.py is not in a git repository"),
+        (["report", "fast", "-o", "-", "--json"], "'-o -' prints the page itself"),
+        (["run", "--json", "b.yaml", "train.py"], "--json is for --print-command"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_mend(
+    here: Path, words: list[str], message: str
+) -> None:
+    assert message in said(*words, status=2)
+
+
+def test_a_folder_without_searches_has_an_empty_list(workplace: Path) -> None:
+    done = CliRunner().invoke(app, ["runs"])
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "There is no search in this folder. 'autotune search PROGRAM'" in done.stderr
+    assert data("runs") == []
+
+
+def test_a_record_that_cannot_be_read_hides_no_other_and_is_told(
+    searches: Path, workplace: Path
+) -> None:
+    shutil.copytree(searches / ".autotune", workplace / ".autotune")
+    kept = workplace / ".autotune"
+    shutil.copytree(kept / "fast", kept / "older")
+    _change(kept / "older" / "study.db", '"samples_per_s"', '"samples_per_minute"')
+    _change(kept / "older" / "study.db", '"finding"', '"outcome"')
+    for name, content in (("broken", b"not a database at all" * 100), ("empty", b"")):
+        (kept / name).mkdir()
+        (kept / name / "study.db").write_bytes(content)
+    listed = {run["run"]: run for run in data("runs")}
+    assert listed.keys() == {"slow", "fast", "older", "broken", "empty"}
+    assert "file is not a database" in listed["broken"]["error"]
+    assert listed["fast"]["error"] == ""
+    assert "cannot be read: 'autotune show broken' says why" in said("runs")
+    assert "damaged, or another version of autotune wrote it" in said("show", "broken", status=2)
+    assert "no record of a search" in said("show", "empty", status=2)
+    assert "another version of autotune wrote it" in said("show", "older", status=2)
+
+
+def _change(database: Path, text: str, other: str) -> None:
+    """Replace a text in the facts that a study keeps, as another version would have them."""
+    connection = sqlite3.connect(database)
+    with connection:
+        connection.execute(
+            "update study_user_attributes set value_json = replace(value_json, ?, ?)",
+            (text, other),
+        )
+    connection.close()

@@ -1,0 +1,131 @@
+"""What a person sees on a real terminal of 80 columns, and without colours."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from autotune.cli.app import app
+
+COLUMNS = 80
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+COLOURS = re.compile(r"\x1b\[[0-9;]*3[0-9][0-9;]*m")
+SHOWN = [["runs"], ["show", "fast"], ["compare", "slow", "fast"], ["knobs"]]
+END = "end of the command"
+# Several commands in one process, because loading Optuna takes longer than they do
+COMMANDS = f"""
+import json, sys
+from autotune.cli.app import app
+for words in json.loads(sys.argv[1]):
+    app(words, standalone_mode=False)
+    print({END!r}, flush=True)
+"""
+# A search in virtual time, whose console and result a terminal shows
+SEARCH = """
+import sys
+from pathlib import Path
+from autotune.cli import search_report
+from autotune.cli.console import Console
+from tests.scripted import Script, begin
+knobs = {"num_workers": (0, 1, 2), "batch_size": (64, 128), "precision": ("fp32", "bf16")}
+console = Console()
+result = begin(Path(sys.argv[1]), Script({"num_workers": {1: 1.5}}), knobs).go_on(300.0, console)
+console.end()
+search_report.show(result, Path("best.yaml"))
+"""
+
+
+def on_terminal(argv: list[str], cwd: Path, variables: Mapping[str, str] | None = None) -> str:
+    """Run a command on a pseudo-terminal, and return what it wrote there."""
+    reader, writer = pty.openpty()
+    fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
+    env = {k: v for k, v in os.environ.items() if k not in {"COLUMNS", "NO_COLOR", "FORCE_COLOR"}}
+    env |= {"TERM": "xterm-256color", **(variables or {})}
+    with subprocess.Popen(argv, stdin=writer, stdout=writer, stderr=writer, cwd=cwd, env=env) as it:
+        os.close(writer)
+        seen = b""
+        while True:
+            try:
+                more = os.read(reader, 65536)
+            except OSError:  # Linux's way to say that nobody holds the other end any more
+                break
+            if not more:
+                break
+            seen += more
+    os.close(reader)
+    assert it.returncode == 0, seen.decode()
+    return seen.decode()
+
+
+def lines_of(seen: str) -> list[str]:
+    return re.split(r"[\r\n]+", ESCAPES.sub("", seen))
+
+
+def autotune(*words: str) -> list[str]:
+    return [sys.executable, "-m", "autotune", *words]
+
+
+def test_nothing_is_wider_than_the_terminal_and_no_word_is_lost(
+    searches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = on_terminal([sys.executable, "-c", COMMANDS, json.dumps(SHOWN)], searches)
+    monkeypatch.chdir(searches)
+    for words, screen in zip(SHOWN, seen.split(END), strict=False):
+        lines = lines_of(screen)
+        # What is to be copied stays on one line, which the terminal itself continues
+        copied = re.compile(r"^( {2}|Next: )(autotune |import autotune)")
+        assert not [line for line in lines if len(line) > COLUMNS and not copied.match(line)]
+        shown, plain = _letters("".join(lines)), CliRunner().invoke(app, words).stdout
+        for word in plain.split():
+            assert _letters(word) in shown, words
+        if words[0] == "show":  # other commands have tables, whose cells are folded one by one
+            assert _letters(plain) in shown.replace("Verdict", "", 1)
+
+
+def _letters(text: str) -> str:
+    """Return a text without spaces and without the lines of a box."""
+    return re.sub(r"[\s╭╮╰╯│─]", "", text)
+
+
+def test_a_search_on_a_terminal_opens_in_three_lines_and_ends_in_a_box(tmp_path: Path) -> None:
+    code = [sys.executable, "-c", SEARCH, str(tmp_path)]
+    seen = on_terminal(code, Path(__file__).parents[2])
+    lines = [line for line in lines_of(seen) if line.strip()]
+    assert [line.split()[0] for line in lines if re.match(r"machine|program|tuned", line)] == [
+        "machine", "program", "tuned",
+    ]  # fmt: skip
+    assert any("━" in line for line in lines), "the bar of the budget"
+    box = [line for line in lines if line.startswith(("╭", "│", "╰"))]
+    assert {len(line) for line in box} == {COLUMNS}
+    commands = [line for line in lines if line.startswith("  autotune run best.yaml")]
+    assert len(commands) == 1
+    assert COLOURS.search(seen)
+
+
+def test_no_color_is_respected_and_the_box_stays(searches: Path) -> None:
+    seen = on_terminal(autotune("show", "fast"), searches, {"NO_COLOR": "1"})
+    assert not COLOURS.search(seen)
+    assert "╭" in seen
+
+
+def test_results_are_on_stdout_and_talk_on_stderr(
+    searches: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not CliRunner().invoke(app, ["runs"]).stdout
+    monkeypatch.chdir(searches)
+    for words in (("show", "fast", "--json"), ("runs",), ("report", "fast", "-o", "-")):
+        done = CliRunner().invoke(app, words)
+        assert done.stdout
+        assert not done.stderr
