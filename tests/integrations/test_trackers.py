@@ -60,6 +60,7 @@ def _read_back(name: str, run: Path, folder: Path) -> list[dict[str, dict[str, A
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "WANDB_MODE": "offline",
         "WANDB_SILENT": "true",
+        "WANDB_ERROR_REPORTING": "false",
         "WANDB_CACHE_DIR": str(folder / "cache"),
         "WANDB_CONFIG_DIR": str(folder / "config"),
         "WANDB_DATA_DIR": str(folder / "data"),
