@@ -356,13 +356,18 @@ def compare(
         typer.Argument(
             help="'written' (the program as it is), a best.yaml, the name of a run, or "
             "git:REVISION.",
+            metavar="A",
+            show_default=False,
             autocompletion=completion.sides,
         ),
     ],
     second: Annotated[
         str,
         typer.Argument(
-            help="The same, to be compared with the first.", autocompletion=completion.sides
+            help="The same, to be compared with A.",
+            metavar="B",
+            show_default=False,
+            autocompletion=completion.sides,
         ),
     ],
     program: Annotated[

@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,15 @@ def test_packages_on_the_import_path_come_from_the_revision(
     with at_revision(program, "HEAD") as found:
         assert said_by(found.program) == "new"
     monkeypatch.setattr(sys, "path", sys.path[:-1])
+    # or by a finder with a table, where the folder's layout allows no path file
+    table = types.ModuleType("__editable___x_finder")
+    vars(table)["MAPPING"] = {"installed": str(Path("src/installed").resolve())}
+    finder = type("Finder", (), {"__module__": table.__name__, "find_spec": lambda *_: None})
+    monkeypatch.setitem(sys.modules, table.__name__, table)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "meta_path", [*sys.meta_path, finder])
+        with at_revision(program, "HEAD") as found:
+            assert said_by(found.program) == "new"
     for folder in ("src", str(Path("src").resolve())):
         with at_revision(program_of(f"PYTHONPATH={folder}", "main.py"), "HEAD") as found:
             assert said_by(found.program) == "new"
