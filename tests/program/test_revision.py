@@ -185,6 +185,22 @@ def test_the_repository_is_as_it_was(git: Git, tmp_path: Path) -> None:
     assert not git("stash", "list")
 
 
+def test_git_says_there_at_which_commit_the_program_is(git: Git) -> None:
+    git("tag", "v1", "HEAD~1")
+    git("pack-refs", "--all")
+    git("tag", "v2", "HEAD")
+    for revision, tag in (("HEAD~1", "v1"), ("v2", "v2")):
+        with at_revision(program_of("train.py"), revision) as found:
+            where = ("-C", found.program.cwd)
+            assert git(*where, "rev-parse", "HEAD") == git("rev-parse", tag)
+            assert git(*where, "describe", "--tags") == tag
+            assert not git(*where, "status", "--porcelain", "--untracked-files=no")
+    git("worktree", "add", "-q", "../another", "v1")
+    os.chdir("../another")
+    with at_revision(program_of("train.py"), "HEAD") as found:
+        assert git("-C", found.program.cwd, "describe", "--tags") == "v1"
+
+
 def test_within_a_git_hook_the_programs_own_repository_is_read(
     git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
