@@ -161,7 +161,9 @@ class _Repository:
         Training scripts log their commit, and some of them fail where git knows none.
         """
         own = self.root / self._ask("rev-parse", "--git-common-dir").stdout.strip()
-        _git(folder, "init", "--quiet", "--template=")
+        kind = self._ask("rev-parse", "--show-object-format").stdout.strip()
+        forms = {"GIT_DEFAULT_HASH": kind, "GIT_DEFAULT_REF_FORMAT": "files"}
+        _git(folder, "init", "--quiet", "--template=", variables=forms)
         copy = folder / ".git"
         (copy / "objects" / "info").mkdir(exist_ok=True)
         (copy / "objects" / "info" / "alternates").write_text(f"{own / 'objects'}\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import types
@@ -199,6 +200,16 @@ def test_git_says_there_at_which_commit_the_program_is(git: Git) -> None:
     os.chdir("../another")
     with at_revision(program_of("train.py"), "HEAD") as found:
         assert git("-C", found.program.cwd, "describe", "--tags") == "v1"
+
+
+def test_a_repository_with_longer_hashes_is_read_too(git: Git) -> None:
+    shutil.rmtree(".git")
+    git("init", "-q", "--object-format=sha256")
+    git("add", ".")
+    git("commit", "-q", "-m", "long")
+    with at_revision(program_of("train.py"), "HEAD") as found:
+        assert len(found.commit) == 64
+        assert git("-C", found.program.cwd, "rev-parse", "HEAD") == found.commit
 
 
 def test_within_a_git_hook_the_programs_own_repository_is_read(
