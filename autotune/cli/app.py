@@ -261,8 +261,7 @@ def run(
     ] = "",
 ) -> None:
     """Train with the config of a best.yaml, without measuring or redirecting anything."""
-    from autotune.cli.train import as_json as plan_as_json
-    from autotune.cli.train import run_plan
+    from autotune.cli.train import plan_json, run_plan
     from autotune.knobs.space import options
     from autotune.machine import hardware
     from autotune.results import bestfile
@@ -293,7 +292,7 @@ def run(
         if trust := trust_note(nodes, os.environ):
             console.warn(trust)
         if print_command:
-            sys.stdout.write(f"{plan_as_json(plan) if as_json else plan.command}\n")
+            sys.stdout.write(f"{plan_json(plan) if as_json else plan.command}\n")
             return
         sys.stdout.flush()  # exec drops what is still buffered
         sys.stderr.flush()
@@ -356,13 +355,18 @@ def compare(
         typer.Argument(
             help="'written' (the program as it is), a best.yaml, the name of a run, or "
             "git:REVISION.",
+            metavar="A",
+            show_default=False,
             autocompletion=completion.sides,
         ),
     ],
     second: Annotated[
         str,
         typer.Argument(
-            help="The same, to be compared with the first.", autocompletion=completion.sides
+            help="The same, to be compared with A.",
+            metavar="B",
+            show_default=False,
+            autocompletion=completion.sides,
         ),
     ],
     program: Annotated[

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from autotune.cli.console import plain
+from autotune.cli.console import plain, results_console
 from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
 from autotune.measurement.memory import Memory
@@ -30,7 +30,7 @@ SIZES = (
 
 def show(facts: MeasureReport) -> None:
     """Print the report on one measured config."""
-    out = Console(highlight=False, soft_wrap=True)
+    out = results_console()
     out.print()
     out.print(f"[bold]{plain(facts.command)}[/]")
     for part in (_figures(facts), *_split(facts), *_ceilings(facts)):

@@ -56,6 +56,7 @@ def report(
     from autotune import api
     from autotune.cli.console import Console
     from autotune.report import Training, html, markdown
+    from autotune.results.wording import as_typed
 
     console = Console()
     with errors_told(console):
@@ -66,7 +67,7 @@ def report(
         result = api.load(run)
         best = result.run_dir / "best.yaml"
         make = html if format_ is Format.HTML else markdown
-        page = make(result, _short(best), Training(for_hours, price_per_hour))
+        page = make(result, as_typed(best), Training(for_hours, price_per_hour))
         if str(output) == "-":
             sys.stdout.write(page)
             return
@@ -115,11 +116,12 @@ def show(run: RunArgument = None, as_json: JsonOption = False) -> None:
     from autotune import api
     from autotune.cli import search_report
     from autotune.cli.console import Console
+    from autotune.results.wording import as_typed
 
     console = Console()
     with errors_told(console):
         result = api.load(run)
-    search_report.show(result, _short(result.run_dir / "best.yaml"), as_json=as_json)
+    search_report.show(result, as_typed(result.run_dir / "best.yaml"), as_json=as_json)
 
 
 def export(
@@ -215,8 +217,3 @@ def _about(run: SearchDir) -> _Listed:
 
 def _says_why(row: _Listed) -> str:
     return f"cannot be read: 'autotune show {quote(row.run)}' says why"
-
-
-def _short(path: Path) -> Path:
-    """Return a path as people would type it here."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -9,6 +9,7 @@ import platform
 import re
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune import __version__
@@ -28,15 +29,13 @@ RELEVANT = re.compile(r"(OMP|MKL|KMP|CUDA|PYTORCH|TORCH|NCCL|GLOO|OPENBLAS|SLURM
 
 
 def env(as_json: JsonOption = False) -> None:
-    """Print versions, machine and settings for a bug report; it names no file of yours."""
+    """Print versions, machine and settings for a bug report; it names none of your folders."""
     from autotune.cli.console import Console
     from autotune.machine import hardware
-    from autotune.program.fence_options import STRONGEST
-    from autotune.rig.fence import describe_fence
 
     with errors_told(Console()):
         machine = hardware.detect()
-        fence, _ = describe_fence(STRONGEST)
+        fence = _fence()
     facts: dict[str, object] = {
         "autotune": __version__,
         "python": platform.python_version(),
@@ -73,6 +72,19 @@ def dashboard(run: RunArgument = None) -> None:
     os.execv(command[0], command)  # noqa: S606 - it gets the terminal and Ctrl-C
 
 
+def _fence() -> str:
+    """Return the kind of fence that works here; its sentence would name the user's folders."""
+    from autotune.errors import FenceError
+    from autotune.program.fence_options import STRONGEST
+    from autotune.rig.fence import raise_fence
+
+    try:
+        with raise_fence(STRONGEST, Path.cwd()) as raised:
+            return str(raised.kind)
+    except FenceError:
+        return "none works"
+
+
 def _installed() -> Mapping[str, str]:
     found = {}
     for package in PACKAGES:
@@ -84,4 +96,9 @@ def _installed() -> Mapping[str, str]:
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in sorted(environment.items()) if RELEVANT.match(name)}
+    home = environment.get("HOME") or os.devnull
+    return {
+        name: value.replace(home, "~")
+        for name, value in sorted(environment.items())
+        if RELEVANT.match(name)
+    }

@@ -43,7 +43,7 @@ def run_plan(best: BestFile, path: Path, program: Program, machine: Hardware) ->
     return plan
 
 
-def as_json(plan: LaunchPlan) -> str:
+def plan_json(plan: LaunchPlan) -> str:
     """Return how a training is started, as JSON with stable keys."""
     data = {
         "command": plan.command,

@@ -7,14 +7,17 @@ program runs there in the same place of the tree as the user would start it in.
 
 Covered: ``python -m``, console scripts and packages installed with ``pip install -e``; paths to
 what lies next to the repository; changes that were not committed stay where they are. The
-repository itself is only read: no worktree, stash or checkout, and an index in the temporary
-folder. Not covered: submodules, which are those of today; arguments and settings that name a file
-of the repository by its absolute path; compiled extensions, which are those that were built last.
+repository itself is only read: no worktree, stash or checkout. What git says in the temporary
+folder is true of the revision.
+
+Not covered: submodules, which are those of today; arguments and settings that name a file of the
+repository by its absolute path; compiled extensions, which are those that were built last.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -142,7 +145,8 @@ class _Repository:
                 raise UsageError(
                     f"git cannot write the files of {commit[:8]}: {done.stderr.strip()}"
                 )
-        staged = self._ask("ls-files", "--stage", "-z", variables=index).stdout.split("\0")
+        self._give_history(commit, folder, Path(index["GIT_INDEX_FILE"]))
+        staged = _git(folder, "ls-files", "--stage", "-z").stdout.split("\0")
         submodules = [line.partition("\t")[2] for line in staged if line.startswith(SUBMODULE)]
         for path in submodules:
             if (folder / path).is_dir():
@@ -150,6 +154,25 @@ class _Repository:
         untracked = self._ask("ls-files", "--others", "--directory", "-z").stdout.split("\0")
         for path in filter(None, (*submodules, *untracked)):
             _link(self.root / path, folder / path, folder)
+
+    def _give_history(self, commit: str, folder: Path, index: Path) -> None:
+        """Make a repository of a folder, which borrows its objects and is at the commit.
+
+        Training scripts log their commit, and some of them fail where git knows none.
+        """
+        own = self.root / self._ask("rev-parse", "--git-common-dir").stdout.strip()
+        kind = self._ask("rev-parse", "--show-object-format").stdout.strip()
+        forms = {"GIT_DEFAULT_HASH": kind, "GIT_DEFAULT_REF_FORMAT": "files"}
+        _git(folder, "init", "--quiet", "--template=", variables=forms)
+        copy = folder / ".git"
+        (copy / "objects" / "info").mkdir(exist_ok=True)
+        (copy / "objects" / "info" / "alternates").write_text(f"{own / 'objects'}\n")
+        shutil.copytree(own / "refs", copy / "refs", dirs_exist_ok=True)
+        for name in ("packed-refs", "shallow"):
+            if (own / name).is_file():
+                shutil.copy(own / name, copy / name)
+        (copy / "HEAD").write_text(f"{commit}\n")
+        index.rename(copy / "index")
 
     def _ask(
         self, *words: str, variables: Mapping[str, str] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune.report.page import content, templates
-from autotune.results.two_runs import TwoRuns
+from autotune.results.two_runs import TwoRuns, best_of
 
 
 def html_of_two(found: TwoRuns) -> str:
@@ -14,7 +14,7 @@ def html_of_two(found: TwoRuns) -> str:
         .render(
             found=found,
             reports=[
-                {"name": name, **content(result, result.run_dir / "best.yaml")}
+                {"name": name, **content(result, best_of(result))}
                 for name, result in zip(found.names, found.results, strict=True)
             ],
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -15,7 +16,7 @@ from autotune.machine.hardware import Hardware
 from autotune.program.program import ProgramKind
 from autotune.results.result import SearchResult
 from autotune.results.verdict import Verdict, verdict
-from autotune.results.wording import gib
+from autotune.results.wording import as_typed, gib
 
 SPEEDS = ("python", "torch")  # packages whose versions decide how fast a program is
 ABSENT = "none"
@@ -61,7 +62,7 @@ class TwoRuns:
     @property
     def verdicts(self) -> tuple[Verdict, Verdict]:
         """What each of them found, in words."""
-        first, second = (verdict(r, r.run_dir / "best.yaml") for r in self.results)
+        first, second = (verdict(r, best_of(r)) for r in self.results)
         return first, second
 
     @property
@@ -125,6 +126,11 @@ class TwoRuns:
         if program.kind is ProgramKind.PICKLED_FUNCTION or self.first.best == self.second.best:
             return ""
         return f"autotune compare {' '.join(map(quote, self.names))} {program}"
+
+
+def best_of(result: SearchResult) -> Path:
+    """Return where a search keeps its best.yaml, as people would type it."""
+    return as_typed(result.run_dir / "best.yaml")
 
 
 def _unequal(first: SearchResult, second: SearchResult) -> Iterator[Difference]:

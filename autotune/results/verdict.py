@@ -20,7 +20,7 @@ from autotune.program.lr import global_batch
 from autotune.program.program import ProgramKind
 from autotune.results.blame import FAILURES
 from autotune.results.result import Finding, SearchResult
-from autotune.results.wording import format_duration, gib, rate, times
+from autotune.results.wording import as_typed, format_duration, gib, rate, times
 
 MUCH_NARROWER = 0.5  # factor on the interval from which a correction is worth a line
 
@@ -371,16 +371,11 @@ def _apply(output: Path, variables: list[str]) -> str:
     return f'autotune.apply("{output}"{allowed})'
 
 
-def _page(result: SearchResult) -> Path:
-    """Return where the report is, as people would type it here."""
-    path, here = result.run_dir / "report.html", Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
-
-
 def _cost(result: SearchResult, output: Path) -> str:
     ok = sum(record.outcome is Outcome.OK for record in result.records)
     noun = "process" if result.processes == 1 else "processes"
+    page = as_typed(result.run_dir / "report.html")
     return (
         f"{ok} of {len(result.records)} trials measured in {result.processes} {noun}, "
-        f"{format_duration(result.seconds)}; config: {output}, page: {_page(result)}"
+        f"{format_duration(result.seconds)}; config: {output}, page: {page}"
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from autotune.measurement.interval import Interval
 
 UNKNOWN = 100.0  # ratio of the bounds of an interval from which its figures mean nothing
@@ -56,3 +58,9 @@ def rate(interval: Interval) -> str:
 def gib(size_bytes: int | None) -> str:
     """Return a size in GiB; ``unknown`` without one."""
     return "unknown" if size_bytes is None else f"{size_bytes / 2**30:,.2f} GiB"
+
+
+def as_typed(path: Path) -> Path:
+    """Return a path as people would type it in the current directory."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

@@ -139,6 +139,18 @@ def test_what_cannot_be_is_refused_with_the_mend(
     assert message in said(*words, status=2)
 
 
+def test_env_names_none_of_the_users_folders(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(workplace))
+    monkeypatch.setenv("TORCH_HOME", str(workplace / "models"))
+    monkeypatch.setenv("AWS_SECRET", "secret")
+    text = said("env")
+    assert str(workplace) not in text
+    assert "TORCH_HOME ~/models" in text
+    assert "secret" not in text
+
+
 def test_a_folder_without_searches_has_an_empty_list(workplace: Path) -> None:
     done = CliRunner().invoke(app, ["runs"])
     assert (done.exit_code, done.stdout) == (0, "")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,6 +146,15 @@ def test_packages_on_the_import_path_come_from_the_revision(
     with at_revision(program, "HEAD") as found:
         assert said_by(found.program) == "new"
     monkeypatch.setattr(sys, "path", sys.path[:-1])
+    # or by a finder with a table, where the folder's layout allows no path file
+    table = types.ModuleType("__editable___x_finder")
+    vars(table)["MAPPING"] = {"installed": str(Path("src/installed").resolve())}
+    finder = type("Finder", (), {"__module__": table.__name__, "find_spec": lambda *_: None})
+    monkeypatch.setitem(sys.modules, table.__name__, table)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "meta_path", [*sys.meta_path, finder])
+        with at_revision(program, "HEAD") as found:
+            assert said_by(found.program) == "new"
     for folder in ("src", str(Path("src").resolve())):
         with at_revision(program_of(f"PYTHONPATH={folder}", "main.py"), "HEAD") as found:
             assert said_by(found.program) == "new"
@@ -173,6 +184,32 @@ def test_the_repository_is_as_it_was(git: Git, tmp_path: Path) -> None:
     assert state() == before
     assert git("worktree", "list").count("\n") == 0
     assert not git("stash", "list")
+
+
+def test_git_says_there_at_which_commit_the_program_is(git: Git) -> None:
+    git("tag", "v1", "HEAD~1")
+    git("pack-refs", "--all")
+    git("tag", "v2", "HEAD")
+    for revision, tag in (("HEAD~1", "v1"), ("v2", "v2")):
+        with at_revision(program_of("train.py"), revision) as found:
+            where = ("-C", found.program.cwd)
+            assert git(*where, "rev-parse", "HEAD") == git("rev-parse", tag)
+            assert git(*where, "describe", "--tags") == tag
+            assert not git(*where, "status", "--porcelain", "--untracked-files=no")
+    git("worktree", "add", "-q", "../another", "v1")
+    os.chdir("../another")
+    with at_revision(program_of("train.py"), "HEAD") as found:
+        assert git("-C", found.program.cwd, "describe", "--tags") == "v1"
+
+
+def test_a_repository_with_longer_hashes_is_read_too(git: Git) -> None:
+    shutil.rmtree(".git")
+    git("init", "-q", "--object-format=sha256")
+    git("add", ".")
+    git("commit", "-q", "-m", "long")
+    with at_revision(program_of("train.py"), "HEAD") as found:
+        assert len(found.commit) == 64
+        assert git("-C", found.program.cwd, "rev-parse", "HEAD") == found.commit
 
 
 def test_within_a_git_hook_the_programs_own_repository_is_read(

@@ -9,11 +9,13 @@ import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from autotune.report import html
+from autotune.report import html, html_of_two
 from autotune.results.result import SearchResult
+from autotune.results.two_runs import TwoRuns
 from tests.report.test_report import BEST, HOSTILE, found
 
 __all__ = ["found"]
@@ -63,18 +65,35 @@ def test_nothing_is_wider_than_the_window(found: SearchResult, tmp_path: Path, w
     assert int(title[1]) <= width
 
 
-def test_a_telephone_shows_it_without_scrolling_sideways(
-    found: SearchResult, tmp_path: Path
-) -> None:
-    inner, outer = tmp_path / "report.html", tmp_path / "outer.html"
-    inner.write_text(html(found, BEST), encoding="utf-8")
+def in_frame(page: str, width: int, value: str, folder: Path) -> Any:
+    """Return a value of JavaScript's about a page in a frame, which may be as narrow as wanted."""
+    inner, outer = folder / "report.html", folder / "outer.html"
+    inner.write_text(page, encoding="utf-8")
     outer.write_text(
-        '<title></title><iframe id="f" src="report.html" width="360" height="800"></iframe>'
-        "<script>onload = () => { document.title = JSON.stringify("
-        'document.getElementById("f").contentDocument.documentElement.scrollWidth) }</script>',
+        f'<title></title><iframe id="f" src="report.html" width="{width}" height="800"></iframe>'
+        "<script>onload = () => { const page = document.getElementById('f').contentDocument;"
+        f"document.title = JSON.stringify({value}) }}</script>",
         encoding="utf-8",
     )
     seen = chromium(outer, "--dump-dom", "--allow-file-access-from-files")
-    title = re.search(r"<title>(\d+)</title>", seen.stdout)
+    title = re.search(r"<title>(.+)</title>", seen.stdout)
     assert title is not None
-    assert json.loads(title[1]) <= 360
+    return json.loads(title[1])
+
+
+def test_a_telephone_shows_it_without_scrolling_sideways(
+    found: SearchResult, tmp_path: Path
+) -> None:
+    assert in_frame(html(found, BEST), 360, "page.documentElement.scrollWidth", tmp_path) <= 360
+
+
+@pytest.mark.parametrize(("width", "are_stacked"), [(360, True), (1400, False)])
+def test_two_reports_stand_side_by_side_or_on_a_telephone_one_below_the_other(
+    found: SearchResult, tmp_path: Path, width: int, *, are_stacked: bool
+) -> None:
+    page = html_of_two(TwoRuns(found, replace(found, run_dir=Path("other"))))
+    places = "[...page.querySelectorAll('article')].map(a => a.getBoundingClientRect().top)"
+    value = f"[page.documentElement.scrollWidth, ...{places}]"
+    needed, first, second = in_frame(page, width, value, tmp_path)
+    assert needed <= width
+    assert (second > first) is are_stacked

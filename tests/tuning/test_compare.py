@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,40 @@ import pytest
 
 from autotune.cli import compare as printed
 from autotune.errors import ProgramError, UsageError
+from autotune.machine import hardware
 from autotune.measurement.outcome import Ending, Outcome
+from autotune.program import line
+from autotune.program.revision import at_revision
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
 from autotune.results.record import Side
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.compare import ComparedSide, Comparison, Difference, compare
 from autotune.tuning.events import Events
+from autotune.tuning.start.observe import observe
 from autotune.tuning.surroundings import Surroundings
 from tests.made import HARDWARE, PROGRAM, make_loader, make_profile
+from tests.pictures import picture
 from tests.rigging import write_best
 from tests.scripted import Script, ScriptedMachine
+
+KEYS = "difference speedup most_pct processes changes sides notes"
+TRAIN = """
+from pathlib import Path
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from settings import BATCH
+width = int(Path("data/width.txt").read_text())
+Path("data/written.txt").touch()
+x = torch.randn(512, width)
+model = torch.nn.Linear(width, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(100):
+    for batch, in DataLoader(TensorDataset(x), batch_size=BATCH):
+        optimizer.zero_grad()
+        model(batch).mean().backward()
+        optimizer.step()
+"""
 
 
 def workers(folder: Path, count: int) -> BestFile:
@@ -64,6 +88,7 @@ def test_the_second_config_is_faster_slower_or_alike(
         assert f"num_workers: {first or 0} → {second or 0}" in said
     printed.show(found, as_json=True)
     data = json.loads(capsys.readouterr().out)
+    assert " ".join(data) == KEYS
     assert data["difference"] == str(difference)
     assert [side["name"] for side in data["sides"]] == ["a.yaml", "b.yaml"]
 
@@ -145,3 +170,28 @@ def test_a_config_may_be_compared_with_a_commit(tmp_path: Path) -> None:
     found = two_programs(Script(noise=0.02), Script({"num_workers": {2: 1.4}}, noise=0.02), sides)
     assert found.difference is Difference.FASTER
     assert found.second["num_workers"] == 2
+
+
+@pytest.mark.usefixtures("warm_starts")
+def test_a_commit_trains_with_its_modules_on_the_data_of_today_and_changes_neither(
+    workplace: Path,
+) -> None:
+    def git(*words: str) -> None:
+        names = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+        subprocess.run(["git", *names, *words], check=True, capture_output=True)
+
+    Path("train.py").write_text(TRAIN)
+    Path("settings.py").write_text("BATCH = 8")
+    Path(".gitignore").write_text("data/")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "first")
+    Path("settings.py").write_text("BATCH = 16")
+    Path("data").mkdir()
+    Path("data/width.txt").write_text("4")
+    before = picture(Path.cwd())
+    with at_revision(line.read(["train.py"]).program, "HEAD") as found:
+        profile = observe(found.program, hardware.detect())
+    assert profile.training_loader is not None
+    assert profile.training_loader.batch_size == 8
+    assert picture(Path.cwd()) == before

@@ -26,6 +26,10 @@ from tests.scripted import Script, ScriptedMachine
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
+KEYS = (
+    "command config hardware profile measurements breakdown machine_warnings throughput "
+    "tokens_per_s step_s joules_per_sample split roofline_share warnings"
+)
 SCRIPT = str(PROGRAMS / "slow_items.py")
 
 
@@ -44,6 +48,7 @@ def test_measure_under_a_config_gives_json_for_scripts(workplace: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "process 1 of 1" in done.stderr
     facts = json.loads(done.stdout)
+    assert " ".join(facts) == KEYS
     assert facts["config"]["num_workers"] == 2
     assert len(facts["measurements"]) == 1
     assert sum(facts["split"].values()) == pytest.approx(facts["step_s"], rel=0.5)
