@@ -34,7 +34,8 @@ OUT = {
 @cache
 def pages() -> list[tuple[Path, str]]:
     """Return what people read, each text with its file."""
-    files = [*house.modules().values(), ROOT / "README.md"]
+    guide = sorted((ROOT / "docs").glob("*.md"))
+    files = [*house.modules().values(), ROOT / "README.md", *guide]
     return [(path, text) for path in files for text in prose(path)]
 
 
