@@ -46,5 +46,6 @@ def blocks() -> tuple[Block, ...]:
 
 
 def blocks_in(language: str) -> list[Block]:
-    """Return the blocks in a language."""
-    return [block for block in blocks() if block.language == language]
+    """Return the blocks in a language; of equal ones, the first."""
+    found = {block.text: block for block in reversed(blocks()) if block.language == language}
+    return list(reversed(found.values()))
