@@ -16,8 +16,8 @@ from PIL import Image
 from tests.docs.pages import ROOT
 
 PICTURE = ROOT / "docs" / "images" / "report.png"
-COLOURS = 64  # of a drawing with text; more make the file larger than 150 KB
-SIZE = (900, 1250)  # as wide as the page's text, and down to the first charts
+COLOURS = 160  # of drawings with text; more make the file larger than 150 KB
+SIZE = (900, 1840)  # as wide as the text of the page, down to the charts
 
 
 def main() -> None:
