@@ -156,6 +156,7 @@ RUNNERS: dict[str, Callable[[Sequence[str], Path, pytest.MonkeyPatch], None]] = 
 }
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_run_trains_with_the_config_that_the_search_found(project: Path) -> None:
     """The one command that the others only reach: it is a process of its own."""
     done = subprocess.run(

@@ -36,11 +36,12 @@ def test_each_block_is_of_a_kind_that_a_test_runs() -> None:
     assert not unknown, "say how a test runs such blocks"
 
 
-@pytest.mark.parametrize("block", blocks_in("python"), ids=by_place)
+FIRST_LINES = [block for block in blocks_in("python") if "autotune.apply(" in block.text]
+OTHERS = [block for block in blocks_in("python") if block not in FIRST_LINES]
+
+
+@pytest.mark.parametrize("block", OTHERS, ids=by_place)
 def test_python_is_executed(block: Block, project: Path) -> None:
-    if "autotune.apply(" in block.text:
-        assert trains_after(block, project) == TRAINED
-        return
     names: dict[str, Any] = {"__name__": "__main__"}
     with scripted(SLOW), records_in_memory():
         exec(compile(block.text, block.place, "exec"), names)
@@ -49,13 +50,17 @@ def test_python_is_executed(block: Block, project: Path) -> None:
             keeps_its_contract(value, name)
 
 
-def trains_after(block: Block, folder: Path) -> str:
-    """Return what a program prints whose first lines are the block's."""
-    script = folder / "applied.py"
-    script.write_text(block.text + (folder / "train.py").read_text())
-    return subprocess.run(
-        [sys.executable, str(script)], cwd=folder, check=True, capture_output=True, text=True
-    ).stdout
+@pytest.mark.usefixtures("warm_starts")
+@pytest.mark.parametrize("block", FIRST_LINES, ids=by_place)
+def test_a_program_that_begins_with_these_lines_trains_with_the_config(
+    block: Block, project: Path
+) -> None:
+    script = project / "applied.py"
+    script.write_text(block.text + (project / "train.py").read_text())
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=project, check=True, capture_output=True, text=True
+    )
+    assert done.stdout == TRAINED
 
 
 def keeps_its_contract(made_by_block: type, name: str) -> None:
