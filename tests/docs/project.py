@@ -7,6 +7,7 @@ would take minutes on it, so these run on a scripted machine in virtual time; al
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,6 +85,7 @@ SLOW = Script(
     peak_bytes=lambda *_: 1 << 30,
 )
 RANKS = "ranks.yaml"  # a config with several ranks
+SEARCHES = (("ranks", "strategy,world_size", RANKS), ("train", "num_workers", "best.yaml"))
 
 
 @contextmanager
@@ -146,21 +148,32 @@ def custom_knob_installed(folder: Path) -> Iterator[None]:
 
 
 def make_project(folder: Path) -> None:
-    """Write the programs, and search one of them."""
+    """Write the programs into a repository with two commits, and search one of them twice.
+
+    The searches are ``ranks``, which finds a config with several ranks, and ``train``.
+    """
     for name in PROGRAMS:
         folder.joinpath(name).parent.mkdir(parents=True, exist_ok=True)
         folder.joinpath(name).write_text(TRAIN)
     for name in ("package", "my_package"):
         folder.joinpath(name, "__init__.py").touch()
+    _commit(folder, "init", "--quiet")
     folder.joinpath("my_space.yaml").write_text(SPACE)
+    _commit(folder)
     folder.joinpath("data").mkdir()
     folder.joinpath("scratch").mkdir()
     with pytest.MonkeyPatch.context() as patch, scripted(FAST):
         patch.chdir(folder)
-        for tune, output in (("strategy,world_size", RANKS), ("num_workers", "best.yaml")):
-            line = ["search", "--tune", tune, "-o", output, "train.py"]
+        for name, tune, output in SEARCHES:
+            line = ["search", "--name", name, "--tune", tune, "-o", output, "train.py"]
             done = CliRunner().invoke(app, line)
             assert done.exit_code == 0, done.output
-    shutil.rmtree(folder / ".autotune" / "train")
-    folder.joinpath(".autotune", "train-2").rename(folder / ".autotune" / "train")
     shutil.copy(folder / "best.yaml", folder / "other.yaml")
+
+
+def _commit(folder: Path, *before: str) -> None:
+    """Commit all files; *before* is a command of git that comes first."""
+    commit = ("-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "-qm", "Changes")
+    for words in (before, ("add", "--all"), commit):
+        if words:
+            subprocess.run(["git", *words], cwd=folder, check=True)
