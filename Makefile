@@ -7,7 +7,7 @@ DEMO := examples/digits_cnn/train.py
 # on two cores: starts of processes wait for the disk; threads that wait must not spin
 TESTS := OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest --numprocesses 3 --dist worksteal
 
-.PHONY: demo test quick lint libraries clean
+.PHONY: demo test quick lint docs libraries clean
 
 demo: .venv/examples
 	$(BIN)/autotune search --budget 3m $(DEMO)
@@ -24,6 +24,10 @@ lint: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# the guide in docs/, as a site
+docs: .venv/dev
+	$(BIN)/mkdocs build
+
 # one of benchmarks/*.py: make bench-overhead, bench-trust, bench-live_vs_fresh; nothing else may run
 bench-%: .venv/dev
 	$(BIN)/python -m benchmarks.$*
@@ -33,7 +37,7 @@ libraries: .venv/libraries
 	$(BIN)/python -m benchmarks.libraries
 
 clean:
-	rm -rf .venv .autotune .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf .venv .autotune .mypy_cache .pytest_cache .ruff_cache build dist site
 
 .venv/pip:
 	$(PYTHON) -m venv .venv

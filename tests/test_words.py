@@ -34,7 +34,9 @@ OUT = {
 @cache
 def pages() -> list[tuple[Path, str]]:
     """Return what people read, each text with its file."""
-    files = [*house.modules().values(), ROOT / "README.md", house.PACKAGE / "cli" / "SKILL.md"]
+    guide = sorted((ROOT / "docs").glob("*.md"))
+    skill = house.PACKAGE / "cli" / "SKILL.md"
+    files = [*house.modules().values(), ROOT / "README.md", skill, *guide]
     return [(path, text) for path in files for text in prose(path)]
 
 

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from autotune.cli.app import app
@@ -15,8 +13,6 @@ from autotune.knobs import registry
 from tests.rigging import PROGRAMS, write_best
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
-
-README = Path(__file__).parents[2] / "README.md"
 
 
 def run(*arguments: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
@@ -207,17 +203,3 @@ def test_run_warns_when_machine_torch_or_program_differ(workplace: Path) -> None
 def test_knobs_lists_every_knob() -> None:
     listed = CliRunner().invoke(app, ["knobs"]).output
     assert all(name in listed for name in registry())
-
-
-def test_every_command_in_the_readme_parses() -> None:
-    blocks = README.read_text(encoding="utf-8").split("```console\n")[1:]
-    lines = [line for block in blocks for line in block.split("```")[0].splitlines()]
-    commands = [c for line in lines if (c := line.removeprefix("$ ")).startswith("autotune ")]
-    assert len(commands) >= 5
-    group = typer.main.get_command(app)
-    for command in commands:
-        name, *arguments = shlex.split(command, comments=True)[1:]
-        if name.startswith("-"):
-            continue
-        subcommand = group.commands[name]  # type: ignore[attr-defined]
-        subcommand.make_context(name, arguments, resilient_parsing=False)

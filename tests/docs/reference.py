@@ -1,0 +1,68 @@
+"""Writes docs/commands.md: ``python -m tests.docs.reference``.
+
+The page is committed, so that it can be read without building the site. ``test_pages.py`` compares
+it with what this makes of the commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from autotune.cli.app import app
+
+PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
+INTRO = """\
+# Commands
+
+You find here every command and option of autotune. `autotune COMMAND --help` prints the same.
+
+autotune's own options come before the program. `LINE` is what you want to train: `train.py`, or
+your usual [command line](command-lines.md). Options and defaults below are read from the program;
+`python -m tests.docs.reference` writes this page.
+"""
+
+
+def markdown() -> str:
+    """Return the page."""
+    group: Any = typer.main.get_command(app)
+    parts = [INTRO, *(_section(name, command) for name, command in group.commands.items())]
+    return "\n".join(parts)
+
+
+def _section(name: str, command: Any) -> str:
+    lines = [f"## autotune {name}", "", command.help or "", "", "| option | meaning |", "|---|---|"]
+    return "\n".join([*lines, *_rows(command), ""])
+
+
+def _rows(command: Any) -> Iterator[str]:
+    for parameter in command.params:
+        if parameter.name == "help":
+            continue
+        is_argument = parameter.param_type_name == "argument"
+        words = (parameter.metavar or parameter.name.upper(),) if is_argument else parameter.opts
+        typed = ", ".join(f"`{word}`" for word in words)
+        yield f"| {typed} | {_cell(parameter.help or '')}{_default(parameter)} |"
+
+
+def _default(parameter: Any) -> str:
+    """Return what is taken where the option is not typed; empty where that goes without saying."""
+    value = parameter.default
+    if (
+        value in {None, False, "", ()}
+        or callable(value)
+        or not getattr(parameter, "show_default", True)
+    ):
+        return ""
+    return f" Default: `{value}`."
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(markdown(), encoding="utf-8")

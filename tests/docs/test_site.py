@@ -1,0 +1,81 @@
+"""The pages as a whole: the site builds, links lead somewhere, and what is generated is current."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from tests.docs import reference
+from tests.docs.pages import PAGES, ROOT
+
+README = ROOT / "README.md"
+REPLAYED = ROOT / "benchmarks" / "results" / "2026-11-23-replay-cpu.json"
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
+
+
+def test_the_readme_is_short_and_its_picture_is_small() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 200
+    for picture in (ROOT / "docs" / "images").iterdir():
+        assert picture.stat().st_size <= 150_000, picture
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_link_leads_to_a_file(page: Path) -> None:
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        if not target.startswith(("http://", "https://")):
+            assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_file_that_a_page_names_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for named in re.findall(
+        r"`((?:benchmarks|examples|tests|autotune|search_spaces)/[^`*{ ]+)`", text
+    ):
+        assert (ROOT / named).exists(), named
+
+
+def test_the_page_of_commands_says_what_the_commands_say() -> None:
+    text = reference.PAGE.read_text(encoding="utf-8")
+    assert text == reference.markdown(), "write it again: python -m tests.docs.reference"
+
+
+def test_the_comparison_in_the_readme_is_what_was_recorded() -> None:
+    """Mean over the programs, and the worst run: with 14 runs the 5th percentile is the least."""
+    figures = json.loads(REPLAYED.read_text(encoding="utf-8"))["figures"]
+    assert figures.pop("runs") == 14
+    text = README.read_text(encoding="utf-8")
+    for way in next(iter(figures.values())).keys() - {
+        "configs",
+        "autotune without pilots",
+        "clairvoyant",
+    }:
+        marks = [
+            [program[way][f"at_{mark}_s"] for program in figures.values()] for mark in (30, 60, 120)
+        ]
+        cells = [f"{fmean(m for m, _ in at):.3f} ({min(w for _, w in at):.3f})" for at in marks]
+        assert f" | {' | '.join(cells)} |" in text, (way, cells)
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    if importlib.util.find_spec("mkdocs") is None:
+        assert not os.environ.get("CI"), "CI installs what builds the site"
+        pytest.skip("mkdocs is not installed")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    pages = {path.stem for path in tmp_path.glob("*.html")}
+    assert {path.stem for path in PAGES} - {"README"} <= pages
+    for page in tmp_path.glob("**/*.html"):
+        loaded = re.findall(r'(?:src|href)="(https?://[^"]+)"', page.read_text(encoding="utf-8"))
+        assert not [url for url in loaded if "mkdocs" not in url], page
