@@ -6,9 +6,9 @@ program. Commands about searches that are over stand in ``past_runs``.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -432,7 +432,11 @@ def compare(
 def doctor(
     program: Annotated[
         str | None,
-        typer.Argument(help=f"Only with --aa. {LINE}", show_default=False, metavar="LINE"),
+        typer.Argument(
+            help=f"Without it, only the machine is described. {LINE}",
+            show_default=False,
+            metavar="LINE",
+        ),
     ] = None,
     args: ArgsArgument = None,
     module: ModuleOption = False,
@@ -440,38 +444,51 @@ def doctor(
         bool, typer.Option("--aa", help="Compare the program with itself to measure the noise.")
     ] = False,
     budget: Annotated[str, typer.Option(help="Most wall time for --aa: 90s, 3m.")] = "2m",
+    nproc_per_node: RanksOption = None,
     fence: FenceOption = None,
     scratch_dir: ScratchDirOption = None,
     max_scratch: MaxScratchOption = None,
     cache_dir: CacheDirOption = None,
     allow_side_effects: SideEffectsOption = False,
     quiet: QuietOption = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Describe this machine and its load; with --aa, the smallest gain that it can show."""
-    from autotune.cli import fact_sheet
+    """Find out what slows this machine and a program down; with --aa, how noisy figures are."""
+    from autotune.cli import doctor_sheet, fact_sheet
     from autotune.knobs.space import options
-    from autotune.machine import hardware, preflight
+    from autotune.machine import conditions, hardware, preflight
     from autotune.rig.fence import describe_fence
     from autotune.tuning.budget import parse_duration
+    from autotune.tuning.examine import examine
     from autotune.tuning.noise_floor import measure_noise_floor
 
     console = _console(quiet=quiet)
     words = _words(program, args, is_module=module)
+    found: dict[str, object] = {}
     with errors_told(console):
         if aa and program is None:
             raise UsageError("--aa needs a program: autotune doctor --aa train.py")
-        if program is not None and not aa:
-            line = shlex.join(words)
-            raise UsageError(f"Without --aa, '{line}' has no use: autotune doctor --aa {line}")
-        subject = None if program is None else _read(console, words, "doctor")
+        subject = None if program is None else _read(console, words, "doctor", nproc_per_node)
         machine = hardware.detect(None if subject is None else subject.visible_devices)
         fenced = options.fence(
             fence, scratch_dir, max_scratch, cache_dir, allow_side_effects=allow_side_effects
         )
-        fact_sheet.show_machine(machine, preflight.warnings(machine), *describe_fence(fenced))
-        if subject is not None:
+        around, busy, kept = conditions.read(), preflight.warnings(machine), describe_fence(fenced)
+        found["machine"] = doctor_sheet.machine_data(machine, around, busy, kept[0])
+        if not as_json:
+            doctor_sheet.show_machine(machine, around, busy, *kept)
+        if subject is not None and aa:
             floor = measure_noise_floor(subject, machine, parse_duration(budget), console, fenced)
-            fact_sheet.show_noise_floor(floor)
+            found["noise"] = dataclasses.asdict(floor)
+            if not as_json:
+                fact_sheet.show_noise_floor(floor)
+        elif subject is not None:
+            report = examine(subject, machine, console, fenced)
+            found["program"] = report.as_data()
+            if not as_json:
+                doctor_sheet.show_report(report)
+    if as_json:
+        sys.stdout.write(f"{json.dumps(found, indent=1, default=str)}\n")
 
 
 @app.command(context_settings=PROGRAM_LAST)
