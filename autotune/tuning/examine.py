@@ -30,8 +30,8 @@ from autotune.tuning.start.first_start import START_SILENCE_S
 from autotune.tuning.start.observe import throwaway_rigs
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
 
-WINDOW = WindowPlan(warmup_min_s=1.0, warmup_max_s=8.0, window_min_s=2.0, window_max_s=5.0)
-CEILING = WindowPlan(warmup_min_s=0.3, warmup_max_s=2.0, window_min_s=0.8, window_max_s=1.5)
+WINDOW = WindowPlan(warmup_min_s=0.5, warmup_max_s=5.0, window_min_s=1.0, window_max_s=2.5)
+CEILING = WindowPlan(warmup_min_s=0.2, warmup_max_s=1.0, window_min_s=0.5, window_max_s=1.0)
 SWITCH = WindowPlan(warmup_min_s=0.3, warmup_max_s=2.0, window_min_s=0.6, window_max_s=1.2)
 TURNS = 3  # pairs of windows, with a debugging switch and without
 

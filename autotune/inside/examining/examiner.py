@@ -27,7 +27,7 @@ from autotune.inside.seams.parts import PartsClock
 from autotune.measurement.examination import Affinity, Examination
 from autotune.rig.wire import Examined
 
-WATCHED_S = 3.0
+WATCHED_S = 2.0
 PACED_BY = 3  # steps from which the length of a step is known
 MAX_COUNTS = 3  # steps whose operators are counted
 

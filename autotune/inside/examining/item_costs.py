@@ -21,8 +21,8 @@ from autotune.inside.examining.native_share import NativeShare
 from autotune.inside.examining.thread_sampler import Seen, ThreadSampler
 from autotune.measurement.examination import Cost, ItemsExamined
 
-SAMPLED_S = 1.5  # loading is watched for about this long
-PROFILED_S = 0.4
+SAMPLED_S = 1.0  # loading is watched for about this long
+PROFILED_S = 0.3
 MIN_ITEMS = 2
 MOSTLY = 0.5  # share of a line's time that a line in a library needs to be told with it
 

@@ -33,6 +33,9 @@ from autotune.measurement.examination import Cost
 RUNNING = "running"
 PERIOD_S = 0.002
 SWITCH_S = 0.0005  # a thread in Python code gives way after this long, so that samples are in time
+SETTLE_S = 100e-6
+# Python code gives way earlier, so a longer stretch of computing kept the lock
+LOCKED_S = 3 * (PERIOD_S + SWITCH_S)
 # Numbers of system calls (asm/unistd.h): those on a descriptor, and those that wait for sockets
 ON_DESCRIPTOR = {
     "x86_64": {0, 17, 19, 45, 47, 42, 295, 217},  # read pread readv recvfrom recvmsg connect …
@@ -99,12 +102,13 @@ class ThreadSampler:
 
     def _run(self) -> None:
         task = Path(f"/proc/self/task/{self._tid}")
-        state = _State(task / "syscall")
+        state = _State(task / "syscall", self._clock)
+        own = Path(f"/proc/self/task/{threading.get_native_id()}")
         last, cpu, queued = self._now(task)
-        others, held_s = time.process_time() - cpu, 0.0
+        others_s, held_s, late_s = _others_s(cpu), 0.0, _queued_s(own)
         while not self._is_over.wait(PERIOD_S):
-            doing = state.read()
             began = time.perf_counter()
+            doing = state.read()
             frame = sys._current_frames().get(self._ident)  # noqa: SLF001
             now, used, in_queue = self._now(task)
             elapsed_s = now - last
@@ -112,10 +116,13 @@ class ThreadSampler:
             # Time in which it had no core, or waited for this thread, is neither
             lost_s = in_queue - queued + held_s
             blocked_s = max(0.0, elapsed_s - computing_s - lost_s)
-            before, others = others, time.process_time() - used
-            if others - before > blocked_s / 2:
+            before_s, others_s = others_s, _others_s(used)
+            was_late_s, late_s = late_s, _queued_s(own)
+            if blocked_s > computing_s and others_s - before_s > blocked_s / 2:
                 # It waits for the other threads of an operator, which compute meanwhile
                 self._note(frame, RUNNING, computing_s + blocked_s, 0.0)
+            elif computing_s > LOCKED_S + late_s - was_late_s:  # native code that keeps the lock
+                self._note(frame, RUNNING, computing_s, blocked_s)
             else:
                 self._note(frame, doing, computing_s, blocked_s)
             last, cpu, queued = now, used, in_queue
@@ -124,9 +131,7 @@ class ThreadSampler:
 
     def _now(self, task: Path) -> tuple[float, float, float]:
         """Return wall time, the thread's CPU time and its time in the queue for a core."""
-        fields = _text(task / "schedstat").split()
-        queued_s = int(fields[1]) / 1e9 if len(fields) > 1 else 0.0
-        return time.perf_counter(), time.clock_gettime(self._clock), queued_s
+        return time.perf_counter(), time.clock_gettime(self._clock), _queued_s(task)
 
     def _note(
         self, frame: FrameType | None, doing: str, computing_s: float, blocked_s: float
@@ -157,7 +162,8 @@ class _State:
     Python's own functions release the lock while they read, and the sampled thread would go on.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, clock: int) -> None:
+        self._clock = clock
         self._libc = ctypes.PyDLL(None)
         self._buffer = ctypes.create_string_buffer(256)
         try:
@@ -166,7 +172,19 @@ class _State:
             self._descriptor = -1
 
     def read(self) -> str:
-        """Return the content of the file now; empty if it cannot be read."""
+        """Return the content of the file now; empty if it cannot be read.
+
+        A thread that has just given the lock away is not asleep yet, and may have to wait for a
+        core until it is. It counts as running only if it uses a core meanwhile.
+        """
+        began, used = time.perf_counter(), time.clock_gettime(self._clock)
+        while (text := self._now()).startswith(RUNNING):
+            if (spun_s := time.perf_counter() - began) > SETTLE_S:
+                is_running = time.clock_gettime(self._clock) - used > spun_s / 2
+                return text if is_running else ""
+        return text
+
+    def _now(self) -> str:
         got = self._libc.pread(self._descriptor, self._buffer, 255, ctypes.c_long(0))
         return self._buffer.raw[:got].decode() if got > 0 else ""
 
@@ -174,6 +192,17 @@ class _State:
         """Close the file."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
+
+
+def _queued_s(task: Path) -> float:
+    """Return the seconds that a thread was ready to run and had no core (proc(5), schedstat)."""
+    fields = _text(task / "schedstat").split()
+    return int(fields[1]) / 1e9 if len(fields) > 1 else 0.0
+
+
+def _others_s(sampled_s: float) -> float:
+    """Return the CPU seconds of all threads but the sampled one and this one."""
+    return time.process_time() - sampled_s - time.thread_time()
 
 
 def waits_for(doing: str) -> Cost:
