@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from statistics import median
 
 from autotune.machine.hardware import Hardware
 from autotune.measurement.examination import Examination
@@ -17,7 +18,7 @@ from autotune.program.profile import Profile
 MIN_WAIT, MIN_GAIN = 0.10, 1.1
 GROWTH = "memory growth"  # name of an advice that another one may explain
 WARM_UP = 1  # first readings of memory that are left out: allocators still grow
-STEADY = 0.3  # each stretch adds at least this part of what stretches add on average
+STEADY = 2.5  # stretches add the same up to this factor
 MIN_STEP_BYTES = 2048  # what the interpreter itself gains and loses comes to less
 
 
@@ -107,9 +108,11 @@ def _per_step(readings: Sequence[int], steps: int) -> float:
     added = [after - before for before, after in pairwise(readings[WARM_UP:])]
     if not added or not steps:
         return 0.0
-    mean = sum(added) / len(added)
-    is_steady = mean > 0 and min(added) >= STEADY * mean
-    return mean / steps if is_steady and mean / steps >= MIN_STEP_BYTES else 0.0
+    usual = median(added)
+    alike = sum(usual / STEADY <= one <= usual * STEADY for one in added)
+    # One may differ: allocators give memory back at any time
+    is_steady = usual > 0 and alike >= len(added) - 1
+    return usual / steps if is_steady and usual / steps >= MIN_STEP_BYTES else 0.0
 
 
 def share_gain(share: float) -> float:
