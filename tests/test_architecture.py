@@ -14,7 +14,13 @@ import autotune
 from tests import house
 
 PACKAGE = Path(autotune.__file__).parent
-FAMILIES = ("knobs", "knobs/strategies", "machine/probes", "integrations/trackers")
+FAMILIES = (
+    "knobs",
+    "knobs/strategies",
+    "machine/probes",
+    "integrations/trackers",
+    "results/advice",
+)
 # Which rooms, or single files of them, each room may import: HOUSE.md's laws as one table
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),

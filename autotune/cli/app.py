@@ -7,7 +7,6 @@ program. Commands about searches that are over stand in ``past_runs``.
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -425,7 +424,11 @@ def compare(
 def doctor(
     program: Annotated[
         str | None,
-        typer.Argument(help=f"Only with --aa. {LINE}", show_default=False, metavar="LINE"),
+        typer.Argument(
+            help=f"Without it, only the machine is described. {LINE}",
+            show_default=False,
+            metavar="LINE",
+        ),
     ] = None,
     args: ArgsArgument = None,
     module: ModuleOption = False,
@@ -433,38 +436,31 @@ def doctor(
         bool, typer.Option("--aa", help="Compare the program with itself to measure the noise.")
     ] = False,
     budget: Annotated[str, typer.Option(help="Most wall time for --aa: 90s, 3m.")] = "2m",
+    nproc_per_node: RanksOption = None,
     fence: FenceOption = None,
     scratch_dir: ScratchDirOption = None,
     max_scratch: MaxScratchOption = None,
     cache_dir: CacheDirOption = None,
     allow_side_effects: SideEffectsOption = False,
     quiet: QuietOption = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Describe this machine and its load; with --aa, the smallest gain that it can show."""
-    from autotune.cli import fact_sheet
+    """Find out what slows this machine and a program down; with --aa, how noisy figures are."""
+    from autotune.cli import doctor as examining
     from autotune.knobs.space import options
-    from autotune.machine import hardware, preflight
-    from autotune.rig.fence import describe_fence
     from autotune.tuning.budget import parse_duration
-    from autotune.tuning.noise_floor import measure_noise_floor
 
     console = _console(quiet=quiet)
     words = _words(program, args, is_module=module)
     with errors_told(console):
         if aa and program is None:
             raise UsageError("--aa needs a program: autotune doctor --aa train.py")
-        if program is not None and not aa:
-            line = shlex.join(words)
-            raise UsageError(f"Without --aa, '{line}' has no use: autotune doctor --aa {line}")
-        subject = None if program is None else _read(console, words, "doctor")
-        machine = hardware.detect(None if subject is None else subject.visible_devices)
+        subject = None if program is None else _read(console, words, "doctor", nproc_per_node)
         fenced = options.fence(
             fence, scratch_dir, max_scratch, cache_dir, allow_side_effects=allow_side_effects
         )
-        fact_sheet.show_machine(machine, preflight.warnings(machine), *describe_fence(fenced))
-        if subject is not None:
-            floor = measure_noise_floor(subject, machine, parse_duration(budget), console, fenced)
-            fact_sheet.show_noise_floor(floor)
+        noise_s = parse_duration(budget) if aa else None
+        examining.examine(subject, noise_s, console, fenced, as_json=as_json)
 
 
 @app.command(context_settings=PROGRAM_LAST)

@@ -1,4 +1,4 @@
-"""Print what ``autotune measure`` and ``autotune doctor`` found, on stdout."""
+"""Print what ``autotune measure``, ``compare`` and ``doctor --aa`` found, on stdout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from autotune.cli.console import plain, results_console
-from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
 from autotune.measurement.memory import Memory
 from autotune.measurement.rank_load import RankLoad
@@ -57,34 +56,6 @@ def as_json(facts: MeasureReport) -> str:
         "warnings": list(facts.warnings),
     }
     return json.dumps({**data, **derived}, indent=2)
-
-
-def show_machine(
-    hardware: Hardware, warnings: list[str], fence: str, uncovered: Sequence[str]
-) -> None:
-    """Print what the machine is, whether it is quiet, and how files are protected from trials.
-
-    Args:
-        hardware: The machine.
-        warnings: What else is busy on it, as sentences; empty if it is quiet.
-        fence: What keeps trials from changing files, as a sentence.
-        uncovered: What the fence does not cover, as sentences.
-    """
-    out = Console(highlight=False, soft_wrap=True)
-    gpus = ", ".join(gpu.name for gpu in hardware.gpus) or "none"
-    versions = ", ".join(f"{name} {version}" for name, version in hardware.versions.items())
-    shm = "none" if hardware.shm_bytes is None else gib(hardware.shm_bytes)
-    table = _table()
-    table.add_row("CPU", f"{hardware.cpu_name}, {hardware.cpu_quota} cores for this process")
-    table.add_row("memory", f"{gib(hardware.memory_bytes)}, /dev/shm {shm}")
-    table.add_row("GPUs", gpus)
-    table.add_row("versions", versions)
-    out.print(table)
-    out.print(plain(fence))
-    for warning in (*uncovered, *hardware.warnings, *warnings):
-        out.print(f"[yellow]{plain(warning)}[/]")
-    if not warnings:
-        out.print("The machine is quiet: other processes hardly use its CPU or GPUs.")
 
 
 QUIET_ENOUGH = 1.2  # a machine that cannot tell this speedup from noise hardly helps a search

@@ -17,6 +17,7 @@ from autotune.inside.absence import Absence
 from autotune.inside.batchprobe import BatchProbe
 from autotune.inside.compiled import CompileCounter, frames_compiled
 from autotune.inside.data.feed import Feed, steps_per_epoch
+from autotune.inside.examining.examiner import Examiner
 from autotune.inside.meter import Flow, Instruments, Meter
 from autotune.inside.pilots import Pilots
 from autotune.inside.ranks.communication import MIN_STEPS, CommunicationClock
@@ -32,6 +33,7 @@ from autotune.machine.probes import page_faults
 from autotune.machine.probes.host_load import HostLoad
 from autotune.machine.probes.torch_memory import TorchMemory
 from autotune.measurement.batch_effect import BatchEffect
+from autotune.measurement.examination import Examination
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.memory import Memory
 from autotune.measurement.pilot import Pilot
@@ -42,6 +44,8 @@ from autotune.rig.link import Link, LinkClosed
 from autotune.rig.wire import (
     Close,
     Ended,
+    Examine,
+    Examined,
     Measure,
     Measured,
     NotFinite,
@@ -106,7 +110,7 @@ class LeadRank(StepTracker):
         self._samples_share = 1.0
         self._last_block: list[Report] = []
         self._meter: Meter | None = None
-        self._profiler: StepProfiler | None = None
+        self._task: StepProfiler | Examiner | None = None
         self._probe: BatchProbe | None = None
         self._probed: BatchEffect | None = None
         self._asked: Measure | None = None
@@ -118,6 +122,7 @@ class LeadRank(StepTracker):
         self._pilots = Pilots(start.cores, others_s=self._host_load.others_s)
         self._pilots_before: tuple[Pilot, ...] = ()
         self._fault_s = 0.0
+        self._allowed_cores = tuple(sorted(os.sched_getaffinity(0)))
         self._sent = started
         self._turn = threading.RLock()  # guards the meter and the link against the timer thread
         self._is_answered = False  # set first by the thread that will send the answer
@@ -131,11 +136,11 @@ class LeadRank(StepTracker):
     @property
     def clock(self) -> PartsClock | None:
         """The clock of the step breakdown; None while the parts of steps are not timed."""
-        return None if self._profiler is None else self._profiler.clock
+        return None if self._task is None else self._task.clock
 
     def disturbed(self) -> None:
         """Leave the present step out, and send a sign of life if none was sent lately."""
-        task = self._meter or self._profiler
+        task = self._meter or self._task
         if task is not None:
             task.disturb()
         if self._is_ready.is_set() and perf_counter() - self._sent > SIGN_OF_LIFE_S:
@@ -162,7 +167,7 @@ class LeadRank(StepTracker):
             return
         with self._turn:
             self._tally.go_on()
-            task = self._meter or self._profiler
+            task = self._meter or self._task
             if task is not None:
                 task.resume(begin_s)
             self._absence.end()
@@ -187,9 +192,9 @@ class LeadRank(StepTracker):
                 self._is_answered = True  # even if there is too little for an answer
                 if meter.finish("the program ended", with_what_there_is=self._is_brief):
                     self._answer(self._measurement(meter))
-            elif self._profiler is not None:
-                self._profiler.close()
-                self._link.send(StepProfiled(self._profiler.breakdown, self._number))
+            elif self._task is not None:
+                self._task.close()
+                self._link.send(self._task.answer(self._number))
 
     def step_made(self) -> None:
         """Count a step; before the first steps are observed, report progress to the parent.
@@ -289,8 +294,8 @@ class LeadRank(StepTracker):
         self._tally.add(step)
         self._steps_left -= 1
         is_meeting = self._steps_left <= 0
-        if self._profiler is not None:
-            self._profile_step(self._profiler, step)
+        if self._task is not None:
+            self._go_on_with(self._task, step)
         elif self._probe is not None:
             if perf_counter() - self._sent > SIGN_OF_LIFE_S:
                 self._progress("warm-up")
@@ -408,11 +413,13 @@ class LeadRank(StepTracker):
             self._link.send(Progress(phase, samples_per_s))
             self._sent = perf_counter()
 
-    def _profile_step(self, profiler: StepProfiler, step: Step) -> None:
-        profiler.step(step.samples, step.wait_s)
-        if profiler.is_done:
-            self._profiler = None
-            self._link.send(StepProfiled(profiler.breakdown, self._number))
+    def _go_on_with(self, task: StepProfiler | Examiner, step: Step) -> None:
+        if perf_counter() - self._sent > SIGN_OF_LIFE_S:
+            self._progress("window")
+        task.step(step.samples, step.wait_s)
+        if task.is_done:
+            self._task = None
+            self._link.send(task.answer(self._number))
             self._obey()
 
     def _read_pilots(self) -> tuple[Pilot, ...]:
@@ -460,7 +467,7 @@ class LeadRank(StepTracker):
             case ProfileStep(plan, number) if self._group.world_size == 1:
                 with self._turn:
                     self._meter, self._number = None, number
-                self._profiler = StepProfiler(
+                self._task = StepProfiler(
                     plan,
                     self._instruments(),
                     self.seams,
@@ -469,6 +476,19 @@ class LeadRank(StepTracker):
                 )
             case ProfileStep(_, number):  # several ranks are diagnosed by their loads, see RankLoad
                 self._link.send(StepProfiled(StepBreakdown(), number))
+                self._obey()
+            case Examine(number) if self._group.world_size == 1:
+                with self._turn:
+                    self._meter, self._number = None, number
+                self._task = Examiner(
+                    tuple(self.seams.forward.roots),
+                    self.observer.device(),
+                    lambda: self._feed_of_this_thread,
+                    self._allowed_cores,
+                    counts=frames_compiled() == 0,
+                )
+            case Examine(number):  # the ranks' own loads say what there is to say
+                self._link.send(Examined(Examination(), number))
                 self._obey()
             case Close():
                 self._meetings.announce(RankCommand(ends=True))

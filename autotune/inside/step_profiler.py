@@ -22,7 +22,7 @@ from autotune.measurement.block import Block
 from autotune.measurement.interval import Interval
 from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.measurement.throughput import throughput
-from autotune.rig.wire import WindowPlan
+from autotune.rig.wire import StepProfiled, WindowPlan
 
 MIN_STEPS = 10
 MAX_STEPS = 200
@@ -35,8 +35,7 @@ class StepProfiler:
     """Profiles the program's steps in stages.
 
     ``LeadRank`` makes one for the message ``ProfileStep``, calls ``step()`` at the end of each
-    step in the program's main thread, and sends ``breakdown`` to the parent when ``is_done`` is
-    set.
+    step in the program's main thread, and sends ``answer()`` to the parent when ``is_done`` is set.
 
     Args:
         plan: How long each stage measures.
@@ -77,6 +76,10 @@ class StepProfiler:
         self.is_done = False
         self._stages = self._run()
         next(self._stages)
+
+    def answer(self, number: int) -> StepProfiled:
+        """Return the message to the parent; *number* is that of its question."""
+        return StepProfiled(self.breakdown, number)
 
     def disturb(self) -> None:
         """Leave out the present step, because the program does something besides training in it."""

@@ -80,8 +80,16 @@ def levels(controller: str, proc: Path = PROC) -> list[Level]:
 
 def cpu_limit(proc: Path = PROC) -> float | None:
     """Return the cores that the tightest CPU quota allows, as a fraction; None without a quota."""
-    quotas = [quota for level in levels("cpu", proc) if (quota := _cpu_quota(level)) is not None]
-    return min(quotas, default=None)
+    return min(cpu_quotas(proc).values(), default=None)
+
+
+def cpu_quotas(proc: Path = PROC) -> dict[Path, float]:
+    """Return the quotas that hold for this process: cores as a fraction, by the group's folder."""
+    return {
+        level.path: quota
+        for level in levels("cpu", proc)
+        if (quota := _cpu_quota(level)) is not None
+    }
 
 
 def memory_limit(proc: Path = PROC) -> int | None:

@@ -25,6 +25,8 @@ from autotune.rig.wire import (
     AskedInput,
     Close,
     Ended,
+    Examine,
+    Examined,
     Measure,
     Measured,
     NotFinite,
@@ -46,7 +48,7 @@ OVERFLOW_EVERY_S = 0.5
 LOG_TAIL_BYTES = 4000
 
 ShouldStop = Callable[[], Ending | None]
-Answer = Ready | Measured | StepProfiled | NotFinite | Rehearsed | Ending
+Answer = Ready | Measured | StepProfiled | Examined | NotFinite | Rehearsed | Ending
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,10 @@ class OpenRig:
         return self._number
 
     def ask(
-        self, question: Start | Measure | ProfileStep, should_stop: ShouldStop, silence_s: float
+        self,
+        question: Start | Measure | ProfileStep | Examine,
+        should_stop: ShouldStop,
+        silence_s: float,
     ) -> Answer:
         """Send a question and wait for its answer, as ``wait()`` does."""
         try:
@@ -152,7 +157,7 @@ class OpenRig:
             return self._post_mortem()
         return self.wait(should_stop, silence_s)
 
-    def wait(  # noqa: C901, PLR0912 - one branch per message
+    def wait(  # noqa: C901, PLR0911, PLR0912 - one branch per message
         self, should_stop: ShouldStop, silence_s: float
     ) -> Answer:
         """Wait for an answer to the last command, and sample the probes meanwhile.
@@ -179,9 +184,11 @@ class OpenRig:
                     self._reports.warning(sentence)
                 case AskedInput(prompt):
                     self._asked = Asked(prompt, now, self._asked.times + 1 if self._asked else 1)
-                case Measured() | StepProfiled() | NotFinite() if message.number != self._number:
+                case Measured() | StepProfiled() | Examined() | NotFinite():
+                    if message.number == self._number:
+                        return message
                     heard = now  # an answer to an earlier question, which nobody waits for now
-                case Ready() | Measured() | StepProfiled() | NotFinite() | Rehearsed():
+                case Ready() | Rehearsed():
                     return message
                 case Ended():
                     return self._ended(message)

@@ -21,6 +21,7 @@ from typing import Self, assert_never
 from autotune.errors import DEFECT, RigError
 from autotune.knobs import launch_plan_for
 from autotune.machine.probes.nvml import NvmlMemory
+from autotune.measurement.examination import Examination
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.step_breakdown import StepBreakdown
@@ -46,6 +47,8 @@ from autotune.rig.resource_monitor import ResourceMonitor
 from autotune.rig.terminal import Asked, Terminal
 from autotune.rig.torchrun_plan import with_ranks
 from autotune.rig.wire import (
+    Examine,
+    Examined,
     Measure,
     Measured,
     NotFinite,
@@ -282,7 +285,7 @@ class Rig:
                 return Ending(Outcome.NOT_FINITE, "the loss became NaN or infinite")
             case Ending():
                 return answer
-            case Ready() | StepProfiled() | Rehearsed():
+            case Ready() | StepProfiled() | Examined() | Rehearsed():
                 raise _unexpected(answer.kind, "to a request for a measurement")
             case _:
                 assert_never(answer)
@@ -306,8 +309,30 @@ class Rig:
                 return breakdown
             case Ending():
                 return answer
-            case Ready() | Measured() | NotFinite() | Rehearsed():
+            case Ready() | Measured() | Examined() | NotFinite() | Rehearsed():
                 raise _unexpected(answer.kind, "to a request for a profile of the step")
+            case _:
+                assert_never(answer)
+
+    def examine(self, should_stop: ShouldStop, silence_s: float) -> Examination | Ending:
+        """Look at the program under the config that was measured last, for ``autotune doctor``.
+
+        The examination moves the program's random generators, so the rig is of no use afterwards.
+        It is empty for several ranks.
+
+        Args:
+            should_stop: Called about ten times a second; an ``Ending`` from it ends the wait.
+            silence_s: A program that shows no sign of life for this long counts as hung.
+        """
+        live = self.live
+        answer = live.ask(Examine(live.next_number()), should_stop, silence_s)
+        match answer:
+            case Examined(examination):
+                return examination
+            case Ending():
+                return answer
+            case Ready() | Measured() | StepProfiled() | NotFinite() | Rehearsed():
+                raise _unexpected(answer.kind, "to a request for an examination")
             case _:
                 assert_never(answer)
 

@@ -19,6 +19,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from autotune.errors import DEFECT, RigError
+from autotune.measurement.examination import Examination
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.run_mode import Epochs
 from autotune.measurement.step_breakdown import StepBreakdown
@@ -29,7 +30,7 @@ from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.rehearsal import RehearsalPlan, Seen
 
-PROTOCOL = 14  # raised when messages change, so that two versions of autotune refuse to mix
+PROTOCOL = 15  # raised when messages change, so that two versions of autotune refuse to mix
 # From this step time on, a window of many blocks would take too long, so one block is discarded and
 # two are measured. With 0.5 s per step the ordinary minimum (six blocks of warm-up and five that
 # count) would take 6 s.
@@ -122,6 +123,17 @@ class ProfileStep:
     plan: WindowPlan
     number: int = 0
     kind: Literal["profile_step"] = "profile_step"
+
+
+@dataclass(frozen=True)
+class Examine:
+    """Look at the program besides its speed, as ``autotune doctor`` does.
+
+    The answer is ``Examined`` with the same number.
+    """
+
+    number: int = 0
+    kind: Literal["examine"] = "examine"
 
 
 @dataclass(frozen=True)
@@ -225,6 +237,15 @@ class StepProfiled:
 
 
 @dataclass(frozen=True)
+class Examined:
+    """The answer to the ``Examine`` of the same number; empty if there are several ranks."""
+
+    examination: Examination
+    number: int = 0
+    kind: Literal["examined"] = "examined"
+
+
+@dataclass(frozen=True)
 class NotFinite:
     """The answer to a ``Measure`` under whose config the loss became NaN or infinite."""
 
@@ -273,9 +294,18 @@ class Ended:
     kind: Literal["ended"] = "ended"
 
 
-ToRig = Start | Measure | ProfileStep | Close
+ToRig = Start | Measure | ProfileStep | Examine | Close
 FromRig = (
-    Ready | Progress | Warned | AskedInput | Measured | StepProfiled | NotFinite | Rehearsed | Ended
+    Ready
+    | Progress
+    | Warned
+    | AskedInput
+    | Measured
+    | StepProfiled
+    | Examined
+    | NotFinite
+    | Rehearsed
+    | Ended
 )
 Message = Annotated[ToRig | FromRig, Field(discriminator="kind")]
 

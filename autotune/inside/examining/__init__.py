@@ -1,0 +1,1 @@
+"""What ``autotune doctor`` looks at in a program that trains; see ``measurement/examination``."""

@@ -1,0 +1,180 @@
+"""Loads items of the training loader in this process, and finds out what their time goes into.
+
+The process is examined and then thrown away, so it does not matter that this moves the program's
+random generators. Workers would do the same work, each on a copy of the data set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from autotune.inside.data.batch_digest import NotComparableError, batch_digest
+from autotune.inside.data.feed import tensors_in
+from autotune.inside.examining.file_reads import FileReads, ThreadIo
+from autotune.inside.examining.native_share import NativeShare
+from autotune.inside.examining.thread_sampler import Seen, ThreadSampler
+from autotune.measurement.examination import Cost, ItemsExamined
+
+SAMPLED_S = 1.0  # loading is watched for about this long
+PROFILED_S = 0.3
+MIN_ITEMS = 2
+MOSTLY = 0.5  # share of a line's time that a line in a library needs to be told with it
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    items: int
+    seconds: float
+    item_bytes: float
+
+
+def examine_items(loader: DataLoader[Any]) -> ItemsExamined | None:
+    """Return what loading items takes; None if the program's code raises here, or data end at once.
+
+    Args:
+        loader: The training loader as the program built it.
+    """
+    files = FileReads()
+    with suppress(Exception):  # the program's code may refuse to be called once more
+        source = _Source(loader)
+        source.load(0.0)  # first calls open files and fill caches
+        is_random = source.is_random()
+        before = ThreadIo.now()
+        files.is_on = True
+        with ThreadSampler() as sampler:
+            loaded = source.load(SAMPLED_S)
+        files.is_on = False
+        read = ThreadIo.now()
+        with NativeShare() as native:
+            source.load(PROFILED_S)
+        if not loaded.items or not sampler.seen.total_s:
+            return None
+        item_s = loaded.seconds / loaded.items
+        file_share = files.replay_s() / loaded.seconds
+        where, where_share, within = _lines(sampler.seen)
+        opens = len(files.paths)
+        return ItemsExamined(
+            items=loaded.items,
+            item_s=item_s,
+            shares=shares(sampler.seen, native.share, file_share),
+            where=where,
+            where_share=where_share,
+            within=within,
+            opens=opens / loaded.items,
+            bytes_per_open=(read.read_bytes - before.read_bytes) / opens if opens else 0.0,
+            disk_bytes=(read.disk_bytes - before.disk_bytes) / loaded.items,
+            item_bytes=loaded.item_bytes,
+            is_random=is_random,
+            len_items=source.len_items,
+        )
+    files.is_on = False
+    return None
+
+
+def shares(seen: Seen, native: float, files: float) -> dict[Cost, float]:
+    """Return the shares of the time by what the thread did; they add up to 1.
+
+    Args:
+        seen: What was sampled.
+        native: Share of the computing in C functions, by a profile of calls. Sampling finds more of
+            it where they let other threads run; the larger of both counts.
+        files: Share of the time that opening and reading the same files takes. It is computing, as
+            long as their content is in memory.
+    """
+    total_s = seen.total_s
+    computing = seen.computing_s / total_s
+    files = min(files, computing)
+    natively = max(native, seen.native_s / seen.computing_s if seen.computing_s else 0.0)
+    found = {
+        Cost.FILES: files,
+        Cost.NATIVE: min(computing - files, computing * natively),
+    }
+    found[Cost.PYTHON] = computing - files - found[Cost.NATIVE]
+    waited = sum(seen.blocked.values())
+    for cost in (Cost.DISK, Cost.NETWORK, Cost.WAITING):
+        part = seen.blocked[cost] / waited if waited else float(cost is Cost.WAITING)
+        found[cost] = (1 - computing) * part
+    return found
+
+
+def _lines(seen: Seen) -> tuple[str, float, str]:
+    """Return the line that most time passes in, its share, and the line in a library within it."""
+    if not seen.places:
+        return "", 0.0, ""
+    where = max(seen.places, key=lambda line: seen.places[line])
+    inner = {line: s for (own, line), s in seen.within.items() if own == where}
+    within = max(inner, key=lambda line: inner[line])
+    share = seen.places[where] / sum(seen.places.values())
+    return where, share, within if inner[within] > MOSTLY * seen.places[where] else ""
+
+
+class _Source:
+    """The items of a loader, one after another, as its only process would load them."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._loader = loader
+        self._is_iterable = isinstance(loader.dataset, IterableDataset)
+        self._batches = self._endless()
+
+    @property
+    def len_items(self) -> int | None:
+        with suppress(Exception):  # a data set may have no length, and tell so in any way
+            return len(self._loader.dataset)  # type: ignore[arg-type]
+        return None
+
+    def load(self, seconds: float) -> _Loaded:
+        """Load batches for some seconds, at least a few items."""
+        began, items, size = perf_counter(), 0, 0
+        while items < MIN_ITEMS or perf_counter() - began < seconds:
+            batch, number = next(self._batches)
+            items += number
+            size += sum(t.numel() * t.element_size() for t in tensors_in(batch))
+        return _Loaded(items, perf_counter() - began, size / items)
+
+    def is_random(self) -> bool | None:
+        """Return whether the first item differs if it is loaded twice; None if that is unknown."""
+        if self._is_iterable:
+            return None
+        first = next(self._indices())
+        index = first[0] if isinstance(first, list) else first
+        with suppress(NotComparableError):
+            one, other = (batch_digest(self._loader.dataset[index]) for _ in range(2))
+            return one != other
+        return None
+
+    def _endless(self) -> Iterator[tuple[Any, int]]:
+        while True:
+            yield from self._streamed() if self._is_iterable else self._mapped()
+
+    def _mapped(self) -> Iterator[tuple[Any, int]]:
+        loader = self._loader
+        fetch: Callable[[list[Any]], list[Any]] | None = None
+        fetch = getattr(loader.dataset, "__getitems__", None)
+        for indices in self._indices():
+            if not isinstance(indices, list):  # without automatic batching
+                yield loader.collate_fn(loader.dataset[indices]), 1
+            elif fetch is not None:
+                yield loader.collate_fn(fetch(indices)), len(indices)
+            else:
+                items = [loader.dataset[index] for index in indices]
+                yield loader.collate_fn(items), len(indices)
+
+    def _streamed(self) -> Iterator[tuple[Any, int]]:
+        size = self._loader.batch_size
+        items: list[Any] = []
+        for item in iter(self._loader.dataset):
+            items.append(item)
+            if len(items) == (size or 1):
+                yield self._loader.collate_fn(items if size else item), len(items)
+                items = []
+
+    def _indices(self) -> Iterator[Any]:
+        sampler = self._loader.batch_sampler
+        for indices in self._loader.sampler if sampler is None else sampler:
+            yield list(indices) if sampler is not None else indices

@@ -1,0 +1,60 @@
+"""Memory of the program's processes, read at the ends of equal stretches of steps."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import psutil
+import torch
+
+from autotune.measurement.examination import MemoryGrowth
+
+STRETCHES = 6
+MIN_STEPS = 4  # in a stretch
+
+
+class MemoryWatch:
+    """Reads memory after every so many steps; the examiner calls ``step()``.
+
+    Memory that processes share is left out, so that a worker's copies of the data set count once
+    they are its own: reading Python objects copies their pages bit by bit after a fork.
+    """
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self._host: list[int] = []
+        self._device: list[int] = []
+        self._steps = 0
+        self._in_stretch = MIN_STEPS
+
+    def set_pace(self, step_s: float, seconds: float) -> None:
+        """Set the length of a stretch, so that all of them take about so many seconds."""
+        self._in_stretch = max(MIN_STEPS, round(seconds / STRETCHES / max(step_s, 1e-6)))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all stretches are over."""
+        return len(self._host) > STRETCHES
+
+    def step(self) -> None:
+        """Count a step, and read memory if a stretch ends with it."""
+        if self.is_done:
+            return
+        if self._steps % self._in_stretch == 0:
+            self._read()
+        self._steps += 1
+
+    def found(self) -> MemoryGrowth | None:
+        """Return the readings; None if the program ended before all of them."""
+        if not self.is_done:
+            return None
+        return MemoryGrowth(self._in_stretch, tuple(self._host), tuple(self._device))
+
+    def _read(self) -> None:
+        own = 0
+        for process in (self._process, *self._process.children(recursive=True)):
+            with suppress(psutil.Error):
+                own += process.memory_full_info().uss
+        self._host.append(own)
+        if torch.cuda.is_available():
+            self._device.append(torch.cuda.memory_allocated())

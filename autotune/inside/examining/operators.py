@@ -1,0 +1,70 @@
+"""Counts the operators that a step calls, and measures what calling one costs the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from autotune.measurement.examination import Operators
+
+WIDTH, LAYERS, ROUNDS = 2, 20, 15
+
+
+class OperatorCount(TorchDispatchMode):
+    """Counts operators while it is entered, whatever thread computes gradients.
+
+    Views and other operators that compute nothing count as well: the host has to call them, too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call the operator, and count it."""
+        self.calls += 1
+        return func(*args, **(kwargs or {}))
+
+
+def call_s(device: str) -> float:
+    """Return the seconds that the host needs to call an operator with almost nothing to compute.
+
+    The median over steps of a model of two features: its operators are counted in the same way,
+    and its steps contain what surrounds operators in any training (modules, autograd). On a GPU it
+    is the launch alone: nobody waits for the result.
+    """
+    tiny = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))).to(device)
+    optimizer = torch.optim.SGD(tiny.parameters(), lr=0.0)
+    given = torch.ones(1, WIDTH, device=device)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        tiny(given).sum().backward()
+        optimizer.step()
+
+    step()
+    with OperatorCount() as counter:
+        step()
+    took = []
+    for _ in range(ROUNDS):
+        began = perf_counter()
+        step()
+        took.append(perf_counter() - began)
+    return float(median(took) / counter.calls)
+
+
+def operators(counts: Sequence[int], device: str) -> Operators | None:
+    """Return what a step calls, by the smallest count of several steps; None without any."""
+    return Operators(min(counts), call_s(device)) if counts and min(counts) else None

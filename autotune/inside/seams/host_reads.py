@@ -1,0 +1,86 @@
+"""Counts and times the program's reads of tensor values on the host, such as ``loss.item()``.
+
+On a GPU, such a read waits until all queued work is done. On a CPU it costs only the call, which
+matters in a loop over many elements.
+
+Not covered: reads by ``print`` and by functions that are written in C.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from autotune.inside.code.frames import own_place
+from autotune.inside.seams.base import Patches, Seam
+from autotune.inside.seams.parts import SYNCS
+from autotune.measurement.examination import HostReads
+
+MAX_LINES = 5  # lines of the program that are told
+
+
+class HostReadsSeam(Seam):
+    """Notes each read with the line of the program that makes it.
+
+    The examiner installs it for some steps and removes it afterwards. The patched methods run on
+    the thread that calls them, and ``step()`` on the one that trains.
+    """
+
+    def __init__(self) -> None:
+        self._patches = Patches()
+        self._is_within = False  # __bool__ and the like call item()
+        self._calls: Counter[tuple[str, str]] = Counter()
+        self._seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._new: list[tuple[tuple[str, str], float]] = []
+
+    def install(self) -> None:
+        """Replace the methods of ``torch.Tensor`` that return values to Python."""
+        for name in SYNCS:
+            original = getattr(torch.Tensor, name)
+            self._patches.replace(torch.Tensor, name, self._timed(original, name))
+
+    def remove(self) -> None:
+        """Put PyTorch back as it was."""
+        self._patches.undo()
+
+    def step(self, *, keep: bool) -> None:
+        """Count the reads of the step that ends now, or drop them."""
+        new, self._new = self._new, []
+        if keep:
+            for key, seconds in new:
+                self._calls[key] += 1
+                self._seconds[key] += seconds
+
+    def found(self, steps: int) -> tuple[HostReads, ...]:
+        """Return the lines that read most of the time, over a number of steps that counted."""
+        longest = sorted(self._seconds, key=lambda key: -self._seconds[key])[:MAX_LINES]
+        return tuple(
+            HostReads(method, where, self._calls[method, where] / steps, seconds / steps)
+            for method, where in longest
+            if (seconds := self._seconds[method, where]) >= 0
+        )
+
+    def _timed(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        seam = self
+
+        def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            caller = sys._getframe(1).f_globals.get("__name__") or ""  # noqa: SLF001
+            # torch's optimizers read their step counts, which is no matter of the program
+            if seam._is_within or caller.partition(".")[0] == "torch":
+                return original(tensor, *args, **kwargs)
+            place = own_place()
+            seam._is_within = True
+            began = perf_counter()
+            try:
+                return original(tensor, *args, **kwargs)
+            finally:
+                seam._is_within = False
+                if place is not None:
+                    seam._new.append(((name, str(place)), perf_counter() - began))
+
+        return read

@@ -1,0 +1,209 @@
+"""Conditions of this machine that decide how fast a training can be: facts, and what to change.
+
+Read from the kernel's files, without root and without a measurement. Unknown is None, never 0.
+
+Covered: Linux. Not covered: settings of the BIOS, clocks of memory, PCIe links.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from autotune.machine import cgroups
+
+FAST_GOVERNORS = {"performance", "schedutil", "ondemand"}  # the last two follow the load
+SMALL_SHM = 1 << 30  # Docker's default is 64 MiB; a batch of images may take some hundred
+THROTTLED_SHARE = 0.05  # of the periods in which a group ran
+SYS = Path("/sys")
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What surrounds the processes of this machine.
+
+    Attributes:
+        cores: Cores that the machine has.
+        allowed: Cores that this process may be scheduled on.
+        quota: Cores that the tightest CPU quota allows, as a fraction; None without a quota.
+        quota_level: The control group that sets it; empty without a quota.
+        throttled_share: Share of the periods in which a quota held a group back; None without one.
+        governors: Frequency governors of the cores; empty if the system does not tell.
+        throttle_events: Times that cores were slowed down by heat since the machine started; None
+            if the system does not tell.
+        numa_nodes: Cores of each NUMA node, as the kernel writes them: ``0-31``.
+        shm_bytes: Size of /dev/shm; None if it does not exist.
+        driver: Version of NVIDIA's driver; empty without one.
+        driver_cuda: Newest CUDA version that the driver supports, as ``(major, minor)``.
+        torch_cuda: CUDA version that torch's packages were built for; None for a CPU build.
+    """
+
+    cores: int
+    allowed: int
+    quota: float | None = None
+    quota_level: str = ""
+    throttled_share: float | None = None
+    governors: tuple[str, ...] = ()
+    throttle_events: int | None = None
+    numa_nodes: tuple[str, ...] = ()
+    shm_bytes: int | None = None
+    driver: str = ""
+    driver_cuda: tuple[int, int] | None = None
+    torch_cuda: tuple[int, int] | None = None
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """Short lines for the user, by name; what is unknown is left out."""
+        return dict(self._facts())
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What slows this machine down, each with what to do about it."""
+        return tuple(self._warnings())
+
+    def _facts(self) -> Iterator[tuple[str, str]]:
+        yield "cores", f"{self.allowed} of {self.cores} may be used"
+        if self.quota is not None:
+            held = self.throttled_share
+            told = "" if held is None else f", used up in {held:.0%} of its periods"
+            yield "CPU quota", f"{self.quota:g} cores, set by {self.quota_level}{told}"
+        if self.governors:
+            yield "governor", ", ".join(self.governors)
+        if self.throttle_events is not None:
+            yield "slowed by heat", f"{self.throttle_events:,} times since the machine started"
+        if self.numa_nodes:
+            nodes = ", ".join(f"{n}: {cores}" for n, cores in enumerate(self.numa_nodes))
+            yield "NUMA nodes", f"{len(self.numa_nodes)} (cores of {nodes})"
+        if self.driver:
+            yield "driver", f"{self.driver}{_for_cuda(', up to CUDA ', self.driver_cuda)}"
+            built = _for_cuda("built for CUDA ", self.torch_cuda)
+            yield "torch", built or "built for the CPU only"
+
+    def _warnings(self) -> Iterator[str]:
+        if self.quota is not None and self.quota < self.allowed:
+            yield (
+                f"A CPU quota of {self.quota:g} cores is below the {self.allowed} cores that "
+                "programs see, so libraries start too many threads: set OMP_NUM_THREADS, or give "
+                "the container whole cores (--cpuset-cpus)."
+            )
+        if (self.throttled_share or 0.0) > THROTTLED_SHARE:
+            yield (
+                f"The CPU quota held this group back in {self.throttled_share:.0%} of its periods. "
+                "Raise it, or use fewer threads and workers."
+            )
+        slow = sorted(set(self.governors) - FAST_GOVERNORS)
+        if slow:
+            yield (
+                f"The CPU's frequency governor is {', '.join(slow)}: cores run below their speed. "
+                "As root: cpupower frequency-set -g performance."
+            )
+        if self.shm_bytes is not None and self.shm_bytes < SMALL_SHM:
+            yield (
+                f"Shared memory (/dev/shm) has {self.shm_bytes / 2**20:,.0f} MiB. Workers hand "
+                "batches over in it, and die with SIGBUS if it is full: start the container with "
+                "--shm-size=8g."
+            )
+        if len(self.numa_nodes) > 1 and self.allowed > 1:
+            yield (
+                f"The cores belong to {len(self.numa_nodes)} NUMA nodes. Memory of another node is "
+                "slower: bind each rank to one (torchrun --numa-binding, or numactl)."
+            )
+        if self.driver_cuda and self.torch_cuda and self.driver_cuda[0] < self.torch_cuda[0]:
+            yield (
+                f"torch was built for CUDA{_for_cuda(' ', self.torch_cuda)}, and the driver "
+                f"supports up to{_for_cuda(' ', self.driver_cuda)}: update the driver, or install "
+                "torch for that version."
+            )
+
+
+def read(sys: Path = SYS, proc: Path = cgroups.PROC) -> Conditions:
+    """Return the conditions of this machine.
+
+    Args:
+        sys: Where sysfs is mounted; tests pass recorded files.
+        proc: Folder that says which control groups contain the process.
+    """
+    quota, level = _quota(proc)
+    driver, driver_cuda = _driver()
+    cpus = sys / "devices/system/cpu"
+    return Conditions(
+        cores=os.cpu_count() or 1,
+        allowed=len(os.sched_getaffinity(0)),
+        quota=quota,
+        quota_level=level,
+        throttled_share=_throttled_share(proc),
+        governors=tuple(sorted(set(_values(cpus, "cpu[0-9]*/cpufreq/scaling_governor")))),
+        throttle_events=_throttle_events(cpus),
+        numa_nodes=tuple(_values(sys / "devices/system/node", "node[0-9]*/cpulist")),
+        shm_bytes=shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None,  # noqa: S108
+        driver=driver,
+        driver_cuda=driver_cuda,
+        torch_cuda=_torch_cuda(),
+    )
+
+
+def _quota(proc: Path) -> tuple[float | None, str]:
+    """Return the tightest quota, with the group that sets it."""
+    quotas = cgroups.cpu_quotas(proc)
+    if not quotas:
+        return None, ""
+    path = min(quotas, key=lambda path: quotas[path])
+    return quotas[path], str(path)
+
+
+def _throttled_share(proc: Path) -> float | None:
+    """Return the share of periods in which a quota was used up; the worst group's."""
+    shares = []
+    for path in cgroups.cpu_quotas(proc):
+        lines = dict(line.split() for line in _text(path / "cpu.stat").splitlines() if line)
+        if periods := int(lines.get("nr_periods", 0)):
+            shares.append(int(lines["nr_throttled"]) / periods)
+    return max(shares, default=None)
+
+
+def _throttle_events(cpus: Path) -> int | None:
+    counts = _values(cpus, "cpu[0-9]*/thermal_throttle/core_throttle_count")
+    return sum(map(int, counts)) if counts else None
+
+
+def _driver() -> tuple[str, tuple[int, int] | None]:
+    import pynvml
+
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        try:
+            name = pynvml.nvmlSystemGetDriverVersion()
+            cuda = int(pynvml.nvmlSystemGetCudaDriverVersion())  # 12080 is 12.8
+        finally:
+            pynvml.nvmlShutdown()
+        return name.decode() if isinstance(name, bytes) else name, (cuda // 1000, cuda % 1000 // 10)
+    return "", None
+
+
+def _torch_cuda() -> tuple[int, int] | None:
+    """Return the CUDA version of torch's packages, by the runtime that they brought."""
+    for name in ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu11"):
+        with suppress(metadata.PackageNotFoundError):
+            major, minor, *_ = metadata.version(name).split(".")
+            return int(major), int(minor)
+    return None
+
+
+def _for_cuda(before: str, version: tuple[int, int] | None) -> str:
+    return "" if version is None else f"{before}{version[0]}.{version[1]}"
+
+
+def _values(folder: Path, pattern: str) -> list[str]:
+    return [text for path in sorted(folder.glob(pattern)) if (text := _text(path).strip())]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

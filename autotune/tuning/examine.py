@@ -1,0 +1,164 @@
+"""Examine a program as it is written, for ``autotune doctor``: its speed, its step, and more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from autotune.knobs.space.spacefile import load
+from autotune.machine.hardware import Hardware
+from autotune.measurement.examination import Examination
+from autotune.measurement.interval import Interval
+from autotune.measurement.measurement import Measurement
+from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.stats import spread
+from autotune.measurement.step_breakdown import StepBreakdown
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.fence_options import STRONGEST, FenceOptions
+from autotune.program.program import Program
+from autotune.results.advice import Readings
+from autotune.results.advice.debug_switches import SWITCHES
+from autotune.results.doctor_report import DoctorReport
+from autotune.rig.failures import program_error
+from autotune.rig.open_rig import Reports, ShouldStop
+from autotune.rig.rig import Rig
+from autotune.rig.wire import WindowPlan
+from autotune.tuning.events import Events
+from autotune.tuning.interrupts import ENDING, InterruptCounter
+from autotune.tuning.start import first_start
+from autotune.tuning.start.first_start import START_SILENCE_S
+from autotune.tuning.start.observe import throwaway_rigs
+from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
+
+WINDOW = WindowPlan(warmup_min_s=0.5, warmup_max_s=5.0, window_min_s=1.0, window_max_s=2.5)
+CEILING = WindowPlan(warmup_min_s=0.2, warmup_max_s=1.0, window_min_s=0.5, window_max_s=1.0)
+SWITCH = WindowPlan(warmup_min_s=0.3, warmup_max_s=2.0, window_min_s=0.6, window_max_s=1.2)
+TURNS = 3  # pairs of windows, with a debugging switch and without
+
+
+def examine(
+    program: Program,
+    hardware: Hardware,
+    events: Events,
+    fence: FenceOptions = STRONGEST,
+    surroundings: Surroundings = THIS_MACHINE,
+) -> DoctorReport:
+    """Run a program as it is written, behind a fence, and find out what slows it down.
+
+    Args:
+        program: The program.
+        hardware: This machine.
+        events: Told what happens.
+        fence: What the user requested of the fence.
+        surroundings: Clock and rigs; tests pass scripted ones.
+
+    Raises:
+        FenceError: when nothing keeps the program from changing the user's files.
+        ProgramError: when the program fails or trains too few steps, or Ctrl-C ends its first
+            window.
+    """
+    reports = Reports(events.on_progress, events.warn, events.note)
+    with (
+        InterruptCounter(lambda _: events.warn(ENDING)) as stop,
+        throwaway_rigs(program, hardware, fence, reports, surroundings) as rigs,
+    ):
+
+        def should_stop() -> Ending | None:
+            return Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C") if stop.requests else None
+
+        events.on_fence(rigs.fence)
+        events.on_phase("observing the program")
+        started = first_start.observe(rigs, should_stop, START_SILENCE_S)
+        if isinstance(started, Ending):
+            raise program_error(program, started)
+        with started:
+            profile = started.ready.profile
+            on = [knob for knob in SWITCHES if getattr(profile, knob)]
+            asked = load("default").with_values({knob: [True, False] for knob in on})
+            space = asked.resolve(hardware, profile)
+            written = AppliedConfig.as_written(space.baseline, profile)
+            events.on_phase("measuring the program")
+            measured = started.rig.measure(written, WINDOW, should_stop, START_SILENCE_S)
+            if isinstance(measured, Ending):
+                raise program_error(program, measured)
+            readings = Readings(hardware, profile, measured)
+            return _look_closer(program, started.rig, written, readings, events, should_stop)
+
+
+def _look_closer(
+    program: Program,
+    rig: Rig,
+    written: AppliedConfig,
+    readings: Readings,
+    events: Events,
+    should_stop: ShouldStop,
+) -> DoctorReport:
+    """Add what can be seen besides the speed; an ending on the way is a note, not a failure."""
+    notes: list[str] = []
+
+    def done() -> DoctorReport:
+        return DoctorReport(str(program), readings, tuple(notes))
+
+    if readings.profile.world_size > 1:
+        notes.append("Several ranks train: their loads were compared, the rest was left out.")
+        return done()
+    events.on_phase("profiling a step")
+    split = rig.profile_step(CEILING, should_stop, START_SILENCE_S)
+    if isinstance(split, Ending):
+        notes.append(f"A step could not be profiled: {split.reason}.")
+        return done()
+    readings = replace(readings, breakdown=split)
+    events.on_phase("watching what the program does")
+    costs = _switch_costs(rig, written, readings, should_stop)
+    if isinstance(costs, Ending):
+        notes.append(f"The cost of debugging switches could not be measured: {costs.reason}.")
+        return done()
+    readings = replace(readings, switch_costs=costs)
+    examination = rig.examine(should_stop, START_SILENCE_S)
+    if isinstance(examination, Ending):
+        notes.append(f"The program could not be watched: {examination.reason}.")
+        return done()
+    readings = replace(readings, examination=examination)
+    notes.extend(_gaps(readings, examination))
+    return done()
+
+
+def _gaps(readings: Readings, examination: Examination) -> Iterator[str]:
+    if examination.growth is None:
+        yield "The program made too few steps to see whether its memory grows."
+    if examination.items is None and readings.profile.loaders:
+        yield "Items of the data set could not be loaded one by one."
+    if readings.breakdown == StepBreakdown():
+        yield "The program ended before a step could be profiled."
+
+
+def _switch_costs(
+    rig: Rig, written: AppliedConfig, readings: Readings, should_stop: ShouldStop
+) -> Mapping[str, Interval] | Ending:
+    """Measure how much faster the program is without each debugging switch that is on.
+
+    Windows with the switch and without take turns, so that the machine's pace falls out.
+
+    Returns:
+        The median and range of the ratios, by knob; an ending if the program did not go on.
+    """
+    found: dict[str, Interval] = {}
+    for knob in SWITCHES:
+        if not getattr(readings.profile, knob):
+            continue
+        without = replace(written, config=written.config.replace(**{knob: False}))
+        ratios: list[Interval] = []
+        for _ in range(TURNS):
+            pair: list[Measurement] = []
+            for applied in (written, without):
+                measured = rig.measure(applied, SWITCH, should_stop, START_SILENCE_S)
+                if isinstance(measured, Ending):
+                    return measured
+                pair.append(measured)
+            ratio = pair[1].throughput.estimate / pair[0].throughput.estimate
+            ratios.append(Interval(ratio, ratio, ratio))
+        found[knob] = spread(ratios)
+        back = rig.measure(written, SWITCH, should_stop, START_SILENCE_S)
+        if isinstance(back, Ending):
+            return back
+    return found

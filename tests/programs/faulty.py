@@ -1,0 +1,166 @@
+"""A training with one fault of the user's choice, and the same training without it.
+
+``faulty.py FAULT`` has it; ``faulty.py FAULT --sound`` is its twin, alike in all else.
+"""
+
+import argparse
+import io
+import os
+import socket
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("fault")
+parser.add_argument("--sound", action="store_true")
+options = parser.parse_args()
+FAULT, HAS_FAULT = options.fault, not options.sound
+torch.manual_seed(0)
+SIZE, CLASSES = 64, 4
+
+
+def serve(server: socket.socket) -> None:
+    """Answer each request after the delay of a distant machine."""
+
+    def answer(client: socket.socket) -> None:
+        while client.recv(1):
+            time.sleep(0.004)
+            client.sendall(bytes(SIZE))
+
+    while True:
+        threading.Thread(target=answer, args=(server.accept()[0],), daemon=True).start()
+
+
+class Data(Dataset):
+    """Items that are slow to load in one of several ways."""
+
+    def __init__(self) -> None:
+        self.items = torch.randn(4000, SIZE)
+        self.folder = Path(tempfile.mkdtemp())
+        self.client = None
+        if FAULT == "decode":
+            import zlib
+
+            self.packed = zlib.compress(os.urandom(1 << 16) * 16)
+        if FAULT == "small_files":
+            for number in range(200):
+                for part in range(40):
+                    (self.folder / f"{number}_{part}").write_bytes(bytes(SIZE))
+        if FAULT == "disk":
+            (self.folder / "data").write_bytes(os.urandom(1 << 20) * 64)
+            os.sync()
+        if FAULT == "network":
+            server = socket.create_server(("127.0.0.1", 0))
+            self.address = server.getsockname()
+            threading.Thread(target=serve, args=(server,), daemon=True).start()
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int):
+        if HAS_FAULT:
+            getattr(self, f"load_by_{FAULT}", lambda _: None)(index)
+        return self.items[index], index % CLASSES
+
+    def load_by_python(self, index: int) -> None:
+        total = 0
+        for number in range(20_000):
+            total = (total * 31 + number) % 1009
+
+    def load_by_decode(self, index: int) -> None:
+        import zlib
+
+        zlib.decompress(self.packed)
+
+    def load_by_small_files(self, index: int) -> None:
+        for part in range(40):
+            with open(self.folder / f"{index % 200}_{part}", "rb") as file:
+                file.read()
+
+    def load_by_disk(self, index: int) -> None:
+        with open(self.folder / "data", "rb", buffering=0) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            for part in range(8):
+                file.seek(((index * 8 + part) * 7919 % 60) << 20)
+                file.read(1 << 20)
+
+    def load_by_network(self, index: int) -> None:
+        if self.client is None:
+            self.client = socket.create_connection(self.address)
+        self.client.sendall(b"?")
+        left = SIZE
+        while left:
+            left -= len(self.client.recv(left))
+
+    def load_by_sleep(self, index: int) -> None:
+        time.sleep(0.004)
+
+
+def model() -> nn.Module:
+    if FAULT == "launch":
+        width, depth = (8, 60) if HAS_FAULT else (768, 4)
+        layers = [nn.Linear(width, width) for _ in range(depth)]
+        return nn.Sequential(nn.Linear(SIZE, width), *layers, nn.Linear(width, CLASSES))
+    if FAULT == "conv_bias":
+        conv = nn.Conv2d(1, 32, 3, padding=1, bias=HAS_FAULT)
+        return nn.Sequential(
+            nn.Unflatten(1, (1, 8, 8)), conv, nn.BatchNorm2d(32), nn.ReLU(), nn.Flatten(),
+            nn.Linear(32 * 64, CLASSES),
+        )
+    return nn.Sequential(nn.Linear(SIZE, 512), nn.ReLU(), nn.Linear(512, CLASSES))
+
+
+def bind(worker: int) -> None:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+
+if FAULT == "bound" and HAS_FAULT:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+if FAULT == "deterministic" and HAS_FAULT:
+    torch.use_deterministic_algorithms(True)
+if FAULT == "anomaly" and HAS_FAULT:
+    torch.autograd.set_detect_anomaly(True)
+if FAULT == "ranks":
+    torch.distributed.init_process_group("gloo")
+batch = 2048 if FAULT in {"large_batch"} and HAS_FAULT else 16
+data = Data()
+workers = 2 if FAULT == "bound_workers" else 0
+loader = DataLoader(
+    data, batch, shuffle=True, num_workers=workers,
+    worker_init_fn=bind if FAULT == "bound_workers" and HAS_FAULT else None,
+)
+net = model()
+if FAULT == "data_parallel" and HAS_FAULT:
+    net = nn.DataParallel(net)
+if FAULT == "ranks":
+    net = nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+criterion = nn.CrossEntropyLoss()
+kept, hoard, total = [], [], 0.0
+for epoch in range(10_000):
+    for inputs, labels in loader:
+        if FAULT == "ranks" and HAS_FAULT and torch.distributed.get_rank() == 1:
+            time.sleep(0.02)
+        output = net(inputs)
+        loss = criterion(output, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if FAULT == "kept_graphs":
+            kept.append(loss if HAS_FAULT else loss.item())
+        if FAULT == "summed_graphs":
+            total = total + (loss if HAS_FAULT else loss.item())
+        if FAULT == "growth":
+            hoard.append(bytearray(os.urandom(1 << 16))) if HAS_FAULT else None
+        if FAULT == "item":
+            if HAS_FAULT:
+                total += sum(value.item() for row in output for value in row)
+            else:
+                total += sum(output.flatten().tolist())
