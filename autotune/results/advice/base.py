@@ -19,7 +19,7 @@ MIN_WAIT, MIN_GAIN = 0.10, 1.1
 GROWTH = "memory growth"  # name of an advice that another one may explain
 WARM_UP = 1  # first readings of memory that are left out: allocators still grow
 STEADY = 2.5  # stretches add the same up to this factor
-MIN_STEP_BYTES = 2048  # what the interpreter itself gains and loses comes to less
+MIN_BYTES = 1 << 20  # in a stretch; what interpreter and allocator gain and lose comes to less
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _per_step(readings: Sequence[int], steps: int) -> float:
     alike = sum(usual / STEADY <= one <= usual * STEADY for one in added)
     # One may differ: allocators give memory back at any time
     is_steady = usual > 0 and alike >= len(added) - 1
-    return usual / steps if is_steady and usual / steps >= MIN_STEP_BYTES else 0.0
+    return usual / steps if is_steady and usual >= MIN_BYTES else 0.0
 
 
 def share_gain(share: float) -> float:

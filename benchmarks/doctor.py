@@ -1,0 +1,113 @@
+"""Does ``autotune doctor`` tell a fault from its twin? Each fault is planted and left out, ten times.
+
+``python -m benchmarks.doctor --runs 10`` writes one row for each fault: how often the expected
+advice was given to the program with the fault, and how often to its twin, which is alike in all
+else. Other advice is counted as well: on the sound twin it is a false alarm.
+
+The programs are those of ``tests/programs/faulty.py``. ``--jobs`` runs several at a time: advice
+must not depend on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.record import save
+
+PROGRAM = Path(__file__).parents[1] / "tests" / "programs" / "faulty.py"
+# By fault: the advice that names it
+EXPECTED = {
+    "python": "input-bound: python",
+    "decode": "input-bound: native",
+    "small_files": "input-bound: small files",
+    "disk": "input-bound: disk",
+    "network": "input-bound: network",
+    "sleep": "input-bound: waiting",
+    "launch": "launch-bound",
+    "item": "reads on the host",
+    "conv_bias": "conv bias before a norm",
+    "kept_graphs": "kept graphs",
+    "summed_graphs": "kept graphs",
+    "growth": "memory growth",
+    "bound": "affinity: training process",
+    "bound_workers": "affinity: workers",
+    "deterministic": "left on: deterministic_algorithms",
+    "anomaly": "left on: anomaly_detection",
+    "data_parallel": "DataParallel",
+    "large_batch": "large batch",
+    "ranks": "straggler",
+}
+RANKED = {"ranks"}
+
+
+@dataclass
+class Row:
+    """How often advice was given.
+
+    Attributes:
+        runs: Runs of each program.
+        found: Runs with the fault in which its advice was given.
+        mistaken: Runs of the twin in which it was given.
+        others: Other advice that was given to the twin, by run.
+        failed: Runs without a result.
+    """
+
+    runs: int
+    found: int
+    mistaken: int
+    others: list[str]
+    failed: int
+
+
+def main() -> None:
+    """Run all faults and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("faults", nargs="*", default=list(EXPECTED))
+    options = parser.parse_args()
+    rows: dict[str, object] = {}
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for fault in options.faults:
+            rows[fault] = asdict(_row(fault, options.runs, pool))
+            print(fault, rows[fault], flush=True)
+    save("doctor", rows)
+
+
+def _row(fault: str, runs: int, pool: ThreadPoolExecutor) -> Row:
+    jobs = [(fault, flags) for _ in range(runs) for flags in ((), ("--sound",))]
+    advice = [*pool.map(lambda job: _advice(*job), jobs)]
+    planted, sound = advice[::2], advice[1::2]
+    expected = EXPECTED[fault]
+    return Row(
+        runs,
+        sum(names is not None and expected in names for names in planted),
+        sum(names is not None and expected in names for names in sound),
+        [name for names in sound for name in names or () if name != expected],
+        sum(names is None for names in advice),
+    )
+
+
+def _advice(fault: str, flags: Sequence[str]) -> list[str] | None:
+    """Return the names of the advice on a program; None if there was no result."""
+    ranks = ["--nproc-per-node", "2"] if fault in RANKED else []
+    command = [
+        sys.executable, "-m", "autotune", "doctor", "--quiet", "--json", *ranks, str(PROGRAM),
+        fault, *flags,
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(fault, *flags, done.stderr[-500:], flush=True)
+        return None
+    return [advice["name"] for advice in json.loads(done.stdout)["program"]["advice"]]
+
+
+if __name__ == "__main__":
+    main()
