@@ -20,7 +20,7 @@ from autotune.knobs.space.space import ResolvedSpace
 from autotune.knobs.space.spacefile import load
 from autotune.machine import hardware
 from autotune.measurement.learning.training_trace import Sameness, TrainingTrace
-from autotune.measurement.outcome import Ending
+from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.program import parse_program
@@ -66,12 +66,15 @@ class Runs:
         self._rigs = rigs
         self._base = base
 
-    def trace(self, config: Config, plan: RehearsalPlan, _cost_s: float) -> TrainingTrace | None:
-        """Return what the first steps under a config learn; None if the program fails."""
+    def trace(self, config: Config, plan: RehearsalPlan, _cost_s: float) -> TrainingTrace | Ending:
+        """Return what the first steps under a config learn, or how the program fails."""
         with self._rigs.new() as rig:
             applied = replace(self._base, config=config)
             ran = rig.rehearse(applied, replace(plan, most_s=MOST_S), lambda: None)
-        return None if ran.seen is None or ran.has_failed else ran.seen.trace
+        if ran.ending is not None:
+            return ran.ending
+        trace = None if ran.seen is None else ran.seen.trace
+        return trace or Ending(Outcome.UNCLEAR, "its steps were not traced")
 
 
 def main() -> None:

@@ -91,7 +91,7 @@ def test_a_larger_batch_that_learns_less_is_not_recommended(
     assert {knob for record in blamed for knob in record.guilty} == {"batch_size"}
     assert all(record.seeds == 3 for record in blamed)
     out = told(result, tmp_path, capsys)
-    assert "changes the training: loss at equal samples +6" in out
+    assert "changes the training: loss at equal samples +4." in out
     assert result.larger_batch is None or result.larger_batch.config["batch_size"] != 256
 
 

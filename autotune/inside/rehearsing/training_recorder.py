@@ -19,7 +19,7 @@ from torch import nn
 from autotune.inside.data.feed import tensors_in
 from autotune.inside.rehearsing.gradient_recorder import GradientRecorder
 from autotune.inside.seams.autocast import unscaled
-from autotune.measurement.learning.training_trace import TracedStep, TrainingTrace
+from autotune.measurement.learning.training_trace import LAST_LOSSES, TracedStep, TrainingTrace
 from autotune.program.rehearsal import TracePlan
 
 MAX_VALUES = 24  # that are read of the weights after each step, and of the buffers
@@ -115,7 +115,16 @@ class TrainingRecorder:
     @property
     def is_over(self) -> bool:
         """Whether the program need not train any longer for the trace."""
-        return self._plan.ends and self.is_full
+        return self._plan.ends and (self.is_full or self._is_hopeless)
+
+    @property
+    def _is_hopeless(self) -> bool:
+        """Whether the last losses are larger than the plan lets them be, or are no numbers."""
+        count, ceilings = len(self._steps), self._plan.ceilings
+        last = [step.loss for step in self._steps[-LAST_LOSSES:] if step.loss is not None]
+        if not LAST_LOSSES < count <= len(ceilings) or len(last) < LAST_LOSSES:
+            return False
+        return not sum(last) / LAST_LOSSES <= ceilings[count - 1]
 
     @_guarded
     def batch_handed(self, batch: Any, samples: int) -> None:

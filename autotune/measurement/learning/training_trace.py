@@ -23,6 +23,7 @@ MOST_NOISE = 1e-3  # deviation of the shaken run, beyond which nothing can be to
 LEAST_STEPS = 5  # that must be comparable
 EXACT = 1e-6  # relative difference of learning rates that are computed in another way
 TINY = 1e-30
+LAST_LOSSES = 5  # whose mean says whether a run is hopeless
 STEPS_APART = 2  # at which two runs may first show one difference, which grows out of their noise
 
 
@@ -127,6 +128,7 @@ class Agreement:
         begins_epoch: Whether it is the first step of its epoch.
         by: Relative difference at that step.
         why: Why nothing could be compared; empty otherwise.
+        is_unrepeated: Whether there was no second run that could show the difference again.
     """
 
     sameness: Sameness
@@ -138,6 +140,7 @@ class Agreement:
     begins_epoch: bool = False
     by: float = 0.0
     why: str = ""
+    is_unrepeated: bool = False
 
     def is_like(self, other: Agreement) -> bool:
         """Return whether two comparisons found the same, differences at the same step."""
@@ -149,14 +152,21 @@ class Agreement:
             case Sameness.UNKNOWN:
                 return f"{self.sameness}: {self.why}"
             case Sameness.DIFFERS:
-                when = f" on, when epoch {self.at_epoch} begins" if self.begins_epoch else " on"
-                if self.part == SAVED:
-                    return "it saves checkpoints of another form: other keys, sizes or types"
-                if self.part == SAMPLES:
-                    return f"it is fed other samples from step {self.at}{when}"
-                return f"{self.part} differ by {self.by:.1g} from step {self.at}{when}"
+                once = " (seen in one run; there was no second one)"
+                return f"{self._difference}{once if self.is_unrepeated else ''}"
             case _:
                 return f"{self.sameness} over {self.steps} steps"
+
+    @property
+    def _difference(self) -> str:
+        when = f" on, when epoch {self.at_epoch} begins" if self.begins_epoch else " on"
+        match self.part:
+            case "checkpoints":
+                return "it saves checkpoints of another form: other keys, sizes or types"
+            case "samples":
+                return f"it is fed other samples from step {self.at}{when}"
+            case _:
+                return f"{self.part} differ by {self.by:.1g} from step {self.at}{when}"
 
 
 def is_equal(written: TrainingTrace, own: TrainingTrace) -> bool:
