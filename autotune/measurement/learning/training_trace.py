@@ -83,6 +83,7 @@ class TrainingTrace:
         gradients: Those of the batches of each step, if that was asked for.
         saved: What the program saved with ``torch.save``, in order: a checksum of each object's
             keys and of the kinds, sizes and types of its tensors.
+        loaded: Why the first of these cannot be loaded again; empty for one that can.
     """
 
     steps: tuple[TracedStep, ...]
@@ -93,6 +94,7 @@ class TrainingTrace:
     broken: str = ""
     gradients: tuple[GradientGroup, ...] = ()
     saved: tuple[int, ...] = ()
+    loaded: tuple[str, ...] = ()
 
     @property
     def shows_training(self) -> bool:
@@ -122,12 +124,13 @@ class Agreement:
         steps: How many steps were compared.
         epochs: How many short epochs these took.
         part: What differs first: ``samples``, ``losses``, ``gradients``, ``weights``, ``buffers``,
-            ``learning rates`` or, after training, ``checkpoints``.
+            ``learning rates`` or, after training, ``checkpoints``, ``missing checkpoints`` or
+            ``loading``.
         at: The step at which it does, from 1.
         at_epoch: The epoch of that step.
         begins_epoch: Whether it is the first step of its epoch.
         by: Relative difference at that step.
-        why: Why nothing could be compared; empty otherwise.
+        why: Why nothing could be compared, or why a checkpoint cannot be loaded; empty otherwise.
         is_unrepeated: Whether there was no second run that could show the difference again.
     """
 
@@ -163,6 +166,10 @@ class Agreement:
         match self.part:
             case "checkpoints":
                 return "it saves checkpoints of another form: other keys, sizes or types"
+            case "missing checkpoints":
+                return "it saves no checkpoint where the program as written saves some"
+            case "loading":
+                return f"its checkpoints cannot be loaded: {self.why}"
             case "samples":
                 return f"it is fed other samples from step {self.at}{when}"
             case _:
@@ -174,7 +181,7 @@ def is_equal(written: TrainingTrace, own: TrainingTrace) -> bool:
     pairs = list(zip(written.steps, own.steps, strict=False))
     return (
         not _too_little(written, [own])
-        and _saves_alike(written, [], own)
+        and not _saves_otherwise(written, [], own)
         and all(
             (a.loss, a.rates, a.weights, a.buffers, a.gradient)
             == (b.loss, b.rates, b.weights, b.buffers, b.gradient)
@@ -224,13 +231,18 @@ def compare(
         limits = [max(noise[0], written.rounding), *([later] * (steps - 1))]
         for part in PARTS:
             apart += _beyond(part, written, own, [FACTOR * limit for limit in limits])
+        # A part of the layers may normalise otherwise, which the median does not show
+        few = list(accumulate(_noise(MOST_BUFFERS, written, shaken)[:steps], max))
+        own_limits = [max(limits[0], few[0]), *([max(limits[-1], few[-1])] * (steps - 1))]
+        apart += _beyond(MOST_BUFFERS, written, own, [FACTOR * limit for limit in own_limits])
         # Gradients round more than what they lead to, so they are judged by their own
         rounded = list(accumulate(_noise(GRADIENTS, written, shaken)[:steps], max))
         apart += _beyond(GRADIENTS, written, own, [FACTOR * max(n, limits[0]) for n in rounded])
     compared = written.steps[:steps]
-    if not apart and not _saves_alike(written, shaken, own):
-        return Agreement(Sameness.DIFFERS, steps, _epochs(compared), SAVED)
     if not apart:
+        if part := _saves_otherwise(written, shaken, own):
+            why = next(filter(None, own.loaded), "") if part == LOADED else ""
+            return Agreement(Sameness.DIFFERS, steps, _epochs(compared), part, why=why)
         return Agreement(Sameness.ROUNDING, steps, _epochs(compared))
     at, part, by = min(apart, key=lambda one: one[0])
     epoch, before = written.steps[at].epoch, written.steps[max(0, at - 1)].epoch
@@ -239,15 +251,21 @@ def compare(
     )
 
 
-def _saves_alike(
+def _saves_otherwise(
     written: TrainingTrace, shaken: Sequence[TrainingTrace], own: TrainingTrace
-) -> bool:
-    """Return whether what a config saves has the form that the program's own checkpoints have.
+) -> str:
+    """Return which part of what a config saves is not as in the program as written; empty if all.
 
-    A longer run may save more, such as a longer history.
+    A longer run may save more, such as a longer history. One checkpoint may be missing, because a
+    run may end while a thread writes it.
     """
     known = set(written.saved).union(*(trace.saved for trace in shaken))
-    return set(own.saved[: len(written.saved)]) <= known
+    if not set(own.saved[: len(written.saved)]) <= known:
+        return SAVED
+    if len(written.saved) > 1 and not own.saved and len(own.steps) >= len(written.steps):
+        return UNSAVED
+    loads = not any(why for trace in (written, *shaken) for why in trace.loaded)
+    return LOADED if loads and any(own.loaded) else ""
 
 
 def _too_little(written: TrainingTrace, others: Sequence[TrainingTrace]) -> str:
@@ -275,7 +293,8 @@ def _beyond(
 ) -> list[tuple[int, str, float]]:
     """Return the first step in which a part deviates by more than its limit, if there is one."""
     found = zip(_deviations(written, own, part), limits, strict=False)
-    exceeding = ((at, part, by) for at, (by, limit) in enumerate(found) if not by <= limit)
+    named = BUFFERS if part == MOST_BUFFERS else part
+    exceeding = ((at, named, by) for at, (by, limit) in enumerate(found) if not by <= limit)
     return [one for one in [next(exceeding, None)] if one is not None]
 
 
@@ -301,17 +320,39 @@ def same(written: TrainingTrace, own: TrainingTrace) -> Agreement:
     return Agreement(Sameness.BITS, steps, _epochs(written.steps[:steps]))
 
 
-SAMPLES, RATES, GRADIENTS = "samples", "learning rates", "gradients"
-SAVED = "checkpoints"
-PARTS = ("losses", "weights", "buffers")
+SAMPLES, RATES, GRADIENTS, BUFFERS = "samples", "learning rates", "gradients", "buffers"
+MOST_BUFFERS = "all but a few of the buffers"  # judged by their larger deviations
+FEW = 0.1  # of the values, whose deviations are left out there
+SAVED, UNSAVED, LOADED = "checkpoints", "missing checkpoints", "loading"
+PARTS = ("losses", "weights", BUFFERS)
 
 
 def _deviations(written: TrainingTrace, other: TrainingTrace, part: str) -> list[float]:
     """Return by how much a part deviates in each step, relative to its typical size."""
+    if part == RATES:
+        return _rate_deviations(written, other)
     ours, theirs = _values(written, written, part), _values(other, written, part)
     sizes = _sizes(written, part)
+    share = 1 - FEW if part == MOST_BUFFERS else 0.5
     triples = zip(ours, theirs, sizes, strict=False)
-    return [_apart(a, b, max(size, TINY)) for a, b, size in triples]
+    return [_apart(a, b, max(size, TINY), share) for a, b, size in triples]
+
+
+def _rate_deviations(written: TrainingTrace, other: TrainingTrace) -> list[float]:
+    """Return the largest deviation of a group's learning rate in each step.
+
+    Relative to the largest rate of that group: a schedule may end next to zero.
+    """
+    sizes: dict[int, float] = {}
+    for step in written.steps:
+        for group, rate in enumerate(step.rates):
+            sizes[group] = max(sizes.get(group, TINY), abs(rate))
+    found = []
+    for ours, theirs in zip(written.steps, other.steps, strict=False):
+        pairs = list(enumerate(zip(ours.rates, theirs.rates, strict=False)))
+        apart = [0.0 if a == b else abs(a - b) / sizes[group] for group, (a, b) in pairs]
+        found.append(max(apart, default=0.0))
+    return found
 
 
 def _sizes(written: TrainingTrace, part: str) -> list[float]:
@@ -345,7 +386,7 @@ def _values(trace: TrainingTrace, written: TrainingTrace, part: str) -> list[tup
                 tuple(w - start for w, start in zip(step.weights, trace.start, strict=False))
                 for step in trace.steps
             ]
-        case "buffers":
+        case "buffers" | "all but a few of the buffers":
             first = written.steps[0].buffers
             changing = [
                 n
@@ -357,14 +398,17 @@ def _values(trace: TrainingTrace, written: TrainingTrace, part: str) -> list[tup
                 for step in trace.steps
             ]
         case _:
-            return [step.rates for step in trace.steps]
+            raise ValueError(f"no part of a training is called {part!r}")
 
 
-def _apart(ours: Sequence[float], theirs: Sequence[float], size: float) -> float:
-    """Return the median difference of values, relative to *size*.
+def _apart(
+    ours: Sequence[float], theirs: Sequence[float], size: float, share: float = 0.5
+) -> float:
+    """Return the difference that a share of the values do not exceed, relative to *size*.
 
-    The median, because single weights may go anywhere: the bias before a BatchNorm has no gradient
-    but rounding errors, which Adam turns into whole steps. 0.0 where one side has no such values.
+    Mostly the median, because single weights may go anywhere: the bias before a BatchNorm has no
+    gradient but rounding errors, which Adam turns into whole steps. 0.0 where one side has no such
+    values.
     """
     if len(ours) != len(theirs) or not ours:
         return 0.0
@@ -372,7 +416,8 @@ def _apart(ours: Sequence[float], theirs: Sequence[float], size: float) -> float
         0.0 if a == b or (math.isnan(a) and math.isnan(b)) else abs(a - b)
         for a, b in zip(ours, theirs, strict=True)
     ]
-    return median([by / size if math.isfinite(by) else math.inf for by in apart])
+    ordered = sorted(by / size if math.isfinite(by) else math.inf for by in apart)
+    return median(ordered) if share == 0.5 else ordered[math.ceil(share * len(ordered)) - 1]
 
 
 def _epochs(steps: Sequence[TracedStep]) -> int:
