@@ -118,6 +118,7 @@ DEFECTS = {
     "statistics twice": ("buffers", 1),
     "halved gradients": ("gradients", 1),
     "other keys": ("checkpoints", 0),
+    "no loading": ("loading", 0),
     "old dataset": ("samples", 13),
     "repeated draws": ("samples", 13),
 }

@@ -223,6 +223,11 @@ class RehearsalRecord:
         return ""
 
     @property
+    def failure(self) -> str:
+        """Why the program failed under it, without a full stop; empty if it did not."""
+        return _reason(self.own) if self.own.has_failed else ""
+
+    @property
     def _learned(self) -> str:
         """What is known about the loss under the changes that are by design."""
         more = ""

@@ -19,7 +19,9 @@ from statistics import median
 # A config rounds in each sum of each step, a shaken run only moves its weights once. Seen on five
 # programs with 4-7 configs each: up to twice the deviation of the shaken run.
 FACTOR = 20.0
-MOST_NOISE = 1e-3  # deviation of the shaken run, beyond which nothing can be told
+# Deviation of the shaken run, beyond which nothing can be told: what is compared differs by half a
+# percent at most. (At 1e-3, a loss that was 1.5 % larger from some step on was not noticed.)
+MOST_NOISE = 2.5e-4
 LEAST_STEPS = 5  # that must be comparable
 EXACT = 1e-6  # relative difference of learning rates that are computed in another way
 TINY = 1e-30
@@ -227,7 +229,8 @@ def compare(
     if not any(trace.shaken for trace in shaken) and not apart:
         return Agreement(Sameness.UNKNOWN, why="its weights cannot be found")
     if steps:
-        later = max(noise[steps - 1], written.rounding)
+        # Where the noise ends the comparison, it may have jumped there, and sooner in the config
+        later = max(noise[steps - 1] if steps == count else MOST_NOISE, written.rounding)
         limits = [max(noise[0], written.rounding), *([later] * (steps - 1))]
         for part in PARTS:
             apart += _beyond(part, written, own, [FACTOR * limit for limit in limits])
@@ -236,8 +239,9 @@ def compare(
         own_limits = [max(limits[0], few[0]), *([max(limits[-1], few[-1])] * (steps - 1))]
         apart += _beyond(MOST_BUFFERS, written, own, [FACTOR * limit for limit in own_limits])
         # Gradients round more than what they lead to, so they are judged by their own
-        rounded = list(accumulate(_noise(GRADIENTS, written, shaken)[:steps], max))
-        apart += _beyond(GRADIENTS, written, own, [FACTOR * max(n, limits[0]) for n in rounded])
+        rounded = list(accumulate(_noise(GRADIENTS, written, shaken), max))
+        near = [rounded[0], *(rounded[min(n + STEPS_APART, count - 1)] for n in range(1, steps))]
+        apart += _beyond(GRADIENTS, written, own, [FACTOR * max(n, limits[0]) for n in near])
     compared = written.steps[:steps]
     if not apart:
         if part := _saves_otherwise(written, shaken, own):

@@ -333,7 +333,7 @@ class Study:
         """Return whether what a config learns was left unchecked, and is to be checked yet.
 
         A search that rejects one config after the other must end some time, so it makes a few
-        checks beyond its budget; a resumed one makes as many again.
+        checks beyond its budget; a resumed one makes the same number again.
         """
         may_check = self.checks_learning and self.learning_checks < MOST_CHECKS
         return may_check and record.unchecked_s is not None
