@@ -245,12 +245,18 @@ class RehearsalRecord:
         """What is known about its training, for the user; empty if nothing is."""
         changed = _listed(self.by_design, all_of_them=True)
         if not changed:
-            return "" if self.training is None else f"Training: {self.training}."
+            return "" if self.training is None else f"Training: {self._compared}."
         rest = ""
         if self.training is not None:
             is_told = self.training.sameness is not Sameness.UNKNOWN
-            rest = f"{self.training}, apart from " if is_told else f"{self.training}; "
+            rest = f"{self._compared}, apart from " if is_told else f"{self._compared}; "
         return f"Training: {rest}{changed} ({self._learned})."
+
+    @property
+    def _compared(self) -> str:
+        """How its training compares, apart from changes by design."""
+        differs = self.training is not None and self.training.sameness is Sameness.DIFFERS
+        return f"differs: {self.training}" if differs else str(self.training)
 
     @property
     def is_settled(self) -> bool:

@@ -28,7 +28,7 @@ from autotune.program.rehearsal import (
 )
 from autotune.results.record import TrialRecord
 from autotune.tuning.baseline import Baseline
-from autotune.tuning.checking.growth import samples_ratio, with_learning
+from autotune.tuning.checking.growth import may_be_checked, samples_ratio, with_learning
 from autotune.tuning.checking.self_check import SelfCheck, one_fewer
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.choosing.ranking import promising
@@ -63,7 +63,9 @@ def rehearse_best(session: Session, baseline: Baseline) -> Rehearsed:
     study = session.study
     is_blamed = False
     for _ in range(MAX_CANDIDATES):
-        candidate = next(iter(promising(study, baseline.space)), None)
+        able = promising(study, baseline.space)
+        fit = (r for r in able if may_be_checked(session, baseline.space, r.config))
+        candidate = next(fit, None)
         if candidate is None:
             session.has_candidate = False
             can_go_on = is_blamed and session.until_last_trial() is None
