@@ -19,9 +19,10 @@ from statistics import median
 # A config rounds in each sum of each step, a shaken run only moves its weights once. Seen on five
 # programs with 4-7 configs each: up to twice the deviation of the shaken run.
 FACTOR = 20.0
-# Deviation of the shaken run, beyond which nothing can be told: what is compared differs by half a
-# percent at most. (At 1e-3, a loss that was 1.5 % larger from some step on was not noticed.)
-MOST_NOISE = 2.5e-4
+MOST_NOISE = 1e-3  # deviation of the shaken run, beyond which nothing can be told
+# The same, up to which steps count as the same: they differ by half a percent at most. Later ones
+# only show what is wrong. (At 1e-3, a loss that was 1.5 % larger from a step on was not noticed.)
+CLEAR_NOISE = 2.5e-4
 LEAST_STEPS = 5  # that must be comparable
 EXACT = 1e-6  # relative difference of learning rates that are computed in another way
 TINY = 1e-30
@@ -105,6 +106,7 @@ class TrainingTrace:
         return shown > len(self.steps) // 2
 
 
+NOT_SHAKEN = "its weights cannot be found"
 NO_TIME = "there was no time; a longer --budget leaves some"
 
 
@@ -203,8 +205,9 @@ def compare(
 
     The first step is judged by what rounding does to a first step. Later ones are judged by the
     most that it does in any step, because it does much at once: where two values of a maximum, or a
-    value and zero, change places. In which step that happens is chance. Learning rates and samples
-    do not round; they are judged on their own.
+    value and zero, change places. In which step that happens is chance. Steps in which rounding may
+    hide more than half a percent are judged apart, and do not count as the same. Learning rates and
+    samples do not round; they are judged on their own.
 
     Args:
         written: The program as written.
@@ -222,37 +225,71 @@ def compare(
     )
     noises = zip(*(_noise(part, written, shaken) for part in PARTS), strict=True)
     noise = list(accumulate(map(max, noises), max))
-    steps = next((n for n, most in enumerate(noise) if most > MOST_NOISE), count)
-    if steps < LEAST_STEPS and not apart:
-        why = f"two runs as written already differ by {noise[steps]:.1g} at step {steps + 1}"
-        return Agreement(Sameness.UNKNOWN, why=why)
-    if not any(trace.shaken for trace in shaken) and not apart:
-        return Agreement(Sameness.UNKNOWN, why="its weights cannot be found")
-    if steps:
-        # Where the noise ends the comparison, it may have jumped there, and sooner in the config
-        later = max(noise[steps - 1] if steps == count else MOST_NOISE, written.rounding)
-        limits = [max(noise[0], written.rounding), *([later] * (steps - 1))]
-        for part in PARTS:
-            apart += _beyond(part, written, own, [FACTOR * limit for limit in limits])
-        # A part of the layers may normalise otherwise, which the median does not show
-        few = list(accumulate(_noise(MOST_BUFFERS, written, shaken)[:steps], max))
-        own_limits = [max(limits[0], few[0]), *([max(limits[-1], few[-1])] * (steps - 1))]
-        apart += _beyond(MOST_BUFFERS, written, own, [FACTOR * limit for limit in own_limits])
-        # Gradients round more than what they lead to, so they are judged by their own
-        rounded = list(accumulate(_noise(GRADIENTS, written, shaken), max))
-        near = [rounded[0], *(rounded[min(n + STEPS_APART, count - 1)] for n in range(1, steps))]
-        apart += _beyond(GRADIENTS, written, own, [FACTOR * max(n, limits[0]) for n in near])
-    compared = written.steps[:steps]
+    steps, clear = (
+        next((n for n, by in enumerate(noise) if by > most), count)
+        for most in (MOST_NOISE, CLEAR_NOISE)
+    )
+    unclear = _unclear(noise, clear) if any(trace.shaken for trace in shaken) else NOT_SHAKEN
+    if steps >= LEAST_STEPS and unclear != NOT_SHAKEN:
+        apart += _beyond_rounding(written, shaken, own, noise[:steps], clear)
+    if not apart and unclear:
+        return Agreement(Sameness.UNKNOWN, why=unclear)
     if not apart:
+        over = _epochs(written.steps[:clear])
         if part := _saves_otherwise(written, shaken, own):
             why = next(filter(None, own.loaded), "") if part == LOADED else ""
-            return Agreement(Sameness.DIFFERS, steps, _epochs(compared), part, why=why)
-        return Agreement(Sameness.ROUNDING, steps, _epochs(compared))
+            return Agreement(Sameness.DIFFERS, clear, over, part, why=why)
+        return Agreement(Sameness.ROUNDING, clear, over)
     at, part, by = min(apart, key=lambda one: one[0])
     epoch, before = written.steps[at].epoch, written.steps[max(0, at - 1)].epoch
-    return Agreement(
-        Sameness.DIFFERS, steps, _epochs(compared), part, at + 1, epoch, epoch != before, by
-    )
+    over = _epochs(written.steps[:steps])
+    return Agreement(Sameness.DIFFERS, steps, over, part, at + 1, epoch, epoch != before, by)
+
+
+def _unclear(noise: Sequence[float], clear: int) -> str:
+    """Return why rounding leaves too few steps to be told apart; empty if it leaves enough.
+
+    Args:
+        noise: The most that rounding does up to each step.
+        clear: Steps in which it may hide little.
+    """
+    if clear >= LEAST_STEPS:
+        return ""
+    return f"two runs as written already differ by {noise[clear]:.1g} at step {clear + 1}"
+
+
+def _beyond_rounding(
+    written: TrainingTrace,
+    shaken: Sequence[TrainingTrace],
+    own: TrainingTrace,
+    noise: Sequence[float],
+    clear: int,
+) -> Iterator[tuple[int, str, float]]:
+    """Yield the first step in which each part deviates by more than rounding explains.
+
+    Args:
+        written: The program as written.
+        shaken: The same with shaken weights.
+        own: The config.
+        noise: The most that rounding does up to each step that is judged.
+        clear: Steps in which it may hide little.
+    """
+    steps = len(noise)
+    first, later = (max(n, written.rounding) for n in (noise[0], noise[-1]))
+    # Where the noise exceeds what is clear, it has jumped there; in the config perhaps sooner
+    near = later if clear >= steps else max(CLEAR_NOISE, written.rounding)
+    limits = [first, *([near] * (clear - 1)), *([later] * (steps - max(1, clear)))]
+    for part in PARTS:
+        yield from _beyond(part, written, own, [FACTOR * limit for limit in limits])
+    # A part of the layers may normalise otherwise, which the median does not show
+    few = list(accumulate(_noise(MOST_BUFFERS, written, shaken)[:steps], max))
+    most = [few[0], *([few[-1]] * (steps - 1))]
+    above = [FACTOR * max(pair) for pair in zip(limits, most, strict=True)]
+    yield from _beyond(MOST_BUFFERS, written, own, above)
+    # Gradients round more than what they lead to, so they are judged by their own
+    rounded = list(accumulate(_noise(GRADIENTS, written, shaken), max))
+    soon = [rounded[0], *(rounded[min(n + STEPS_APART, len(rounded) - 1)] for n in range(1, steps))]
+    yield from _beyond(GRADIENTS, written, own, [FACTOR * max(n, first) for n in soon])
 
 
 def _saves_otherwise(
