@@ -131,6 +131,14 @@ def _normalise_twice() -> None:
     owner.forward = forward
 
 
+def _recompute_from_the_present_state() -> None:
+    """As activation checkpointing does that does not put back what a block's first pass found."""
+    from autotune.inside.seams import recompute
+
+    owner: Any = recompute._Pass
+    owner._put_in = lambda _: None
+
+
 def _keep_dataset() -> None:
     """As workers do that persist while the program changes its dataset."""
     from torch.utils.data import DataLoader
@@ -170,6 +178,7 @@ DEFECTS: dict[str, Callable[[], None]] = {
     "lost state": partial(_lose_state, 5),
     "late lost state": partial(_lose_state, 27),
     "statistics twice": _normalise_twice,
+    "recomputed statistics": _recompute_from_the_present_state,
     "old dataset": _keep_dataset,
     "repeated draws": _repeat_draws,
     "halved gradients": _halve_gradients,
