@@ -194,7 +194,7 @@ def _configs(space: ResolvedSpace, only: set[str], left_out: set[str]) -> Iterat
                 together = together.replace(**{knob: value})
             yield config
     together = space.canonical(together)
-    if together != own and not space.conflicts(together):
+    if together != own and together not in seen and not space.conflicts(together):
         yield together
 
 
