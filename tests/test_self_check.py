@@ -34,8 +34,8 @@ PLAN = RehearsalPlan(
     batches=12, epochs=3, enough_s=0.0, least_steps=12, traces=TracePlan(), most_s=100.0
 )
 NONE: Mapping[str, KnobValue] = {}
-# Each is sound: its training must not be called different. The program's blocks hold BatchNorm, which
-# checkpointing computes twice. benchmarks/self_check.py tries each knob.
+# Each is sound: its training must not be called different. The program's blocks hold BatchNorm,
+# which checkpointing computes twice. benchmarks/self_check.py tries each knob.
 SOUND: dict[str, dict[str, KnobValue]] = {
     "workers": {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 4},
     "arithmetic": {
@@ -136,7 +136,6 @@ def test_a_sound_config_trains_the_same(
 # Of a knob of a third party (tests/planted), which says nothing of what it does
 DEFECTS = {
     "loss times 1.01": ("gradients", 1),
-    "rate without batch": ("learning rates", 2),
     "lost state": ("weights", 6),
     "late lost state": ("losses", 28),
     "statistics twice": ("buffers", 1),
