@@ -1,26 +1,31 @@
 """How often the self-check calls the training of a sound program under a sound config different.
 
-    python -m benchmarks.self_check [PROGRAM ...] [--knobs num_threads,channels_last]
+    python -m benchmarks.self_check [PROGRAM ...] [--knobs num_threads,channels_last] [--again]
 
 Each value of each knob that must not change the training is compared with the program as written,
 one at a time, and then all of them at once. What is called different is a false alarm, unless the
 training does depend on the knob, as that of a net with BatchNorm does on parts of a batch.
+
+What was found of a program is kept at once, so a run that was interrupted goes on where it ended.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from time import monotonic
+from typing import Any
 
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.knobs.space.spacefile import load
 from autotune.machine import hardware
 from autotune.measurement.learning.training_trace import Sameness, TrainingTrace
-from autotune.measurement.outcome import Ending
+from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.program import parse_program
@@ -56,7 +61,10 @@ PROGRAMS = (
 )
 MOST_S = 120.0  # of one run
 STEP_S = 0.01  # as if each program were fast: all are run for the most steps
-LEFT_OUT = {"compile", "batch_size", *DEVICES}  # slow, or by design
+LEFT_OUT = {"batch_size", *DEVICES}  # by design
+# Compiling takes a minute, so it is tried on a few
+COMPILED = {"benchmarks/replay/programs/mlp.py", "tests/programs/conv.py"}
+KEPT = Path(tempfile.gettempdir()) / "autotune-self-check"
 
 
 class Runs:
@@ -66,12 +74,15 @@ class Runs:
         self._rigs = rigs
         self._base = base
 
-    def trace(self, config: Config, plan: RehearsalPlan, _cost_s: float) -> TrainingTrace | None:
-        """Return what the first steps under a config learn; None if the program fails."""
+    def trace(self, config: Config, plan: RehearsalPlan, _cost_s: float) -> TrainingTrace | Ending:
+        """Return what the first steps under a config learn, or how the program fails."""
         with self._rigs.new() as rig:
             applied = replace(self._base, config=config)
             ran = rig.rehearse(applied, replace(plan, most_s=MOST_S), lambda: None)
-        return None if ran.seen is None or ran.has_failed else ran.seen.trace
+        if ran.ending is not None:
+            return ran.ending
+        trace = None if ran.seen is None else ran.seen.trace
+        return trace or Ending(Outcome.UNCLEAR, "its steps were not traced")
 
 
 def main() -> None:
@@ -79,14 +90,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("programs", nargs="*", help="default: twenty sound ones")
     parser.add_argument("--knobs", default="", help="only these, with commas")
+    parser.add_argument("--again", action="store_true", help="forget what an earlier run found")
     options = parser.parse_args()
     only = {knob for knob in options.knobs.split(",") if knob}
     programs = options.programs or [f"{HOME}/{own}" for own in PROGRAMS]
-    found = {_name(program): dict(_verdicts(program, only)) for program in programs}
-    verdicts = [verdict for own in found.values() for verdict in own.values()]
+    found = {_name(program): _found(program, only, again=options.again) for program in programs}
+    verdicts = [one["verdict"] for own in found.values() for one in own.values()]
     alarms = sum(verdict.startswith("differs") for verdict in verdicts)
     print(f"{alarms} of {len(verdicts)} configs were called different")
-    figures = {"verdicts": found, "different": alarms, "configs": len(verdicts)}
+    taken = sorted(one["took_s"] for own in found.values() for one in own.values())
+    figures = {
+        "verdicts": found,
+        "different": alarms,
+        "configs": len(verdicts),
+        "median_s": median(taken) if taken else None,
+        "empty": [name for name, own in found.items() if not own],
+    }
     if not (options.programs or only):
         print(save("self_check", figures))
 
@@ -103,8 +122,21 @@ def _words(program: str) -> tuple[str, list[str]]:
     return path, arguments
 
 
-def _verdicts(program: str, only: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield each config of a program with what the self-check says of it."""
+def _found(program: str, only: set[str], *, again: bool) -> dict[str, dict[str, Any]]:
+    """Return each config of a program with its verdict; of an earlier run where that was kept."""
+    kept = KEPT / f"{'-'.join([_name(program).replace('/', '-'), *sorted(only)])}.json"
+    if kept.exists() and not again:
+        found: dict[str, dict[str, Any]] = json.loads(kept.read_text(encoding="utf-8"))
+        return found
+    found = dict(_verdicts(program, only))
+    if found:
+        KEPT.mkdir(exist_ok=True)
+        kept.write_text(json.dumps(found), encoding="utf-8")
+    return found
+
+
+def _verdicts(program: str, only: set[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each config of a program with what the self-check says of it, and its seconds."""
     machine = hardware.detect()
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -118,7 +150,7 @@ def _verdicts(program: str, only: set[str]) -> Iterator[tuple[str, str]]:
         space = load("default").resolve(machine, ready.profile)
         base = AppliedConfig.as_written(space.baseline, ready.profile, flags=space.flags)
         check = SelfCheck(Runs(rigs, base), space, STEP_S, {})
-        for config in _configs(space, only):
+        for config in _configs(space, only, left_out=_left_out(program)):
             changes = config.changes_from(space.baseline)
             name = " ".join(f"{knob}={value}" for knob, value in changes.items())
             began = monotonic()
@@ -131,15 +163,19 @@ def _verdicts(program: str, only: set[str]) -> Iterator[tuple[str, str]]:
                 f"{Path(program.split(maxsplit=1)[0]).stem:14} {name}: {said} ({took_s:.0f} s)",
                 flush=True,
             )
-            yield name, said
+            yield name, {"verdict": said, "took_s": round(took_s, 1)}
 
 
-def _configs(space: ResolvedSpace, only: set[str]) -> Iterator[Config]:
+def _left_out(program: str) -> set[str]:
+    return LEFT_OUT if _name(program) in COMPILED else LEFT_OUT | {"compile"}
+
+
+def _configs(space: ResolvedSpace, only: set[str], left_out: set[str]) -> Iterator[Config]:
     """Yield the configs to compare: each value alone, and one value of each knob together."""
     own, together = space.baseline, space.baseline
     seen: set[Config] = set()
     for knob, domain in space.domains.items():
-        if knob in LEFT_OUT or (only and knob not in only):
+        if knob in left_out or (only and knob not in only):
             continue
         for value in domain.values:
             # A worker option does nothing without a worker
@@ -152,11 +188,13 @@ def _configs(space: ResolvedSpace, only: set[str]) -> Iterator[Config]:
             if by_design(config, own) or space.conflicts(config):
                 continue
             seen.add(config)
-            if value != own[knob]:
+            if knob == "compile" and value != "default":
+                continue
+            if value != own[knob] and knob != "compile":
                 together = together.replace(**{knob: value})
             yield config
     together = space.canonical(together)
-    if together != own and not space.conflicts(together):
+    if together != own and together not in seen and not space.conflicts(together):
         yield together
 
 

@@ -37,6 +37,8 @@ class TracePlan:
         drops_out: Leave the program's dropout as it is; else nothing is dropped.
         ends: End the program once the steps are recorded.
         gradients: Record how far the gradients of the batches of a step differ.
+        ceilings: For each step, the mean of the last losses above which the run is hopeless, and
+            ends; empty where it never is.
     """
 
     steps: int = 64
@@ -45,6 +47,7 @@ class TracePlan:
     drops_out: bool = False
     ends: bool = False
     gradients: bool = False
+    ceilings: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -191,8 +194,9 @@ class RehearsalRecord:
             rehearsal alone.
         at_equal: What it was compared at: the same ``samples``, or the same ``time``.
         lr_rule: The rule under which the rate followed the batch best; AUTO for the usual one.
-        unchecked_s: Seconds that comparing what a larger global batch learns would take; None if
-            that was done, or need not be.
+        unchecked_s: Seconds that comparing what changes by design learn would take; None if that
+            was done, or need not be.
+        untold: Why their losses tell nothing; empty if they do.
     """
 
     config: Config
@@ -207,6 +211,7 @@ class RehearsalRecord:
     at_equal: Literal["samples", "time"] = "samples"
     lr_rule: LrRule = LrRule.AUTO
     unchecked_s: float | None = None
+    untold: str = ""
 
     @property
     def difference(self) -> str:
@@ -218,27 +223,40 @@ class RehearsalRecord:
         return ""
 
     @property
+    def failure(self) -> str:
+        """Why the program failed under it, without a full stop; empty if it did not."""
+        return _reason(self.own) if self.own.has_failed else ""
+
+    @property
     def _learned(self) -> str:
         """What is known about the loss under the changes that are by design."""
+        more = ""
         if self.unchecked_s is not None:
-            minutes = math.ceil(self.unchecked_s / 60)
-            return f"not checked, needs {minutes} min more (--check-learning)"
+            more = f", needs {math.ceil(self.unchecked_s / 60)} min more (--check-learning)"
         if self.learning is None:
-            return "not checked"
+            why = f": {self.untold}" if self.untold else ""
+            return f"not checked{more or why}"
         states = f" from {self.seeds} random states" if self.seeds else ""
-        return f"loss at equal {self.at_equal} {_percent(self.learning)}{states}"
+        more = more.replace(", needs", "; to tell more, it needs")
+        return f"loss at equal {self.at_equal} {_percent(self.learning)}{states}{more}"
 
     @property
     def training_note(self) -> str:
         """What is known about its training, for the user; empty if nothing is."""
         changed = _listed(self.by_design, all_of_them=True)
         if not changed:
-            return "" if self.training is None else f"Training: {self.training}."
+            return "" if self.training is None else f"Training: {self._compared}."
         rest = ""
         if self.training is not None:
             is_told = self.training.sameness is not Sameness.UNKNOWN
-            rest = f"{self.training}, apart from " if is_told else f"{self.training}; "
+            rest = f"{self._compared}, apart from " if is_told else f"{self._compared}; "
         return f"Training: {rest}{changed} ({self._learned})."
+
+    @property
+    def _compared(self) -> str:
+        """How its training compares, apart from changes by design."""
+        differs = self.training is not None and self.training.sameness is Sameness.DIFFERS
+        return f"differs: {self.training}" if differs else str(self.training)
 
     @property
     def is_settled(self) -> bool:
@@ -273,7 +291,7 @@ def blames(records: Sequence[RehearsalRecord]) -> tuple[str, ...]:
     return tuple(
         f"Not recommended: {_listed(record.guilty, all_of_them=True)} makes larger steps. "
         f"Training: {record.difference}."
-        if record.unchecked_s is not None
+        if record.unchecked_s is not None or record.untold
         else f"Not recommended: {_listed(record.guilty)} changes the training: {record.difference}."
         if record.difference
         else f"Not recommended: {_listed(record.guilty)} fails outside of the training loop: "

@@ -126,6 +126,20 @@ class LargerBatchSection(_Section):
     check_seconds: float
 
 
+class RefusedSection(_Section):
+    """A config that is not recommended because of what it trains, or where it fails.
+
+    Attributes:
+        changes: Its changes.
+        blame: Those of them that are to blame: one if it was found, else all.
+        why: What they do.
+    """
+
+    changes: dict[str, KnobValue]
+    blame: dict[str, KnobValue]
+    why: str
+
+
 class LearningSection(_Section):
     """What the config changes about learning.
 
@@ -138,8 +152,14 @@ class LearningSection(_Section):
         note: The same for the user, in sentences.
         own_batch: What to use where the batch must stay; null if ``config`` keeps it.
         larger_batch: A faster config with larger steps that nobody checked; null if there is none.
-        training: How the training compares with that of the program as written; empty if it was not
-            compared.
+        training: How the training compares with that of the program as written, for the user; empty
+            if ``config`` changes nothing.
+        sameness: The same in a few words: ``same, bit for bit``, ``same within rounding``,
+            ``differs`` or ``not compared``; empty likewise, or if all changes are by design.
+        refused: Configs that were seen to train something else, or to fail, and are not
+            recommended.
+        largest_useful_step: The number of samples in a step from which more of them bring little,
+            with its interval; null if it was not measured.
     """
 
     lr_rule: LrRule
@@ -151,6 +171,9 @@ class LearningSection(_Section):
     own_batch: OwnBatchSection | None = None
     larger_batch: LargerBatchSection | None = None
     training: str = ""
+    sameness: str = ""
+    refused: tuple[RefusedSection, ...] = ()
+    largest_useful_step: dict[str, float] | None = None
 
 
 class WholeRunSection(_Section):

@@ -15,6 +15,7 @@ from statistics import fmean
 from autotune.knobs import launch_plan_for
 from autotune.measurement.compilation import Compilation
 from autotune.measurement.interval import Interval
+from autotune.measurement.learning.training_trace import NO_TIME, Sameness
 from autotune.measurement.memory import Memory
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
@@ -259,12 +260,38 @@ class SearchResult:
 
     @property
     def training_note(self) -> str:
-        """How the training under ``best`` compares with the program as written; empty if unknown.
+        """How the training under ``best`` compares with the program as written.
 
-        Of the self-check.
+        Of the self-check. Empty if ``best`` changes nothing.
         """
+        if not self.changes:
+            return ""
         record = trained(self.rehearsals, self.best)
-        return "" if record is None else record.training_note
+        return f"Training: not compared: {NO_TIME}." if record is None else record.training_note
+
+    @property
+    def sameness(self) -> Sameness | None:
+        """The verdict of the self-check about ``best``, apart from what changes by design.
+
+        None if ``best`` changes nothing, or nothing else.
+        """
+        record = trained(self.rehearsals, self.best) if self.changes else None
+        if not self.changes or (record is not None and record.training is None):
+            return None
+        training = None if record is None else record.training
+        return Sameness.UNKNOWN if training is None else training.sameness
+
+    @property
+    def _refused_sections(self) -> tuple[bestfile.RefusedSection, ...]:
+        return tuple(
+            bestfile.RefusedSection(
+                changes=dict(record.config.changes_from(self.baseline)),
+                blame=dict(record.guilty),
+                why=record.difference or record.failure,
+            )
+            for record in self.rehearsals
+            if record.is_blamed
+        )
 
     @property
     def compilation(self) -> Compilation | None:
@@ -420,7 +447,10 @@ class SearchResult:
                 note=self.learning_note,
                 own_batch=self._own_batch_section,
                 larger_batch=self._larger_batch_section,
-                training=self.training_note if self.changes else "",
+                training=self.training_note,
+                sameness=str(self.sameness or ""),
+                refused=self._refused_sections,
+                largest_useful_step=_rounded(self.noise),
             ),
             whole_run=self._whole_run_section,
             hardware=hardware,

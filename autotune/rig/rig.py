@@ -45,7 +45,7 @@ from autotune.rig.open_rig import (
 )
 from autotune.rig.resource_monitor import ResourceMonitor
 from autotune.rig.terminal import Asked, Terminal
-from autotune.rig.torchrun_plan import with_ranks
+from autotune.rig.torchrun_plan import with_hash_seed, with_ranks
 from autotune.rig.wire import (
     Examine,
     Examined,
@@ -218,6 +218,8 @@ class Rig:
         try:
             with theirs:  # an inherited socket has no name, so no other process can connect to it
                 launch = self._launch_plan(view, applied, theirs.fileno())
+                if plan is not None and plan.traces is not None:
+                    launch = with_hash_seed(launch)
                 terminal = Terminal(self.log) if self._program.mode.terminal else None
                 process = processes.start(view.fenced(launch, own), self.log, terminal)
         except BaseException:  # nothing runs yet

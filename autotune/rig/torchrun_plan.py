@@ -138,13 +138,18 @@ def with_ranks(
         starter = (LOCAL_RANKS, "--ranks", str(plan.ranks), *noted, *passed, "--")
     else:
         starter = (TORCHRUN, *nodes.options, "--nproc-per-node", str(plan.ranks), "--no-python")
-    # One hash seed for all ranks: programs number labels and list files in the order of a set,
-    # which would otherwise differ from rank to rank.
+    launched = replace(plan, argv=(sys.executable, "-P", "-m", *starter, *plan.argv))
+    return with_hash_seed(launched.with_env(OMP_NUM_THREADS=str(_threads(plan, plan.ranks))))
+
+
+def with_hash_seed(plan: LaunchPlan) -> LaunchPlan:
+    """Return a plan under which all processes hash text alike: by the user's seed, else by 0.
+
+    Programs number labels and list files in the order of a set, which would otherwise differ from
+    rank to rank, and from run to run.
+    """
     hash_seed = plan.variable("PYTHONHASHSEED")
-    return replace(plan, argv=(sys.executable, "-P", "-m", *starter, *plan.argv)).with_env(
-        OMP_NUM_THREADS=str(_threads(plan, plan.ranks)),
-        PYTHONHASHSEED=hash_seed if hash_seed.isdigit() else "0",
-    )
+    return plan.with_env(PYTHONHASHSEED=hash_seed if hash_seed.isdigit() else "0")
 
 
 def _threads(plan: LaunchPlan, ranks: int) -> int:

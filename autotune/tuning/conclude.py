@@ -34,7 +34,7 @@ from autotune.results.result import Finding, LargerBatch, SearchResult
 from autotune.results.training_steps import TrainingSteps, training_steps
 from autotune.results.whole_run import Loop, RunFacts, WholeRun, whole_run
 from autotune.tuning.baseline import Baseline
-from autotune.tuning.checking.growth import check_s
+from autotune.tuning.checking.growth import check_s, samples_ratio
 from autotune.tuning.choosing.bounds import Share, bounded, sentences, shares
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
 from autotune.tuning.choosing.proposals import restarts
@@ -210,7 +210,7 @@ def _larger_batch(session: Session, baseline: Baseline, shown: Config) -> Larger
     if able[0].speedup.estimate < WORTH_TELLING * own.get(shown, 1.0):
         return None
     speedup = able[0].speedup
-    needed_s = check_s(session, baseline, able[0].config, speedup.estimate)
+    needed_s = check_s(session, baseline, able[0].config, samples_ratio(able[0], baseline))
     return LargerBatch(able[0].config, speedup, needed_s)
 
 

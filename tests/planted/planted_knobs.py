@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from autotune.knobs import Domain, Here, Knob, KnobValue, Profile, Seams
@@ -10,51 +12,8 @@ from autotune.knobs import Domain, Here, Knob, KnobValue, Profile, Seams
 NONE = "none"
 
 
-class Planted(Knob):
-    """Train something else."""
-
-    name = "planted"
-    value_type = str
-    choices = (
-        NONE,
-        "loss times 1.01",
-        "rate without batch",
-        "lost state",
-        "late lost state",
-        "statistics twice",
-        "old dataset",
-        "repeated draws",
-        "halved gradients",
-        "other keys",
-    )
-
-    def domain(self, here: Here) -> Domain:
-        """Return all of them."""
-        return Domain(self.choices)
-
-    def current(self, profile: Profile) -> KnobValue:
-        """Return that of the program."""
-        return NONE
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Bring a defect about in this process."""
-        match value:
-            case "loss times 1.01":
-                _weigh_losses()
-            case "rate without batch":
-                _scale_rates()
-            case "lost state" | "late lost state":
-                _lose_state(5 if value == "lost state" else 27)
-            case "statistics twice":
-                _normalise_twice()
-            case "old dataset":
-                _keep_dataset()
-            case "repeated draws":
-                _repeat_draws()
-            case "halved gradients":
-                _halve_gradients()
-            case "other keys":
-                _save_other_keys()
+def _nothing() -> None:
+    """Leave the program as it is."""
 
 
 def _weigh_losses() -> None:
@@ -111,6 +70,14 @@ def _halve_gradients() -> None:
     register_optimizer_step_pre_hook(halve)
 
 
+def _leave_losses_unweighed() -> None:
+    """As ranks do that take the mean of losses that are sums."""
+    from autotune.inside.seams.weighing import WeighingSeam
+
+    owner: Any = WeighingSeam
+    owner._weigh = lambda *_: []
+
+
 def _save_other_keys() -> None:
     """As the module that torch.compile returns does."""
     from torch import nn
@@ -122,6 +89,30 @@ def _save_other_keys() -> None:
         own = original(module, *args, **kwargs)
         is_part = bool(args or kwargs)  # of a whole module, which asks its children
         return own if is_part else {f"_orig_mod.{key}": value for key, value in own.items()}
+
+    owner.state_dict = state_dict
+
+
+def _cannot() -> None:
+    raise RuntimeError("made in another process")
+
+
+class Unloadable:
+    """What can be saved, but not loaded, as a handle of a process can be."""
+
+    def __reduce__(self) -> Any:
+        """Return what loading calls."""
+        return _cannot, ()
+
+
+def _save_what_cannot_be_loaded() -> None:
+    from torch import optim
+
+    owner: Any = optim.Optimizer
+    original = owner.state_dict
+
+    def state_dict(optimizer: Any) -> Any:
+        return {**original(optimizer), "handle": Unloadable()}
 
     owner.state_dict = state_dict
 
@@ -138,6 +129,14 @@ def _normalise_twice() -> None:
         return original(layer, x)
 
     owner.forward = forward
+
+
+def _recompute_from_the_present_state() -> None:
+    """As activation checkpointing does that does not put back what a block's first pass found."""
+    from autotune.inside.seams import recompute
+
+    owner: Any = recompute._Pass
+    owner._put_in = lambda _: None
 
 
 def _keep_dataset() -> None:
@@ -171,3 +170,39 @@ def _repeat_draws() -> None:
         return original(loader)
 
     owner.__iter__ = begin
+
+
+DEFECTS: dict[str, Callable[[], None]] = {
+    "loss times 1.01": _weigh_losses,
+    "rate without batch": _scale_rates,
+    "lost state": partial(_lose_state, 5),
+    "late lost state": partial(_lose_state, 27),
+    "statistics twice": _normalise_twice,
+    "recomputed statistics": _recompute_from_the_present_state,
+    "old dataset": _keep_dataset,
+    "repeated draws": _repeat_draws,
+    "halved gradients": _halve_gradients,
+    "unweighed": _leave_losses_unweighed,
+    "other keys": _save_other_keys,
+    "no loading": _save_what_cannot_be_loaded,
+}
+
+
+class Planted(Knob):
+    """Train something else."""
+
+    name = "planted"
+    value_type = str
+    choices = (NONE, *DEFECTS)
+
+    def domain(self, here: Here) -> Domain:
+        """Return all of them."""
+        return Domain(self.choices)
+
+    def current(self, profile: Profile) -> KnobValue:
+        """Return that of the program."""
+        return NONE
+
+    def apply(self, value: KnobValue, seams: Seams) -> None:
+        """Bring a defect about in this process."""
+        DEFECTS.get(str(value), _nothing)()

@@ -9,7 +9,14 @@ from autotune.inside.ranks.communication import under_way_s
 from autotune.inside.ranks.group import hide_launcher, rank_of, take_device
 from autotune.machine.hardware import cpu_quota
 from autotune.program.program import LaunchPlan
-from autotune.rig.torchrun_plan import Nodes, first_host, nodes_of, trust_note, with_ranks
+from autotune.rig.torchrun_plan import (
+    Nodes,
+    first_host,
+    nodes_of,
+    trust_note,
+    with_hash_seed,
+    with_ranks,
+)
 
 SLURM = {
     "SLURM_NNODES": "2",
@@ -39,6 +46,15 @@ def test_ranks_of_one_machine_share_its_cores_and_are_started_without_torchrun(
 def test_fewer_threads_that_the_user_asks_for_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert with_ranks(LaunchPlan((), ".", ranks=1)).env["OMP_NUM_THREADS"] == "1"
+
+
+@pytest.mark.parametrize(("users", "seed"), [("7", "7"), ("random", "0"), ("", "0")])
+def test_processes_that_must_agree_hash_text_alike(
+    monkeypatch: pytest.MonkeyPatch, users: str, seed: str
+) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", users)
+    assert with_hash_seed(LaunchPlan((), ".")).env["PYTHONHASHSEED"] == seed
+    assert with_ranks(LaunchPlan((), ".", ranks=2)).env["PYTHONHASHSEED"] == seed
 
 
 def test_nodes_are_passed_on_to_torchrun() -> None:

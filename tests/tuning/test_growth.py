@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,8 @@ def test_the_global_batch_stays_where_a_check_takes_too_long_and_its_price_is_to
     assert larger.speedup.low <= 1.4 * SPEEDS["batch_size"][larger.config["batch_size"]]
     out = told(result, tmp_path, capsys)
     assert "Larger steps are faster: num_workers=2 batch_size=" in out
-    assert "What they learn was not checked; that needs" in out
+    needed = f"{math.ceil(larger.check_s / 60)} min more"
+    assert f"What they learn was not checked; that needs {needed}: autotune resume" in out
     assert "--check-learning" in out
     section = result.best_file().learning.larger_batch
     assert section is not None
@@ -91,8 +93,27 @@ def test_a_larger_batch_that_learns_less_is_not_recommended(
     assert {knob for record in blamed for knob in record.guilty} == {"batch_size"}
     assert all(record.seeds == 3 for record in blamed)
     out = told(result, tmp_path, capsys)
-    assert "changes the training: loss at equal samples +6" in out
+    assert "changes the training: loss at equal samples +4." in out
     assert result.larger_batch is None or result.larger_batch.config["batch_size"] != 256
+
+
+def test_a_search_that_rejects_one_batch_after_the_other_ends(tmp_path: Path) -> None:
+    """Each check extends the budget, so there are two of them at most."""
+    sizes = (64, 80, 96, 112, 128, 160)
+    speeds: dict[str, dict[KnobValue, float]] = {
+        "batch_size": {size: 1 + 0.004 * (size - 64) for size in sizes}
+    }
+    script = Script(
+        speeds, noise=0.02, process_noise=0.01, trains=lambda c: 1 + (c["batch_size"] != 64) / 20
+    )
+    search = begin(tmp_path, script, {"batch_size": sizes}, checks_learning=True)
+    result = search.go_on(300.0)
+    checked = [record for record in result.rehearsals if record.seeds]
+    assert len(checked) == 2
+    assert result.global_batches == (64, 64)
+    assert all(record.is_blamed for record in checked)
+    assert result.larger_batch is not None
+    assert result.larger_batch.config["batch_size"] not in {r.config["batch_size"] for r in checked}
 
 
 def test_a_check_that_fits_into_the_budget_is_made_unasked(tmp_path: Path) -> None:
@@ -144,6 +165,9 @@ def test_time_to_loss_takes_the_batch_at_which_samples_still_lead_far(
     out = told(result, tmp_path, capsys)
     assert "faster to the same loss" in out
     assert "Largest useful step: about 100 samples" in out
+    useful = result.best_file().learning.largest_useful_step
+    assert useful is not None
+    assert useful["low"] <= 100 <= useful["high"]
 
 
 def test_without_knowing_the_noise_a_larger_batch_counts_for_nothing(tmp_path: Path) -> None:

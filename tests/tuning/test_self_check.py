@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autotune.cli.search_report import show
+from autotune.measurement.interval import Interval
 from autotune.measurement.learning.training_trace import Sameness
 from autotune.program.config import Config, KnobValue
 from autotune.program.rehearsal import RehearsalRecord
+from autotune.results.as_data import as_data
 from autotune.results.result import Finding, SearchResult
 from autotune.tuning.checking.self_check import by_design
 from tests.made import make_hardware, make_profile, make_space
@@ -54,7 +58,9 @@ def test_a_config_that_trains_the_same_is_told_to(
     assert record.training is not None
     assert record.training.sameness is Sameness.ROUNDING
     note = "Training: same within rounding over 36 steps."
-    assert result.best_file().learning.training == note
+    learning = result.best_file().learning
+    assert (learning.training, learning.sameness) == (note, "same within rounding")
+    assert not learning.refused
     show(result, tmp_path / "best.yaml")
     assert note in " ".join(capsys.readouterr().out.split())
 
@@ -73,6 +79,59 @@ def test_the_change_that_trains_something_else_is_found_and_the_search_goes_on_w
     out = " ".join(capsys.readouterr().out.split())
     assert "Not recommended: channels_last=True changes the training: losses differ by" in out
     assert "from step 1 on" in out
+    (refused,) = as_data(result)["best"]["learning"]["refused"]
+    assert refused["blame"] == {"channels_last": True}
+    assert refused["changes"].items() > {"channels_last": True}.items()
+    assert refused["why"].startswith("losses differ by")
+
+
+def test_whoever_accepts_it_gets_what_trains_something_else_and_is_told(tmp_path: Path) -> None:
+    """Also of a knob that claims to change nothing."""
+    search, result = searched(
+        tmp_path,
+        lambda config: 1.01 if config["channels_last"] else 1.0,
+        accepts_learning_change=True,
+    )
+    assert result.best["channels_last"]
+    assert "Training: differs: losses differ by" in result.training_note
+    assert result.best_file().learning.sameness == "differs"
+    assert not any(record.is_blamed for record in rehearsed(search))
+
+
+def test_a_search_without_time_for_the_comparison_says_so(tmp_path: Path) -> None:
+    _, result = searched(tmp_path)
+    assert result.finding is Finding.FASTER
+    rushed = replace(result, rehearsals=())
+    assert rushed.training_note == (
+        "Training: not compared: there was no time; a longer --budget leaves some."
+    )
+    learning = rushed.best_file().learning
+    assert (learning.training, learning.sameness) == (rushed.training_note, "not compared")
+    assert replace(rushed, best=result.baseline).training_note == ""
+
+
+def test_what_another_precision_learns_is_checked_where_it_is_doubtful_or_asked_for(
+    tmp_path: Path,
+) -> None:
+    """The loss of the short epochs alone leaves room for one that is 3 % larger."""
+    dice = random.Random(0)
+    speeds: dict[str, dict[KnobValue, float]] = {"precision": {"bf16": 1.4}}
+
+    def trains(config: Config) -> float:
+        return 1 + dice.gauss(0, 0.003) if config["precision"] == "bf16" else 1.0
+
+    search, result = searched(tmp_path / "sound", trains, speeds)
+    assert result.best["precision"] == "bf16"
+    (record,) = rehearsed(search)
+    assert record.learning is not None
+    doubtful = replace(
+        record, learning=Interval(0.0, -0.03, 0.03), seeds=0, unchecked_s=200.0, guilty={}
+    )
+    assert doubtful.training_note.endswith(
+        "(loss at equal samples +0 % ± 3 %; to tell more, it needs 4 min more (--check-learning))."
+    )
+    unknown = replace(doubtful, learning=None)
+    assert "not checked, needs 4 min more (--check-learning)" in unknown.training_note
 
 
 def test_what_changes_learning_by_design_is_taken_back_and_said_to_be_unchecked(

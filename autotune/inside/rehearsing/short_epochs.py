@@ -276,9 +276,11 @@ class ShortEpochs(Listener):
                 self._turns.pass_ended(self._clock.whole_s(feed))
 
     @contextmanager
-    def _saving(self, what: Any) -> Iterator[None]:
+    def _saving(self, what: Any, where: Any) -> Iterator[None]:
         if self._recorder is not None:
-            self._recorder.saves(what)
+            yield
+            self._recorder.saved(what, where)
+            return
         if self._clock is None or threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -7,9 +7,11 @@ record, never the program.
 from __future__ import annotations
 
 import math
+import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
 import numpy
@@ -19,13 +21,15 @@ from torch import nn
 from autotune.inside.data.feed import tensors_in
 from autotune.inside.rehearsing.gradient_recorder import GradientRecorder
 from autotune.inside.seams.autocast import unscaled
-from autotune.measurement.learning.training_trace import TracedStep, TrainingTrace
+from autotune.measurement.learning.training_trace import LAST_LOSSES, TracedStep, TrainingTrace
 from autotune.program.rehearsal import TracePlan
 
 MAX_VALUES = 24  # that are read of the weights after each step, and of the buffers
 MOST_SHARDS = 8  # ranks among which a tensor may be shared out
 MAX_RATES = 8
 MAX_SAVED = 64
+MAX_LOADED = 2  # of these are loaded again
+MAX_LOADED_BYTES = 1 << 28
 SEED = 20_230_401
 UNITS = 8  # in the last place, by which a weight is shaken: sums round by more than their terms
 # Of the elements of a weight with few digits, one in 16 is shaken, by one unit
@@ -91,6 +95,7 @@ class TrainingRecorder:
         self._start: tuple[float, ...] = ()
         self._buffers: list[tuple[torch.Tensor, int]] = []
         self._saved: list[int] = []
+        self._loaded: list[str] = []
         self._gradients = GradientRecorder() if plan.gradients else None
 
     @property
@@ -105,6 +110,7 @@ class TrainingRecorder:
             self.broken,
             tuple(self._gradients.groups) if self._gradients is not None else (),
             tuple(self._saved),
+            tuple(self._loaded),
         )
 
     @property
@@ -115,7 +121,16 @@ class TrainingRecorder:
     @property
     def is_over(self) -> bool:
         """Whether the program need not train any longer for the trace."""
-        return self._plan.ends and self.is_full
+        return self._plan.ends and (self.is_full or self._is_hopeless)
+
+    @property
+    def _is_hopeless(self) -> bool:
+        """Whether the last losses are larger than the plan lets them be, or are no numbers."""
+        count, ceilings = len(self._steps), self._plan.ceilings
+        last = [step.loss for step in self._steps[-LAST_LOSSES:] if step.loss is not None]
+        if not LAST_LOSSES < count <= len(ceilings) or len(last) < LAST_LOSSES:
+            return False
+        return not sum(last) / LAST_LOSSES <= ceilings[count - 1]
 
     @_guarded
     def batch_handed(self, batch: Any, samples: int) -> None:
@@ -181,11 +196,21 @@ class TrainingRecorder:
         )
         self._losses = []
 
-    def saves(self, what: Any) -> None:
-        """Note an object that the program saves."""
-        if len(self._saved) < MAX_SAVED:
-            with suppress(Exception):  # whatever it is, the program must go on
-                self._saved.append(zlib.crc32("\n".join(_form(what)).encode()))
+    def saved(self, what: Any, where: Any) -> None:
+        """Note an object that the program has saved; load the first ones again.
+
+        Args:
+            what: The object.
+            where: The file that ``torch.save`` wrote; None for another function.
+        """
+        if len(self._saved) >= MAX_SAVED:
+            return
+        with suppress(Exception):  # whatever it is, the program must go on
+            form = list(_form(what))
+            self._saved.append(zlib.crc32("\n".join(form).encode()))
+            is_file = isinstance(where, str | os.PathLike)
+            if is_file and len(self._loaded) < MAX_LOADED:
+                self._loaded.append(_loaded(Path(where), form))
 
     def _begin(self, weights: Sequence[torch.Tensor]) -> None:
         if not self._rounding:
@@ -226,6 +251,23 @@ def _form(what: Any, path: str = "") -> Iterator[str]:
             yield from _form(value, f"{path}/{number}")
     elif isinstance(what, nn.Module):
         yield from _form(what.state_dict(), f"{path} {type(what).__name__}")
+
+
+def _loaded(path: Path, form: Sequence[str]) -> str:
+    """Return why a checkpoint that this program wrote cannot be loaded; empty if it can.
+
+    Args:
+        path: The file.
+        form: Of what was saved.
+    """
+    try:
+        if path.stat().st_size > MAX_LOADED_BYTES:
+            return ""
+        # The program's own objects: whoever runs the program trusts them
+        again = torch.load(path, map_location="cpu", weights_only=False)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is noted
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return "" if list(_form(again)) == list(form) else "other keys, sizes or types"
 
 
 def _checksum(batch: Any) -> int:

@@ -20,7 +20,7 @@ from autotune.inside.seams.base import Patches, Seam
 SAFE = "safetensors.torch"
 SAFE_FUNCTIONS = ("save_file", "save_model")
 NAMES = ("obj", "tensors", "model")  # of what is saved, where it is a keyword
-Around = Callable[[Any], AbstractContextManager[None]]
+Around = Callable[[Any, Any], AbstractContextManager[None]]
 
 
 class SavingSeam(Seam):
@@ -29,7 +29,8 @@ class SavingSeam(Seam):
     ``ShortEpochs`` makes and installs it before the program starts.
 
     Args:
-        around: Returns the context of an object, which ends when the object is written.
+        around: Returns the context of an object, which ends when the object is written. It also
+            gets the file that ``torch.save`` writes, or None.
     """
 
     def __init__(self, around: Around) -> None:
@@ -59,7 +60,8 @@ def _replace(patches: Patches, module: ModuleType, name: str, around: Around) ->
     @wraps(original)
     def save(*args: Any, **kwargs: Any) -> Any:
         what = args[0] if args else next((kwargs[n] for n in NAMES if n in kwargs), None)
-        with around(what):
+        where = (args[1] if len(args) > 1 else kwargs.get("f")) if name == "save" else None
+        with around(what, where):
             return original(*args, **kwargs)
 
     patches.replace(module, name, save)

@@ -10,12 +10,18 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 
 from autotune.measurement.interval import Interval
-from autotune.measurement.learning.training_trace import TINY, TracedStep, TrainingTrace
+from autotune.measurement.learning.training_trace import (
+    LAST_LOSSES,
+    TINY,
+    TracedStep,
+    TrainingTrace,
+)
 from autotune.measurement.stats import student_t
 
 BLOCKS = 6  # of steps, by which the difference of two losses is known
 LEAST_LOSS = 0.1  # of the mean, to which a difference is relative at least
 MOST_GAP = 10.0  # relative difference that stands for a loss of NaN
+FIRST = 1 / 8  # of the steps, whose mean loss is where a training begins
 
 
 def loss_gap(written: TrainingTrace, own: TrainingTrace) -> Interval | None:
@@ -78,6 +84,45 @@ def relative_loss(
     return min(MOST_GAP, (fmean(theirs) - fmean(ours)) / max(abs(fmean(ours)), least))
 
 
+def fall(trace: TrainingTrace) -> float:
+    """Return by how much the loss falls from the first steps to the second half, relative to it.
+
+    A config that learns nothing has a loss that is larger by this. 0.0 if no losses are shown.
+    """
+    losses = [s.loss for s in trace.steps if s.loss is not None and math.isfinite(s.loss)]
+    if len(losses) < 2:
+        return 0.0
+    first, late = losses[: math.ceil(FIRST * len(losses))], losses[len(losses) // 2 :]
+    least = max(LEAST_LOSS * abs(fmean(losses)), TINY)
+    return (fmean(first) - fmean(late)) / max(abs(fmean(late)), least)
+
+
+def ceilings(
+    written: TrainingTrace, per_update: float, most: float, scale: float = 1.0
+) -> tuple[float, ...]:
+    """Return for each update of a config the mean of its last losses that is hopeless.
+
+    Args:
+        written: The program as written, from the same random state.
+        per_update: As for ``relative_loss``.
+        most: Relative gap from which a config is hopeless.
+        scale: As for ``relative_loss``.
+
+    Returns:
+        Empty if the program as written does not show a finite loss in every step.
+    """
+    losses = [step.loss for step in written.steps]
+    known = [loss for loss in losses if loss is not None and math.isfinite(loss)]
+    if len(known) < len(losses) or not known:
+        return ()
+    least, found = max(LEAST_LOSS * abs(fmean(known)), TINY), []
+    for number in range(1, int(len(known) / per_update) + 1):
+        end = max(1, round(number * per_update))
+        usual = fmean(known[max(0, round((number - LAST_LOSSES) * per_update)) : end])
+        found.append(scale * (usual + most * max(abs(usual), least)))
+    return tuple(found)
+
+
 def pooled(gaps: Sequence[float]) -> Interval | None:
     """Return the mean of independent gaps with its Student's t interval of 95 %.
 
@@ -92,5 +137,6 @@ def pooled(gaps: Sequence[float]) -> Interval | None:
 
 def _late(steps: Sequence[TracedStep], per_update: float, end: float) -> list[float]:
     """Return the losses of the second half of what both have trained."""
-    numbered = ((number * per_update, step.loss) for number, step in enumerate(steps, start=1))
+    # A step's loss is computed before its update, so it shows what the earlier samples taught
+    numbered = ((number * per_update, step.loss) for number, step in enumerate(steps))
     return [loss for at, loss in numbered if loss is not None and end / 2 < at <= end]

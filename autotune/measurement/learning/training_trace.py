@@ -20,9 +20,13 @@ from statistics import median
 # programs with 4-7 configs each: up to twice the deviation of the shaken run.
 FACTOR = 20.0
 MOST_NOISE = 1e-3  # deviation of the shaken run, beyond which nothing can be told
+# The same, up to which steps count as the same: they differ by half a percent at most. Later ones
+# only show what is wrong. (At 1e-3, a loss that was 1.5 % larger from a step on was not noticed.)
+CLEAR_NOISE = 2.5e-4
 LEAST_STEPS = 5  # that must be comparable
 EXACT = 1e-6  # relative difference of learning rates that are computed in another way
 TINY = 1e-30
+LAST_LOSSES = 5  # whose mean says whether a run is hopeless
 STEPS_APART = 2  # at which two runs may first show one difference, which grows out of their noise
 
 
@@ -82,6 +86,7 @@ class TrainingTrace:
         gradients: Those of the batches of each step, if that was asked for.
         saved: What the program saved with ``torch.save``, in order: a checksum of each object's
             keys and of the kinds, sizes and types of its tensors.
+        loaded: Why the first of these cannot be loaded again; empty for one that can.
     """
 
     steps: tuple[TracedStep, ...]
@@ -92,6 +97,7 @@ class TrainingTrace:
     broken: str = ""
     gradients: tuple[GradientGroup, ...] = ()
     saved: tuple[int, ...] = ()
+    loaded: tuple[str, ...] = ()
 
     @property
     def shows_training(self) -> bool:
@@ -100,6 +106,7 @@ class TrainingTrace:
         return shown > len(self.steps) // 2
 
 
+NOT_SHAKEN = "its weights cannot be found"
 NO_TIME = "there was no time; a longer --budget leaves some"
 
 
@@ -121,12 +128,14 @@ class Agreement:
         steps: How many steps were compared.
         epochs: How many short epochs these took.
         part: What differs first: ``samples``, ``losses``, ``gradients``, ``weights``, ``buffers``,
-            ``learning rates`` or, after training, ``checkpoints``.
+            ``learning rates`` or, after training, ``checkpoints``, ``missing checkpoints`` or
+            ``loading``.
         at: The step at which it does, from 1.
         at_epoch: The epoch of that step.
         begins_epoch: Whether it is the first step of its epoch.
         by: Relative difference at that step.
-        why: Why nothing could be compared; empty otherwise.
+        why: Why nothing could be compared, or why a checkpoint cannot be loaded; empty otherwise.
+        is_unrepeated: Whether there was no second run that could show the difference again.
     """
 
     sameness: Sameness
@@ -138,6 +147,7 @@ class Agreement:
     begins_epoch: bool = False
     by: float = 0.0
     why: str = ""
+    is_unrepeated: bool = False
 
     def is_like(self, other: Agreement) -> bool:
         """Return whether two comparisons found the same, differences at the same step."""
@@ -149,14 +159,25 @@ class Agreement:
             case Sameness.UNKNOWN:
                 return f"{self.sameness}: {self.why}"
             case Sameness.DIFFERS:
-                when = f" on, when epoch {self.at_epoch} begins" if self.begins_epoch else " on"
-                if self.part == SAVED:
-                    return "it saves checkpoints of another form: other keys, sizes or types"
-                if self.part == SAMPLES:
-                    return f"it is fed other samples from step {self.at}{when}"
-                return f"{self.part} differ by {self.by:.1g} from step {self.at}{when}"
+                once = " (seen in one run; there was no second one)"
+                return f"{self._difference}{once if self.is_unrepeated else ''}"
             case _:
                 return f"{self.sameness} over {self.steps} steps"
+
+    @property
+    def _difference(self) -> str:
+        when = f" on, when epoch {self.at_epoch} begins" if self.begins_epoch else " on"
+        match self.part:
+            case "checkpoints":
+                return "it saves checkpoints of another form: other keys, sizes or types"
+            case "missing checkpoints":
+                return "it saves no checkpoint where the program as written saves some"
+            case "loading":
+                return f"its checkpoints cannot be loaded: {self.why}"
+            case "samples":
+                return f"it is fed other samples from step {self.at}{when}"
+            case _:
+                return f"{self.part} differ by {self.by:.1g} from step {self.at}{when}"
 
 
 def is_equal(written: TrainingTrace, own: TrainingTrace) -> bool:
@@ -164,7 +185,7 @@ def is_equal(written: TrainingTrace, own: TrainingTrace) -> bool:
     pairs = list(zip(written.steps, own.steps, strict=False))
     return (
         not _too_little(written, [own])
-        and _saves_alike(written, [], own)
+        and not _saves_otherwise(written, [], own)
         and all(
             (a.loss, a.rates, a.weights, a.buffers, a.gradient)
             == (b.loss, b.rates, b.weights, b.buffers, b.gradient)
@@ -184,8 +205,9 @@ def compare(
 
     The first step is judged by what rounding does to a first step. Later ones are judged by the
     most that it does in any step, because it does much at once: where two values of a maximum, or a
-    value and zero, change places. In which step that happens is chance. Learning rates and samples
-    do not round; they are judged on their own.
+    value and zero, change places. In which step that happens is chance. Steps in which rounding may
+    hide more than half a percent are judged apart, and do not count as the same. Learning rates and
+    samples do not round; they are judged on their own.
 
     Args:
         written: The program as written.
@@ -203,41 +225,88 @@ def compare(
     )
     noises = zip(*(_noise(part, written, shaken) for part in PARTS), strict=True)
     noise = list(accumulate(map(max, noises), max))
-    steps = next((n for n, most in enumerate(noise) if most > MOST_NOISE), count)
-    if steps < LEAST_STEPS and not apart:
-        why = f"two runs as written already differ by {noise[steps]:.1g} at step {steps + 1}"
-        return Agreement(Sameness.UNKNOWN, why=why)
-    if not any(trace.shaken for trace in shaken) and not apart:
-        return Agreement(Sameness.UNKNOWN, why="its weights cannot be found")
-    if steps:
-        later = max(noise[steps - 1], written.rounding)
-        limits = [max(noise[0], written.rounding), *([later] * (steps - 1))]
-        for part in PARTS:
-            apart += _beyond(part, written, own, [FACTOR * limit for limit in limits])
-        # Gradients round more than what they lead to, so they are judged by their own
-        rounded = list(accumulate(_noise(GRADIENTS, written, shaken)[:steps], max))
-        apart += _beyond(GRADIENTS, written, own, [FACTOR * max(n, limits[0]) for n in rounded])
-    compared = written.steps[:steps]
-    if not apart and not _saves_alike(written, shaken, own):
-        return Agreement(Sameness.DIFFERS, steps, _epochs(compared), SAVED)
+    steps, clear = (
+        next((n for n, by in enumerate(noise) if by > most), count)
+        for most in (MOST_NOISE, CLEAR_NOISE)
+    )
+    unclear = _unclear(noise, clear) if any(trace.shaken for trace in shaken) else NOT_SHAKEN
+    if steps >= LEAST_STEPS and unclear != NOT_SHAKEN:
+        apart += _beyond_rounding(written, shaken, own, noise[:steps], clear)
+    if not apart and unclear:
+        return Agreement(Sameness.UNKNOWN, why=unclear)
     if not apart:
-        return Agreement(Sameness.ROUNDING, steps, _epochs(compared))
+        over = _epochs(written.steps[:clear])
+        if part := _saves_otherwise(written, shaken, own):
+            why = next(filter(None, own.loaded), "") if part == LOADED else ""
+            return Agreement(Sameness.DIFFERS, clear, over, part, why=why)
+        return Agreement(Sameness.ROUNDING, clear, over)
     at, part, by = min(apart, key=lambda one: one[0])
     epoch, before = written.steps[at].epoch, written.steps[max(0, at - 1)].epoch
-    return Agreement(
-        Sameness.DIFFERS, steps, _epochs(compared), part, at + 1, epoch, epoch != before, by
-    )
+    over = _epochs(written.steps[:steps])
+    return Agreement(Sameness.DIFFERS, steps, over, part, at + 1, epoch, epoch != before, by)
 
 
-def _saves_alike(
+def _unclear(noise: Sequence[float], clear: int) -> str:
+    """Return why rounding leaves too few steps to be told apart; empty if it leaves enough.
+
+    Args:
+        noise: The most that rounding does up to each step.
+        clear: Steps in which it may hide little.
+    """
+    if clear >= LEAST_STEPS:
+        return ""
+    return f"two runs as written already differ by {noise[clear]:.1g} at step {clear + 1}"
+
+
+def _beyond_rounding(
+    written: TrainingTrace,
+    shaken: Sequence[TrainingTrace],
+    own: TrainingTrace,
+    noise: Sequence[float],
+    clear: int,
+) -> Iterator[tuple[int, str, float]]:
+    """Yield the first step in which each part deviates by more than rounding explains.
+
+    Args:
+        written: The program as written.
+        shaken: The same with shaken weights.
+        own: The config.
+        noise: The most that rounding does up to each step that is judged.
+        clear: Steps in which it may hide little.
+    """
+    steps = len(noise)
+    first, later = (max(n, written.rounding) for n in (noise[0], noise[-1]))
+    # Where the noise exceeds what is clear, it has jumped there; in the config perhaps sooner
+    near = later if clear >= steps else max(CLEAR_NOISE, written.rounding)
+    limits = [first, *([near] * (clear - 1)), *([later] * (steps - max(1, clear)))]
+    for part in PARTS:
+        yield from _beyond(part, written, own, [FACTOR * limit for limit in limits])
+    # A part of the layers may normalise otherwise, which the median does not show
+    few = list(accumulate(_noise(MOST_BUFFERS, written, shaken)[:steps], max))
+    most = [few[0], *([few[-1]] * (steps - 1))]
+    above = [FACTOR * max(pair) for pair in zip(limits, most, strict=True)]
+    yield from _beyond(MOST_BUFFERS, written, own, above)
+    # Gradients round more than what they lead to, so they are judged by their own
+    rounded = list(accumulate(_noise(GRADIENTS, written, shaken), max))
+    soon = [rounded[0], *(rounded[min(n + STEPS_APART, len(rounded) - 1)] for n in range(1, steps))]
+    yield from _beyond(GRADIENTS, written, own, [FACTOR * max(n, first) for n in soon])
+
+
+def _saves_otherwise(
     written: TrainingTrace, shaken: Sequence[TrainingTrace], own: TrainingTrace
-) -> bool:
-    """Return whether what a config saves has the form that the program's own checkpoints have.
+) -> str:
+    """Return which part of what a config saves is not as in the program as written; empty if all.
 
-    A longer run may save more, such as a longer history.
+    A longer run may save more, such as a longer history. One checkpoint may be missing, because a
+    run may end while a thread writes it.
     """
     known = set(written.saved).union(*(trace.saved for trace in shaken))
-    return set(own.saved[: len(written.saved)]) <= known
+    if not set(own.saved[: len(written.saved)]) <= known:
+        return SAVED
+    if len(written.saved) > 1 and not own.saved and len(own.steps) >= len(written.steps):
+        return UNSAVED
+    loads = not any(why for trace in (written, *shaken) for why in trace.loaded)
+    return LOADED if loads and any(own.loaded) else ""
 
 
 def _too_little(written: TrainingTrace, others: Sequence[TrainingTrace]) -> str:
@@ -265,7 +334,8 @@ def _beyond(
 ) -> list[tuple[int, str, float]]:
     """Return the first step in which a part deviates by more than its limit, if there is one."""
     found = zip(_deviations(written, own, part), limits, strict=False)
-    exceeding = ((at, part, by) for at, (by, limit) in enumerate(found) if not by <= limit)
+    named = BUFFERS if part == MOST_BUFFERS else part
+    exceeding = ((at, named, by) for at, (by, limit) in enumerate(found) if not by <= limit)
     return [one for one in [next(exceeding, None)] if one is not None]
 
 
@@ -291,17 +361,39 @@ def same(written: TrainingTrace, own: TrainingTrace) -> Agreement:
     return Agreement(Sameness.BITS, steps, _epochs(written.steps[:steps]))
 
 
-SAMPLES, RATES, GRADIENTS = "samples", "learning rates", "gradients"
-SAVED = "checkpoints"
-PARTS = ("losses", "weights", "buffers")
+SAMPLES, RATES, GRADIENTS, BUFFERS = "samples", "learning rates", "gradients", "buffers"
+MOST_BUFFERS = "all but a few of the buffers"  # judged by their larger deviations
+FEW = 0.1  # of the values, whose deviations are left out there
+SAVED, UNSAVED, LOADED = "checkpoints", "missing checkpoints", "loading"
+PARTS = ("losses", "weights", BUFFERS)
 
 
 def _deviations(written: TrainingTrace, other: TrainingTrace, part: str) -> list[float]:
     """Return by how much a part deviates in each step, relative to its typical size."""
+    if part == RATES:
+        return _rate_deviations(written, other)
     ours, theirs = _values(written, written, part), _values(other, written, part)
     sizes = _sizes(written, part)
+    share = 1 - FEW if part == MOST_BUFFERS else 0.5
     triples = zip(ours, theirs, sizes, strict=False)
-    return [_apart(a, b, max(size, TINY)) for a, b, size in triples]
+    return [_apart(a, b, max(size, TINY), share) for a, b, size in triples]
+
+
+def _rate_deviations(written: TrainingTrace, other: TrainingTrace) -> list[float]:
+    """Return the largest deviation of a group's learning rate in each step.
+
+    Relative to the largest rate of that group: a schedule may end next to zero.
+    """
+    sizes: dict[int, float] = {}
+    for step in written.steps:
+        for group, rate in enumerate(step.rates):
+            sizes[group] = max(sizes.get(group, TINY), abs(rate))
+    found = []
+    for ours, theirs in zip(written.steps, other.steps, strict=False):
+        pairs = list(enumerate(zip(ours.rates, theirs.rates, strict=False)))
+        apart = [0.0 if a == b else abs(a - b) / sizes[group] for group, (a, b) in pairs]
+        found.append(max(apart, default=0.0))
+    return found
 
 
 def _sizes(written: TrainingTrace, part: str) -> list[float]:
@@ -335,7 +427,7 @@ def _values(trace: TrainingTrace, written: TrainingTrace, part: str) -> list[tup
                 tuple(w - start for w, start in zip(step.weights, trace.start, strict=False))
                 for step in trace.steps
             ]
-        case "buffers":
+        case "buffers" | "all but a few of the buffers":
             first = written.steps[0].buffers
             changing = [
                 n
@@ -347,14 +439,17 @@ def _values(trace: TrainingTrace, written: TrainingTrace, part: str) -> list[tup
                 for step in trace.steps
             ]
         case _:
-            return [step.rates for step in trace.steps]
+            raise ValueError(f"no part of a training is called {part!r}")
 
 
-def _apart(ours: Sequence[float], theirs: Sequence[float], size: float) -> float:
-    """Return the median difference of values, relative to *size*.
+def _apart(
+    ours: Sequence[float], theirs: Sequence[float], size: float, share: float = 0.5
+) -> float:
+    """Return the difference that a share of the values do not exceed, relative to *size*.
 
-    The median, because single weights may go anywhere: the bias before a BatchNorm has no gradient
-    but rounding errors, which Adam turns into whole steps. 0.0 where one side has no such values.
+    Mostly the median, because single weights may go anywhere: the bias before a BatchNorm has no
+    gradient but rounding errors, which Adam turns into whole steps. 0.0 where one side has no such
+    values.
     """
     if len(ours) != len(theirs) or not ours:
         return 0.0
@@ -362,7 +457,8 @@ def _apart(ours: Sequence[float], theirs: Sequence[float], size: float) -> float
         0.0 if a == b or (math.isnan(a) and math.isnan(b)) else abs(a - b)
         for a, b in zip(ours, theirs, strict=True)
     ]
-    return median([by / size if math.isfinite(by) else math.inf for by in apart])
+    ordered = sorted(by / size if math.isfinite(by) else math.inf for by in apart)
+    return median(ordered) if share == 0.5 else ordered[math.ceil(share * len(ordered)) - 1]
 
 
 def _epochs(steps: Sequence[TracedStep]) -> int:

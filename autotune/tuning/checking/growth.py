@@ -8,18 +8,20 @@ global batch, and tells what a larger one would gain and what the check would ta
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.goal import Objective
-from autotune.program.config import Config
+from autotune.program.config import Config, KnobValue
 from autotune.program.lr import PARTS
 from autotune.program.rehearsal import RehearsalRecord
-from autotune.results.record import gradients_sum
+from autotune.results.record import TrialRecord, gradients_sum
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.learning_check import MOST_LOSS, LearningCheck
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.session import Session
+from autotune.tuning.storage.study import MOST_CHECKS
 
 MOST_SHARE = 0.15  # of the budget, that a check takes without being asked for
 LEAST_GROWTH = 2  # by which batches grow
@@ -65,39 +67,103 @@ def with_learning(
         speedup: Of its samples/s, as the search measured it.
         kept_s: Seconds that the check must leave.
     """
-    space, study, budget = baseline.space, session.study, session.budget
+    space, study = baseline.space, session.study
     may_stay = _needs_no_check(session, space)
     grows = space.grows(record.config)
-    is_doubtful = record.learning is not None and record.learning.high > MOST_LOSS
-    if not (grows or is_doubtful) or (may_stay and not study.checks_learning):
+    if may_stay and not study.checks_learning:
         return record
-    changes = record.config.changes_from(space.baseline)
-    suspected = {knob: value for knob, value in changes.items() if knob in PARTS}
-    if not grows:
-        suspected = dict(record.by_design)
     needed_s = check_s(session, baseline, record.config, speedup)
-    if study.checks_learning:
-        listed = " ".join(f"{knob}={value}" for knob, value in suspected.items())
-        session.events.note(
-            f"The self-check compares what is learned with {listed}: about {needed_s:.0f} s beyond "
-            "the budget."
-        )
-        budget.total_s += needed_s
-    is_first = not any(earlier.seeds for earlier in study.rehearsals)
-    may_check = study.checks_learning or (is_first and needed_s <= MOST_SHARE * budget.total_s)
-    if not may_check or budget.left_s - kept_s < needed_s:
-        return replace(record, guilty=suspected, unchecked_s=needed_s) if grows else record
+    if not grows and not _is_doubtful(record, asked=study.checks_learning):
+        return replace(record, unchecked_s=needed_s) if _is_untested(record) else record
+    suspected = dict(record.by_design)
+    if grows:
+        changes = record.config.changes_from(space.baseline)
+        suspected = {knob: value for knob, value in changes.items() if knob in PARTS}
+    if not _may_check(session, needed_s, kept_s, suspected):
+        return replace(record, guilty=suspected if grows else {}, unchecked_s=needed_s)
+    study.learning_checks += 1
     equal_time = study.goal.objective is Objective.TIME_TO_LOSS
     check = _check(session, baseline, kept_s)
     learned = check.check(record.config, speedup, equal_time=equal_time)
+    # Only a larger batch needs a proof; another precision may stay where nothing speaks against it
+    is_open = learned.gap is None and not grows
     return replace(
         record,
-        guilty={} if learned.is_sound or may_stay else suspected,
-        learning=learned.gap,
-        seeds=learned.seeds,
+        guilty={} if learned.is_sound or may_stay or is_open else suspected,
+        learning=record.learning if is_open else learned.gap,
+        seeds=0 if is_open else learned.seeds,
         at_equal="time" if equal_time else "samples",
         lr_rule=learned.rule,
+        untold=learned.untold,
     )
+
+
+def may_win(session: Session, space: ResolvedSpace, config: Config) -> bool:
+    """Return whether a config may be recommended, as far as its global batch is concerned.
+
+    It keeps that of the program, or the user wants no check, or a check found it sound.
+    """
+    if not space.grows(config) or _needs_no_check(session, space):
+        return True
+    checked = (r for r in session.study.rehearsals if r.config == config and r.seeds)
+    return any(r.learning is not None and r.learning.high <= MOST_LOSS for r in checked)
+
+
+def may_be_checked(session: Session, space: ResolvedSpace, config: Config) -> bool:
+    """Return whether a config may win, or may still be checked so that it can."""
+    is_used_up = session.study.learning_checks >= MOST_CHECKS
+    return not is_used_up or may_win(session, space, config)
+
+
+def samples_ratio(record: TrialRecord, baseline: Baseline) -> float:
+    """Return how many times the baseline's samples/s a measured config makes.
+
+    Its ``speedup`` is about what the search compares, which may be energy or progress.
+    """
+    assert record.measurement is not None, "a candidate was measured"
+    own, written = (m.throughput.estimate for m in (record.measurement, baseline.measurement))
+    return own / written
+
+
+def _is_doubtful(record: RehearsalRecord, *, asked: bool) -> bool:
+    """Return whether the rehearsal alone leaves room for a loss that is too large.
+
+    Args:
+        record: Of a config that passed its rehearsal.
+        asked: Whether the user wants what is learned to be checked, also where nothing is known.
+    """
+    if record.learning is None:
+        return asked and bool(record.by_design)
+    return record.learning.high > MOST_LOSS
+
+
+def _is_untested(record: RehearsalRecord) -> bool:
+    """Return whether nobody compared the losses of changes by design, although they can be seen.
+
+    Those of several ranks are only the losses of their shares.
+    """
+    is_open = bool(record.by_design) and record.learning is None and not record.untold
+    return is_open and "world_size" not in record.by_design
+
+
+def _may_check(
+    session: Session, needed_s: float, kept_s: float, suspected: Mapping[str, KnobValue]
+) -> bool:
+    """Return whether there is time for a learning check, which asking for it extends."""
+    study, budget = session.study, session.budget
+    if not study.checks_learning:
+        is_first = not any(earlier.seeds for earlier in study.rehearsals)
+        is_short = needed_s <= MOST_SHARE * budget.total_s
+        return is_first and is_short and budget.left_s - kept_s >= needed_s
+    if study.learning_checks >= MOST_CHECKS:
+        return False
+    listed = " ".join(f"{knob}={value}" for knob, value in suspected.items())
+    session.events.note(
+        f"The self-check compares what is learned with {listed}: about {needed_s:.0f} s beyond "
+        "the budget."
+    )
+    budget.total_s += needed_s
+    return budget.left_s - kept_s >= needed_s
 
 
 def _needs_no_check(session: Session, space: ResolvedSpace) -> bool:

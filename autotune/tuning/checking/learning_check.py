@@ -5,7 +5,8 @@ much from them shows in its loss, so a few updates under the config are compared
 written over the same samples, from several random states. Each run is a fresh process.
 
 The rate must follow the batch, and by which rule depends on the program. So from the first random
-state the config trains under each rule, and from the others under the best one.
+state the config trains under each rule, and from the others under the best one. A run whose loss is
+hopeless ends early.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from autotune.measurement.interval import Interval
-from autotune.measurement.learning.learning_gap import pooled, relative_loss
+from autotune.measurement.learning.learning_gap import ceilings, fall, pooled, relative_loss
 from autotune.measurement.learning.training_trace import TrainingTrace
+from autotune.measurement.outcome import Ending
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.lr import LrRule, batch_growth, rule_for
@@ -25,7 +27,8 @@ from autotune.program.rehearsal import RehearsalPlan, TracePlan
 SEEDS = 3
 UPDATES = 30  # of the side that makes fewer of them
 MOST_LOSS = 0.02  # relative, by which a change by design may make the loss larger
-HOPELESS = 0.25  # relative; a config that is worse by this from two random states is given up
+HOPELESS = 0.25  # relative; a config that is worse by this is given up
+LEAST_FALL = 3 * MOST_LOSS  # of the program's own loss; below it, learning nothing passes for well
 
 
 @dataclass(frozen=True)
@@ -36,11 +39,13 @@ class Learned:
         gap: By how much the loss is larger, relative, with 95 %; None if it could not be told.
         seeds: The number of random states that it was compared from.
         rule: How the rate followed the batch.
+        untold: Why it could not be told from the losses; empty if it could.
     """
 
     gap: Interval | None
     seeds: int = 0
     rule: LrRule = LrRule.AUTO
+    untold: str = ""
 
     @property
     def is_sound(self) -> bool:
@@ -53,8 +58,8 @@ class Runs(Protocol):
 
     def trace(
         self, config: Config, plan: RehearsalPlan, cost_s: float, lr_rule: LrRule = ...
-    ) -> TrainingTrace | None:
-        """Return what the first steps under a config learn; None if it fails or time is short."""
+    ) -> TrainingTrace | Ending:
+        """Return what the first steps under a config learn, or why that is not known."""
         ...
 
 
@@ -84,7 +89,7 @@ class LearningCheck:
         self._known = known
 
     def needs_s(self, config: Config, speedup: float = 1.0) -> float:
-        """Return the seconds that the check of a config takes.
+        """Return the most seconds that the check of a config takes.
 
         Args:
             config: What is checked.
@@ -93,7 +98,9 @@ class LearningCheck:
         ours, theirs = self._updates(config)
         written_s = self._startup_s + ours * self._step_s
         own_s = self._startup_s + theirs * self._step_s * self._growth(config) / speedup
-        return SEEDS * written_s + (SEEDS - 1 + len(self._rules(config))) * own_s
+        rules = len(self._rules(config))
+        seeds = SEEDS + (rules > 1)  # another rule than the usual one needs a fresh one
+        return seeds * written_s + (seeds - 1 + rules) * own_s
 
     def check(self, config: Config, speedup: float, *, equal_time: bool = False) -> Learned:
         """Compare a config's loss with that of the program as written.
@@ -105,20 +112,32 @@ class LearningCheck:
                 the config is faster.
         """
         per_update = self._growth(config) / (speedup if equal_time else 1.0)
+        written = self._written(config, 0)
+        if isinstance(written, Ending):
+            return Learned(None)
+        if why := untold(written):
+            return Learned(None, untold=why)
         gaps, rule = self._first(config, speedup, per_update)
-        for seed in range(1, SEEDS if gaps else 1):
+        if rule is self._applied.lr_rule:
+            seeds = range(1, SEEDS if gaps else 1)
+        else:  # chosen because its gap was the least, which therefore says too little
+            gaps, seeds = [], range(1, SEEDS + 1)
+        for seed in seeds:
             gap = self._gap(config, speedup, per_update, seed, rule)
             if gap is None:
                 break
             gaps.append(gap)
-            if min(gaps) > HOPELESS:
+            if len(gaps) > 1 and min(gaps) > HOPELESS:
                 break
         return Learned(pooled(gaps), len(gaps), rule)
 
     def _first(
         self, config: Config, speedup: float, per_update: float
     ) -> tuple[list[float], LrRule]:
-        """Return the gap from the first random state under the best rule, and that rule."""
+        """Return the gap from the first random state under the best rule, and that rule.
+
+        The user's rule, or the usual one, stays the best unless another one is clearly better.
+        """
         found: dict[LrRule, float] = {}
         for rule in self._rules(config):
             gap = self._gap(config, speedup, per_update, 0, rule)
@@ -145,11 +164,13 @@ class LearningCheck:
     def _gap(
         self, config: Config, speedup: float, per_update: float, seed: int, rule: LrRule
     ) -> float | None:
-        written, own = self._written(config, seed), self._own(config, speedup, seed, rule)
-        if written is None or own is None:
+        written = self._written(config, seed)
+        if isinstance(written, Ending):
             return None
         scale = self._loss_scale(config)
-        return relative_loss(written, own, per_update, scale)
+        most = ceilings(written, per_update, HOPELESS, scale)
+        own = self._own(config, speedup, seed, rule, most)
+        return None if isinstance(own, Ending) else relative_loss(written, own, per_update, scale)
 
     def _loss_scale(self, config: Config) -> float:
         """Return by what the config's losses are larger because they sum over more samples."""
@@ -158,29 +179,35 @@ class LearningCheck:
         own, theirs = (int(c["batch_size"]) for c in (self._applied.baseline, config))
         return theirs / own
 
-    def _written(self, config: Config, seed: int) -> TrainingTrace | None:
+    def _written(self, config: Config, seed: int) -> TrainingTrace | Ending:
         written = self._applied.baseline
         steps, _ = self._updates(config)
         plan = self._plan(written, steps, seed)
         if plan not in self._known:
-            trace = self._runs.trace(written, plan, steps * self._step_s)
-            if trace is not None:
-                self._known[plan] = trace
-        return self._known.get(plan)
+            ran = self._runs.trace(written, plan, steps * self._step_s)
+            if isinstance(ran, Ending):
+                return ran
+            self._known[plan] = ran
+        return self._known[plan]
 
-    def _own(self, config: Config, speedup: float, seed: int, rule: LrRule) -> TrainingTrace | None:
+    def _own(
+        self, config: Config, speedup: float, seed: int, rule: LrRule, most: tuple[float, ...]
+    ) -> TrainingTrace | Ending:
         _, steps = self._updates(config)
         cost_s = steps * self._step_s * self._growth(config) / speedup
-        return self._runs.trace(config, self._plan(config, steps, seed), cost_s, rule)
+        plan = self._plan(config, steps, seed, most)
+        return self._runs.trace(config, plan, cost_s, rule)
 
-    def _plan(self, config: Config, steps: int, seed: int) -> RehearsalPlan:
+    def _plan(
+        self, config: Config, steps: int, seed: int, most: tuple[float, ...] = ()
+    ) -> RehearsalPlan:
         """Return the run: its passes are whole as far as the steps reach."""
         return RehearsalPlan(
             batches=steps * int(config.get("accumulation_steps", 1)),
             epochs=1,
             enough_s=0.0,
             least_steps=steps,
-            traces=TracePlan(steps=steps, seed=seed, drops_out=True, ends=True),
+            traces=TracePlan(steps=steps, seed=seed, drops_out=True, ends=True, ceilings=most),
         )
 
     def _updates(self, config: Config) -> tuple[int, int]:
@@ -190,3 +217,12 @@ class LearningCheck:
 
     def _growth(self, config: Config) -> float:
         return batch_growth(self._applied.baseline, config)
+
+
+def untold(written: TrainingTrace) -> str:
+    """Return why the losses of a program do not tell what a config learns; empty if they do."""
+    falls = fall(written)
+    if falls >= LEAST_FALL:
+        return ""
+    how = f"falls by {100 * falls:.2g} %" if falls > 0 else "does not fall"
+    return f"its loss {how} in {len(written.steps)} steps, too little to tell"

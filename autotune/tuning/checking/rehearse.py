@@ -10,7 +10,7 @@ fail is compared with the program as written by what it trains (``self_check``),
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
@@ -28,8 +28,8 @@ from autotune.program.rehearsal import (
 )
 from autotune.results.record import TrialRecord
 from autotune.tuning.baseline import Baseline
-from autotune.tuning.checking.growth import with_learning
-from autotune.tuning.checking.self_check import SelfCheck
+from autotune.tuning.checking.growth import may_be_checked, samples_ratio, with_learning
+from autotune.tuning.checking.self_check import SelfCheck, one_fewer
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.choosing.ranking import promising
 from autotune.tuning.session import Session
@@ -63,7 +63,9 @@ def rehearse_best(session: Session, baseline: Baseline) -> Rehearsed:
     study = session.study
     is_blamed = False
     for _ in range(MAX_CANDIDATES):
-        candidate = next(iter(promising(study, baseline.space)), None)
+        able = promising(study, baseline.space)
+        fit = (r for r in able if may_be_checked(session, baseline.space, r.config))
+        candidate = next(fit, None)
         if candidate is None:
             session.has_candidate = False
             can_go_on = is_blamed and session.until_last_trial() is None
@@ -92,11 +94,7 @@ def _is_known(study: Study, config: Config, most_s: float) -> bool:
     That is so if one had a clear finding, or if an earlier one was cut off and there is not
     ``WORTH_MORE`` times its duration left.
     """
-    earlier = [
-        r
-        for r in study.rehearsals
-        if r.config == config and not (study.checks_learning and r.unchecked_s is not None)
-    ]
+    earlier = [r for r in study.rehearsals if r.config == config and not study.awaits_check(r)]
     return any(r.is_settled or most_s < WORTH_MORE * r.cost_s for r in earlier)
 
 
@@ -124,8 +122,8 @@ def _examined(
     if not own.has_failed:
         record = _checked(check, config, own, has_trace=plan.traces is not None)
         if not record.is_blamed and not _was_stopped(own):
-            assert candidate.speedup is not None, "a candidate was measured"
-            speedup, kept_s = candidate.speedup.estimate, _kept_s(session, baseline, candidate)
+            speedup = samples_ratio(candidate, baseline)
+            kept_s = _kept_s(session, baseline, candidate)
             record = with_learning(session, baseline, record, speedup, kept_s)
         accepts = session.study.head.options.accepts_learning_change
         return replace(record, guilty={}) if accepts else record
@@ -188,6 +186,7 @@ def _checked(
         training=found.training,
         by_design=found.by_design,
         learning=found.learning,
+        untold=found.untold,
     )
 
 
@@ -202,18 +201,17 @@ def _guilty(
     changes = config.changes_from(baseline.space.baseline)
     kept_s = _kept_s(session, baseline, candidate)
     runs = ShortRuns(session, baseline, kept_s)
-    for knob in _suspects(changes) if len(changes) > 1 else ():
+    fewer = dict(one_fewer(baseline.space, config))
+    for knob, without in ((knob, fewer[knob]) for knob in _suspects(list(fewer))):
         most_s = session.time_to_rehearse_s(kept_s=kept_s)
         if not most_s:
             break
-        without = config.replace(**{knob: baseline.space.baseline[knob]})
-        without = baseline.space.canonical(without)
         if runs.run(without, replace(plan, most_s=most_s)).has_passed:
             return {knob: changes[knob]}
     return changes
 
 
-def _suspects(changes: dict[str, KnobValue]) -> Iterator[str]:
+def _suspects(changes: Sequence[str]) -> Iterator[str]:
     yield from (knob for knob in SUSPECTS if knob in changes)
     yield from (knob for knob in changes if knob not in SUSPECTS)
 

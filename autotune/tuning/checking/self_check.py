@@ -16,7 +16,7 @@ those never begin a second epoch, where workers that persist differ from new one
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -33,10 +33,11 @@ from autotune.measurement.learning.training_trace import (
     is_equal,
     same,
 )
+from autotune.measurement.outcome import ENDED_BY_US, Ending
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import PARTS, batch_growth
 from autotune.program.rehearsal import RehearsalPlan, TracePlan
-from autotune.tuning.checking.learning_check import MOST_LOSS
+from autotune.tuning.checking.learning_check import MOST_LOSS, untold
 from autotune.tuning.session import CHECK_EPOCHS, check_batches
 
 NOT_COMPARED = Agreement(Sameness.UNKNOWN, why=NO_TIME)
@@ -55,19 +56,21 @@ class Checked:
         learning: By how much these make the loss larger at equal samples, relative; None if that
             was not compared.
         guilty: What makes the training differ: one change if one was found. Empty if it does not.
+        untold: Why the losses do not tell what the changes by design learn; empty if they do.
     """
 
     training: Agreement | None
     by_design: Mapping[str, KnobValue] = field(default_factory=dict)
     learning: Interval | None = None
     guilty: Mapping[str, KnobValue] = field(default_factory=dict)
+    untold: str = ""
 
 
 class Runs(Protocol):
     """Runs the program with short epochs, as ``ShortRuns`` does."""
 
-    def trace(self, config: Config, plan: RehearsalPlan, cost_s: float) -> TrainingTrace | None:
-        """Return what the first steps under a config learn; None if it fails or time is short."""
+    def trace(self, config: Config, plan: RehearsalPlan, cost_s: float) -> TrainingTrace | Ending:
+        """Return what the first steps under a config learn, or why that is not known."""
         ...
 
 
@@ -141,73 +144,84 @@ class SelfCheck:
         designed = by_design(config, own, normalises=self._normalises)
         exact, found = self.exact_part(config), None
         if exact != own:
-            found = self._compared(exact, traced if exact == config else None) or NOT_COMPARED
+            found = self._compared(exact, traced if exact == config else None)
         if found is not None and found.sameness is Sameness.DIFFERS:
-            found = self._repeated(exact, found) or NOT_COMPARED
+            found = self._repeated(exact, found)
         if found is not None and found.sameness is Sameness.DIFFERS:
             return Checked(found, designed, None, self._guilty(exact))
-        learning = self._learned(config, traced) if designed else None
+        learning, why = self._learned(config, traced) if designed else (None, "")
         is_worse = learning is not None and learning.low > MOST_LOSS
-        return Checked(found, designed, learning, designed if is_worse else {})
+        return Checked(found, designed, learning, designed if is_worse else {}, why)
 
-    def _repeated(self, config: Config, found: Agreement) -> Agreement | None:
-        """Return a difference if a second run shows it at the same step; None if it cannot run.
+    def _repeated(self, config: Config, found: Agreement) -> Agreement:
+        """Return a difference if a second run shows it at the same step.
 
-        What threads of a program do in another order each time differs elsewhere.
+        What threads of a program do in another order each time differs elsewhere. Without a second
+        run the difference stands: a config is not recommended by the lack of time.
         """
         again = self._compared(config)
-        if again is None or found.is_like(again):
+        if again.sameness is Sameness.UNKNOWN:
+            return replace(found, is_unrepeated=True)
+        if found.is_like(again):
             return again
         why = "a second run under this config differs elsewhere, or not at all"
         return Agreement(Sameness.UNKNOWN, why=why)
 
-    def _learned(self, config: Config, traced: TrainingTrace | None) -> Interval | None:
-        """Return by how much a config's loss is larger at equal samples; None if not compared."""
-        if traced is None or not self._has_own_samples(config):
-            return None
-        written = self._written()
-        return None if written is None else loss_gap(written, traced)
+    def _learned(self, config: Config, traced: TrainingTrace | None) -> tuple[Interval | None, str]:
+        """Return by how much a config's loss is larger at equal samples, or why it tells nothing.
 
-    def _compared(self, config: Config, traced: TrainingTrace | None = None) -> Agreement | None:
-        """Return how a config compares; None if there is no time, or if a run failed."""
+        Neither where that was not compared.
+        """
+        if traced is None or not self._has_own_samples(config):
+            return None, ""
         written = self._written()
-        own = traced or (written and self._runs.trace(config, self.plan(config), self._cost_s))
-        if written is None or own is None:
-            return None
+        if isinstance(written, Ending):
+            return None, ""
+        gap, why = loss_gap(written, traced), untold(written)
+        is_worse = gap is not None and gap.low > MOST_LOSS  # however little the program learns
+        return (gap, "") if is_worse or not why else (None, why)
+
+    def _compared(self, config: Config, traced: TrainingTrace | None = None) -> Agreement:
+        """Return how a config compares; unknown if there is no time, or if a run failed."""
+        written = self._written()
+        if isinstance(written, Ending):
+            return _not_compared(written)
+        own = traced or self._runs.trace(config, self.plan(config), self._cost_s)
+        if isinstance(own, Ending):
+            return _not_compared(own)
         if is_equal(written, own):
             return same(written, own)
-        found = None
+        found = NOT_COMPARED
         for count in (1, SHAKES):  # what a single run shows of rounding may be little by chance
             shaken = [self._written(shakes=number) for number in range(1, count + 1)]
-            known = [trace for trace in shaken if trace is not None]
+            known = [trace for trace in shaken if isinstance(trace, TrainingTrace)]
             if not known:
-                return None
+                return _not_compared(shaken[0])
             found = compare(written, known, own, same_batches=self._takes_same_batches(config))
             if found.sameness is not Sameness.DIFFERS:
-                return found
+                break
         return found
 
-    def _written(self, *, shakes: int = 0) -> TrainingTrace | None:
-        """Return the trace of the program as written; it is run once."""
+    def _written(self, *, shakes: int = 0) -> TrainingTrace | Ending:
+        """Return the trace of the program as written, which is run once; else why there is none."""
         config = self._space.baseline
         plan = self.plan(config, shakes=shakes)
-        if plan not in self._known and (trace := self._runs.trace(config, plan, self._cost_s)):
-            self._known[plan] = trace
-        return self._known.get(plan)
+        if plan not in self._known:
+            ran = self._runs.trace(config, plan, self._cost_s)
+            if isinstance(ran, Ending):
+                return ran
+            self._known[plan] = ran
+        return self._known[plan]
 
     def _guilty(self, config: Config) -> dict[str, KnobValue]:
         """Return the change without which a config trains the same; all changes if none is found.
 
         Each change is taken back in turn, as long as there is time.
         """
-        own = self._space.baseline
-        changes = config.changes_from(own)
-        for knob in changes if len(changes) > 1 else ():
-            without = self._space.canonical(config.replace(**{knob: own[knob]}))
-            if without == config:
-                continue
+        changes = config.changes_from(self._space.baseline)
+        for knob, without in one_fewer(self._space, config):
             found = self._compared(without)
-            if found is not None and found.sameness in {Sameness.BITS, Sameness.ROUNDING}:
+            if found.sameness in {Sameness.BITS, Sameness.ROUNDING}:
                 return {knob: changes[knob]}
         return changes
 
@@ -215,6 +229,29 @@ class SelfCheck:
     def _cost_s(self) -> float:
         """Seconds that the steps of one run take."""
         return CHECK_EPOCHS * self._batches * self._step_s
+
+
+def one_fewer(space: ResolvedSpace, config: Config) -> Iterator[tuple[str, Config]]:
+    """Yield each change of a config with the config that lacks it; nothing if it is the only one.
+
+    Changes that take others with them come last, as the number of workers does, without which
+    workers cannot persist. Otherwise they would be blamed for what those others do.
+    """
+    changes = config.changes_from(space.baseline)
+    lacking = {
+        knob: space.canonical(config.replace(**{knob: space.baseline[knob]})) for knob in changes
+    }
+    lost = {knob: len(config.changes_from(without)) for knob, without in lacking.items()}
+    for knob in sorted(changes, key=lambda knob: lost[knob]) if len(changes) > 1 else ():
+        if lost[knob]:
+            yield knob, lacking[knob]
+
+
+def _not_compared(ending: TrainingTrace | Ending) -> Agreement:
+    """Return that nothing was compared because a run ended; for lack of time unless it failed."""
+    if isinstance(ending, TrainingTrace) or ending.outcome in ENDED_BY_US:
+        return NOT_COMPARED
+    return Agreement(Sameness.UNKNOWN, why=f"a short run failed: {ending.reason}")
 
 
 def by_design(config: Config, own: Config, *, normalises: bool = False) -> dict[str, KnobValue]:

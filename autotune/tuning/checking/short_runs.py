@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autotune.measurement.learning.training_trace import TrainingTrace
+from autotune.measurement.learning.training_trace import NO_TIME, TrainingTrace
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
@@ -19,6 +19,7 @@ AT_MOST = 3.0  # times what a run is expected to take
 ANSWER_S = 3.0  # a rig that exceeds its time by this is considered not to answer any more
 # A program that did nothing for this long, and for longer than SILENCE_STEPS steps, stands still.
 SILENT_S = 20.0
+NOT_STARTED = Ending(Outcome.OUT_OF_TIME, NO_TIME)
 
 
 class ShortRuns:
@@ -41,8 +42,8 @@ class ShortRuns:
         plan: RehearsalPlan,
         cost_s: float,
         lr_rule: LrRule = LrRule.AUTO,
-    ) -> TrainingTrace | None:
-        """Return what the first steps under a config learn; None if it fails or time is short.
+    ) -> TrainingTrace | Ending:
+        """Return what the first steps under a config learn, or why that is not known.
 
         Args:
             config: What the program starts under.
@@ -52,14 +53,17 @@ class ShortRuns:
         """
         facts = self._session.study.facts
         if facts is None:
-            return None
+            return NOT_STARTED
         needed_s = facts.startup_s + cost_s
         spare_s = self._session.budget.left_s - self._kept_s
         if spare_s < needed_s or self._session.stop.requests > 1:
-            return None
+            return NOT_STARTED
         most_s = min(spare_s, max(MAX_REHEARSAL_S, AT_MOST * needed_s))
         ran = self.run(config, replace(plan, most_s=most_s), lr_rule)
-        return None if ran.seen is None or ran.has_failed else ran.seen.trace
+        if ran.has_failed and ran.ending is not None:
+            return ran.ending
+        trace = None if ran.seen is None else ran.seen.trace
+        return trace or NOT_STARTED
 
     def run(self, config: Config, plan: RehearsalPlan, lr_rule: LrRule = LrRule.AUTO) -> Rehearsal:
         """Run a config through short epochs, for at most the seconds of the plan."""

@@ -57,6 +57,7 @@ __all__ = ["Study", "Trial"]
 Value = TypeVar("Value")
 Storage = str | optuna.storages.BaseStorage  # a URL, or an object of Optuna's
 # Endings that a config's neighbours share, so that the sampler should avoid those as well
+MOST_CHECKS = 2  # of what configs learn, beyond the budget
 KEPT_APART = {"records", "rehearsals", "head", "facts", "rounds"}  # of a result: stored already
 MEMORY_OUTCOMES = {Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY, Outcome.SHARED_MEMORY}
 
@@ -87,9 +88,13 @@ class Study:
     Args:
         study: The Optuna study.
         options: Which sampler proposes, and its seed.
+
+    Attributes:
+        learning_checks: The number of learning checks that this process has made.
     """
 
     def __init__(self, study: optuna.Study, options: SearchOptions) -> None:
+        self.learning_checks = 0
         self._study = study
         self._sampler = make_sampler(options.sampler, options.seed)
         # A record is written once and read before and after each trial: parsing all of them
@@ -337,8 +342,17 @@ class Study:
         return [
             record.guilty
             for record in self.rehearsals
-            if record.is_blamed and not (self.checks_learning and record.unchecked_s is not None)
+            if record.is_blamed and not self.awaits_check(record)
         ]
+
+    def awaits_check(self, record: RehearsalRecord) -> bool:
+        """Return whether what a config learns was left unchecked, and is to be checked yet.
+
+        A search that rejects one config after the other must end some time, so it makes a few
+        checks beyond its budget; a resumed one makes the same number again.
+        """
+        may_check = self.checks_learning and self.learning_checks < MOST_CHECKS
+        return may_check and record.unchecked_s is not None
 
     @property
     def checks_learning(self) -> bool:

@@ -1,0 +1,70 @@
+"""What is recorded of a training in this process: real steps of a real model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import SGD
+
+from autotune.inside.rehearsing.training_recorder import TrainingRecorder
+from autotune.measurement.learning.training_trace import LAST_LOSSES
+from autotune.program.rehearsal import TracePlan
+
+
+def recorded(plan: TracePlan, factor: float = 1.0, most: int = 30) -> TrainingRecorder:
+    """Return the recorder of a training that ends when it is over."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer = SGD(model.parameters(), 0.1)
+    recorder = TrainingRecorder(lambda: {model: None}, lambda: [optimizer], plan)
+    x = torch.randn(16, 4)
+    for _ in range(most):
+        recorder.batch_handed(x, len(x))
+        recorder.forward_called()
+        loss = factor * (model(x) - x.sum(1, keepdim=True)).square().mean()
+        optimizer.zero_grad()
+        recorder.loss_seen(loss)
+        loss.backward()
+        optimizer.step()
+        recorder.stepped(optimizer, 1)
+        if recorder.is_over:
+            break
+    return recorder
+
+
+def ceilings(factor: float) -> tuple[float, ...]:
+    own = recorded(TracePlan(steps=20)).trace.steps
+    return tuple(factor * (step.loss or 0.0) for step in own[:1]) * len(own)
+
+
+def test_a_run_whose_losses_are_hopeless_is_over_at_once() -> None:
+    plan = TracePlan(steps=20, ends=True, ceilings=ceilings(1.0))
+    assert len(recorded(plan).trace.steps) == 20
+    assert len(recorded(plan, factor=20.0).trace.steps) == LAST_LOSSES + 1
+    assert len(recorded(plan, factor=float("nan")).trace.steps) == LAST_LOSSES + 1
+    unlimited = TracePlan(steps=20, ends=True)
+    assert len(recorded(unlimited, factor=20.0).trace.steps) == 20
+
+
+class Handle:
+    """What can be saved and not loaded."""
+
+    def __reduce__(self) -> Any:
+        return int, ("not a number",)
+
+
+def test_what_was_saved_is_loaded_again(tmp_path: Path) -> None:
+    recorder, model = recorded(TracePlan(steps=3)), nn.Linear(2, 2)
+    for number, what in enumerate(({"model": model.state_dict()}, {"handle": Handle()})):
+        path = tmp_path / f"{number}.pt"
+        torch.save(what, path)
+        recorder.saved(what, path)
+    recorder.saved({"model": model.state_dict()}, None)
+    trace = recorder.trace
+    assert len(trace.saved) == 3
+    assert trace.loaded[0] == ""
+    assert trace.loaded[1].startswith("ValueError: invalid literal for int()")
+    assert len(trace.loaded) == 2, "what was written elsewhere is not looked for"

@@ -1,0 +1,129 @@
+"""Who is blamed for a difference: the self-check over runs whose traces are made here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from autotune.measurement.learning.training_trace import Sameness, TrainingTrace
+from autotune.measurement.outcome import Ending, Outcome
+from autotune.program.config import Config
+from autotune.program.rehearsal import Rehearsal, RehearsalPlan, RehearsalRecord, Seen
+from autotune.tuning.checking.self_check import SelfCheck, one_fewer
+from autotune.tuning.checking.short_runs import NOT_STARTED
+from tests.made import make_hardware, make_profile, make_space
+from tests.measurement.test_training_trace import EPS, losses, trace
+
+SPACE = make_space(
+    {
+        "num_workers": (0, 1, 2),
+        "prefetch_factor": (2, 4),
+        "persistent_workers": (False, True),
+        "channels_last": (False, True),
+        "precision": ("fp32", "bf16"),
+    }
+).resolve(make_hardware(), make_profile())
+OWN = SPACE.baseline
+ALL = SPACE.canonical(
+    OWN.replace(num_workers=2, prefetch_factor=4, persistent_workers=True, channels_last=True)
+)
+CRASH = Ending(Outcome.CRASHED, "ValueError: too small")
+
+
+@dataclass
+class MadeRuns:
+    """Runs whose losses are larger by a factor from the second epoch on; only so many start."""
+
+    factor: Callable[[Config], float]
+    most: int = 100
+    ends: Callable[[Config], Ending | None] = lambda _: None
+    asked: list[Config] = field(default_factory=list)
+
+    def trace(self, config: Config, plan: RehearsalPlan, _cost_s: float) -> TrainingTrace | Ending:
+        self.asked.append(config)
+        if len(self.asked) > self.most:
+            return NOT_STARTED
+        if ending := self.ends(config):
+            return ending
+        assert plan.traces is not None
+        noise = EPS * (plan.traces.shakes > 0 or config != OWN)
+        made = trace(noise, seed=plan.traces.shakes, factor=self.factor(config), since=13)
+        return replace(made, shaken=plan.traces.shakes)
+
+
+def check(runs: MadeRuns) -> SelfCheck:
+    return SelfCheck(runs, SPACE, 0.001, {})
+
+
+def test_what_only_acts_with_workers_is_blamed_and_not_the_workers() -> None:
+    """Without workers nothing persists, so taking these back also takes back what is at fault."""
+    runs = MadeRuns(lambda config: 1.01 if config["persistent_workers"] else 1.0)
+    found = check(runs).check(ALL)
+    assert found.training is not None
+    assert found.training.sameness is Sameness.DIFFERS
+    assert dict(found.guilty) == {"persistent_workers": True}
+
+
+def test_workers_themselves_are_blamed_where_they_are_at_fault() -> None:
+    runs = MadeRuns(lambda config: 1.01 if config["num_workers"] else 1.0)
+    assert dict(check(runs).check(ALL).guilty) == {"num_workers": 2}
+
+
+def test_changes_that_take_others_with_them_are_left_out_last() -> None:
+    order = [knob for knob, _ in one_fewer(SPACE, ALL)]
+    assert order[-1] == "num_workers"
+    assert set(order) == {"num_workers", "prefetch_factor", "persistent_workers", "channels_last"}
+    assert not list(one_fewer(SPACE, OWN.replace(channels_last=True))), "there is one change alone"
+
+
+def test_a_difference_stands_where_there_is_no_time_to_see_it_again() -> None:
+    """The program as written, the config and one shaken run fit; nothing else does."""
+    runs = MadeRuns(lambda config: 1.01 if config["channels_last"] else 1.0, most=3)
+    found = check(runs).check(ALL)
+    assert found.training is not None
+    assert found.training.sameness is Sameness.DIFFERS
+    assert dict(found.guilty) == ALL.changes_from(OWN)
+    assert "seen in one run; there was no second one" in str(found.training)
+
+
+def test_a_difference_that_does_not_repeat_blames_nobody() -> None:
+    factors = iter([1.0, 1.01, 1.0, 1.0, 1.0, 1.0, 1.0])
+    runs = MadeRuns(lambda _: next(factors))
+    found = check(runs).check(OWN.replace(channels_last=True))
+    assert found.training is not None
+    assert found.training.sameness is Sameness.UNKNOWN
+    assert not found.guilty
+
+
+def test_a_short_run_that_fails_is_told_as_that_and_not_tried_again() -> None:
+    runs = MadeRuns(lambda _: 1.0, ends=lambda config: None if config == OWN else CRASH)
+    found = check(runs).check(ALL)
+    assert str(found.training) == "not compared: a short run failed: ValueError: too small"
+    late = check(MadeRuns(lambda _: 1.0, most=1)).check(ALL)
+    assert "there was no time" in str(late.training)
+    passed = Rehearsal(Seen(20, 2, 2, "as planned"))
+    records = [RehearsalRecord(ALL, passed, training=one.training) for one in (found, late)]
+    assert [record.is_settled for record in records] == [True, False]
+
+
+def test_a_program_that_learns_too_little_does_not_vouch_for_another_precision() -> None:
+    """A config that learns nothing would look as good."""
+    flat = losses([2.303 - 0.001 * number for number in range(36)])
+
+    @dataclass
+    class Flat(MadeRuns):
+        def trace(self, *_: object) -> TrainingTrace:
+            return flat
+
+    config = OWN.replace(precision="bf16")
+    found = check(Flat(lambda _: 1.0)).check(config, losses([2.303] * 36))
+    assert found.learning is None
+    assert found.untold == "its loss falls by 1.1 % in 36 steps, too little to tell"
+    passed = Rehearsal(Seen(20, 2, 2, "as planned"))
+    record = RehearsalRecord(config, passed, by_design=found.by_design, untold=found.untold)
+    assert record.training_note == (
+        "Training: precision=bf16 (not checked: its loss falls by 1.1 % in 36 steps, too little to "
+        "tell)."
+    )
+    worse = check(Flat(lambda _: 1.0)).check(config, losses([2.5] * 36))
+    assert dict(worse.guilty) == {"precision": "bf16"}, "a loss that is worse tells enough"
