@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from autotune.measurement.epoch import breakdown
-from autotune.measurement.interval import Interval
+from autotune.measurement.epoch_breakdown import around_batch_s
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.evaluation import EvaluationPlan
@@ -66,12 +65,10 @@ def around_s(session: Session, program: Observed) -> tuple[float | None, str]:
         return None, NO_TIME
     if not run.seen:
         return None, run.reason
-    length, last = program.profile.length, run.seen[-1]
-    parts = breakdown([epoch.within(length) for epoch in run.seen], Interval(1.0, 1.0, 1.0))
-    samples = (last.length or last.batches) * program.profile.samples_per_step
-    samples /= program.profile.batches_per_step
-    around = parts.evaluation_s, parts.saving_s, parts.rest_s
-    return sum(part.estimate for part in around) / samples, ""
+    profile = program.profile
+    samples_per_batch = profile.samples_per_step / profile.batches_per_step
+    batch_s = around_batch_s([epoch.within(profile.length) for epoch in run.seen])
+    return batch_s / samples_per_batch, ""
 
 
 def is_in_ranks(session: Session) -> bool:

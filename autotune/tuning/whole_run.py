@@ -9,11 +9,23 @@ import math
 from statistics import fmean
 
 from autotune.tuning.baseline import Baseline
+from autotune.tuning.budget import ENDING_S
 from autotune.tuning.confirm import ConfirmationResult
 from autotune.tuning.session import EPOCHS_SHARE, Session, least_timed_s
 from autotune.tuning.timed_runs import FIRST_SHARE, Observed, is_in_ranks, timed_run
 
 WORTH_CONFIRMING = 1.1  # speedup of an evaluation pass, seen in the first process
+
+
+def needed_budget_s(startup_s: float, step_s: float) -> float:
+    """Return the least budget that leaves time to time the epochs of both sides.
+
+    Args:
+        startup_s: Seconds until the program's first step.
+        step_s: Seconds per step.
+    """
+    run_s = startup_s + least_timed_s(step_s)
+    return max(2 * run_s + ENDING_S, (run_s + ENDING_S) / FIRST_SHARE) / EPOCHS_SHARE
 
 
 def time_epochs(session: Session, baseline: Baseline, confirmed: ConfirmationResult) -> None:
@@ -29,6 +41,7 @@ def time_epochs(session: Session, baseline: Baseline, confirmed: ConfirmationRes
     if facts is None or not facts.profile.loaders or session.stop.requests:
         return
     if is_in_ranks(session):
+        session.events.note("Whole epochs were not timed: the program trains in several ranks.")
         return
     measured, own = baseline.measurement, baseline.space.baseline
     samples = measured.samples_per_epoch
@@ -37,10 +50,10 @@ def time_epochs(session: Session, baseline: Baseline, confirmed: ConfirmationRes
     session.trial_runner.close()
     first = study.timed(own) or timed_run(session, program, own, share=FIRST_SHARE)
     if first is None:
-        needed_s = 2 * (facts.startup_s + least_timed_s(facts.step_s)) / EPOCHS_SHARE
+        needed_s = math.ceil(needed_budget_s(facts.startup_s, facts.step_s))
         session.events.note(
             "Whole epochs were not timed: a tenth of the budget is too short for that; "
-            f"--budget {math.ceil(needed_s)}s leaves the time."
+            f"--budget {needed_s}s leaves the time."
         )
         return
     if not first.seen:

@@ -46,6 +46,7 @@ class Feed:
 
     start_s: float
     batches_per_epoch: int
+    end_s: float = 0.0
 
 
 def feed(start_s: float = 0.0, length: int = 100) -> Any:
@@ -139,6 +140,25 @@ def test_a_trainer_that_was_told_to_take_fewer_batches_is_cut() -> None:
     assert (epoch.is_cut, epoch.length) == (True, 30)
 
 
+def test_the_end_of_workers_is_not_part_of_the_batches_of_a_cut_pass() -> None:
+    time = Time()
+    clock = EpochClock(time)
+    train, valid = feed(), feed(start_s=1.0, length=20)
+    trained(clock, time, train, 2)
+    clock.pass_ended(train, is_cut=False)
+    time.passes(1.0)
+    for _ in range(2):
+        clock.batch(valid, "Valid")
+        time.passes(0.25)
+    time.passes(3.0)
+    valid.end_s = 3.0
+    clock.pass_ended(valid, is_cut=True)
+    clock.epoch_ended()
+    (other,) = clock.epochs[0].passes
+    assert (other.start_s, other.seconds) == pytest.approx((4.0, 0.5))
+    assert other.whole_s == pytest.approx(4.0 + 20 / 2 * 0.5)
+
+
 def test_two_loaders_read_together_both_train() -> None:
     time = Time()
     clock = EpochClock(time)
@@ -197,7 +217,8 @@ def test_a_programs_epochs_are_timed_and_its_evaluation_loader_is_tried(tmp_path
     plan = RehearsalPlan(
         enough_s=0.0,
         pass_s=0.05,
-        evaluation=EvaluationPlan(enough_s=3.0, options={"num_workers": 2}),
+        # The steps of a busy machine may hide the evaluation, so their seconds are given
+        evaluation=EvaluationPlan(enough_s=3.0, loop_s=0.05, options={"num_workers": 2}),
     )
     found = run(str(program), "", plan, applied_of())
     assert found.has_passed, found

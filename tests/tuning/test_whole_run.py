@@ -10,9 +10,14 @@ import pytest
 from autotune.cli.search_report import show
 from autotune.measurement.epoch import RunLength
 from autotune.measurement.goal import Goal, Objective
-from autotune.program.config import KnobValue
+from autotune.program.config import Config, KnobValue
 from autotune.results import bestfile
 from autotune.results.result import Finding, SearchResult
+from autotune.results.whole_run import TimedRun, _doubt_of
+from autotune.tuning.budget import ENDING_S
+from autotune.tuning.session import EPOCHS_SHARE, least_timed_s
+from autotune.tuning.timed_runs import FIRST_SHARE
+from autotune.tuning.whole_run import needed_budget_s
 from tests.made import make_profile
 from tests.scripted import Script, begin
 
@@ -55,6 +60,49 @@ def test_the_whole_epoch_gains_less_than_its_steps(
     assert section.epochs == 30
     assert section.speedup is not None
     assert section.speedup["low"] < section.speedup["high"]
+
+
+@pytest.mark.parametrize(("startup_s", "step_s"), [(0.5, 0.01), (3.0, 0.1), (3.0, 2.0)])
+def test_the_budget_that_is_advised_leaves_the_time(startup_s: float, step_s: float) -> None:
+    told_s = needed_budget_s(startup_s, step_s)
+    slot_s = FIRST_SHARE * EPOCHS_SHARE * told_s
+    assert slot_s - startup_s - ENDING_S >= least_timed_s(step_s) - 1e-9
+
+
+def test_a_longer_budget_times_the_epochs_that_a_short_one_did_not_see(tmp_path: Path) -> None:
+    searched = begin(tmp_path, Script(SPEEDS, noise=0.02, start_s=3.0), KNOBS)
+    searched.go_on(180.0)
+    study = searched.study
+    own = study.timed_runs[0].config
+    assert study.timed(own) is not None
+    study.add_timed(TimedRun(own, (), 1.0, "no epoch of it ended in time"))
+    assert study.timed(own, number=1) is None
+
+
+def test_without_an_evaluation_in_cut_epochs_nothing_is_said_of_their_speedup(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = found(tmp_path, evaluation_s=lambda _: 0.0)
+    assert result.finding is Finding.FASTER
+    assert result.whole_run is None
+    steps = result.training_steps
+    assert steps is not None
+    assert steps.run_seconds["best"] < steps.run_seconds["baseline"]
+    out = told(result, tmp_path, capsys)
+    assert "No evaluation was seen in epochs of 10 steps; one that comes later comes on top" in out
+    profile = make_profile()
+    told_nothing = found(tmp_path / "2", profile=profile, evaluation_s=lambda _: 0.0)
+    assert told_nothing.training_steps is not None
+    assert told_nothing.training_steps.run_seconds == {}
+    assert "The training steps of a whole epoch, estimated: about 10 s →" in " ".join(
+        told_nothing.training_steps.sentences
+    )
+
+
+def test_a_winner_with_ranks_is_not_told_that_time_was_short() -> None:
+    config = Config({"world_size": 2})
+    assert "several ranks" in _doubt_of(None, config)
+    assert "no time" in _doubt_of(None, Config({"world_size": 1}))
 
 
 def test_it_costs_at_most_a_tenth_of_the_budget(tmp_path: Path) -> None:
@@ -141,6 +189,10 @@ def test_a_program_that_counts_its_steps_is_told_how_long_they_take(
     assert section is not None
     assert section.steps == 5000
     assert section.run_seconds == {side: round(s, 1) for side, s in seconds.items()}
+    interval = section.run_intervals["baseline"]
+    assert interval is not None
+    assert interval["low"] < seconds["baseline"] < interval["high"]
+    assert 0 < section.timing_seconds <= 18.0
 
 
 def test_the_run_time_objective_counts_what_lies_around_the_loop(

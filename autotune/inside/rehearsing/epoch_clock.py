@@ -154,7 +154,11 @@ class EpochClock:
         if seen is None:
             return
         self._sync()
-        self._charge()
+        # Workers end once in a pass, however long it is: that is not part of its batches
+        end_s = feed.end_s if is_cut else 0.0
+        self._charge(until=self._now() - end_s)
+        seen.start_s += max(0.0, self._now() - self._mark)
+        self._mark = self._now()
         length = feed.batches_per_epoch if is_cut else None
         seen.is_cut = is_cut and length != seen.batches
         seen.length = length if seen.is_cut else None
