@@ -19,7 +19,10 @@ from autotune.tuning.budget import ENDING_S, Until
 from autotune.tuning.session import Session, least_timed_s
 
 FIRST_SHARE = 0.6  # of the time for both: it ends early where nothing is tried
-PASSES = 8  # of training and evaluation that fit into a timed run
+PASSES = 8  # of training and evaluation that fit into a timed run, if they are cut
+# The most share of a timed run that a training pass takes which is not cut, and how much longer
+# than foretold it may be. Two epochs fit even if their evaluation is cut only after the same time.
+WHOLE_SHARE, WHOLE_SLACK = 0.2, 1.3
 EPOCHS_ENOUGH = 0.4  # of a timed run, after which two epochs are enough
 COMPARING_ENOUGH = 0.25  # the same where the options to compare are known
 ENOUGH = 0.85  # of a timed run, after which no pass is tried, and no evaluation sought, any more
@@ -126,6 +129,20 @@ def timed_run(
     return run
 
 
+def pass_seconds(run_s: float, loop_s: float | None) -> float:
+    """Return the seconds after which passes of a timed run are cut.
+
+    Args:
+        run_s: Seconds of the run, without its start.
+        loop_s: Seconds of a whole training pass; None if unknown. Such passes are not cut if at
+            least two epochs fit.
+    """
+    cut_s = run_s / PASSES
+    if loop_s is None or loop_s > WHOLE_SHARE * run_s:
+        return cut_s
+    return max(cut_s, WHOLE_SLACK * loop_s)
+
+
 def _plan(
     session: Session,
     program: Observed,
@@ -135,7 +152,7 @@ def _plan(
 ) -> RehearsalPlan:
     """Return how a config is run in some seconds."""
     profile = program.profile
-    pass_s = run_s / PASSES
+    pass_s = pass_seconds(run_s, program.loop_s)
     batch_s = (program.step_s or pass_s) / max(1.0, profile.batches_per_step)
     evaluation = EvaluationPlan(
         cores=session.study.head.hardware.cpu_quota,

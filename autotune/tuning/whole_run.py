@@ -17,6 +17,19 @@ from autotune.tuning.timed_runs import FIRST_SHARE, Observed, is_in_ranks, timed
 WORTH_CONFIRMING = 1.1  # speedup of an evaluation pass, seen in the first process
 
 
+def _loop_s(baseline: Baseline) -> float | None:
+    """Return the seconds of a whole training pass of the program; None if its end is unknown."""
+    measured, length = baseline.measurement, baseline.profile.length
+    batch = measured.samples_per_step / max(1.0, baseline.profile.batches_per_step)
+    limits = [
+        measured.samples_per_epoch,
+        None if length.batches is None else length.batches * batch,
+        None if length.steps is None else length.steps * measured.samples_per_step,
+    ]
+    samples = min((one for one in limits if one), default=None)
+    return None if samples is None else samples / measured.throughput.estimate
+
+
 def needed_budget_s(startup_s: float, step_s: float) -> float:
     """Return the least budget that leaves time to time the epochs of both sides.
 
@@ -44,8 +57,7 @@ def time_epochs(session: Session, baseline: Baseline, confirmed: ConfirmationRes
         session.events.note("Whole epochs were not timed: the program trains in several ranks.")
         return
     measured, own = baseline.measurement, baseline.space.baseline
-    samples = measured.samples_per_epoch
-    loop_s = samples / measured.throughput.estimate if samples else None
+    loop_s = _loop_s(baseline)
     program = Observed(facts.profile, baseline.applied, facts.startup_s, measured.step_s, loop_s)
     session.trial_runner.close()
     first = study.timed(own) or timed_run(session, program, own, share=FIRST_SHARE)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from autotune.inside.rehearsing.epoch_clock import EpochClock
+from autotune.inside.rehearsing.short_epochs import WHOLE_ENOUGH
 from autotune.program.evaluation import EvaluationPlan
 from autotune.program.rehearsal import RehearsalPlan
 from tests.inside.test_short_epochs import applied_of, run
@@ -235,6 +236,24 @@ def test_a_programs_epochs_are_timed_and_its_evaluation_loader_is_tried(tmp_path
     assert tried.loader.dataset_len == 4
     assert len(tried.passes) >= 4
     assert tried.chosen or tried.refusal == "no other option was faster"
+
+
+def test_a_few_whole_epochs_are_enough_to_try_an_evaluation_loader(tmp_path: Path) -> None:
+    program = tmp_path / "evaluates.py"
+    program.write_text(EVALUATES.replace("Items(1024", "Items(64"), encoding="utf-8")
+    plan = RehearsalPlan(
+        enough_s=1000.0,  # else no turn begins before these seconds
+        most_s=100.0,
+        pass_s=10.0,
+        evaluation=EvaluationPlan(
+            enough_s=1000.0, loop_s=0.05, options={"persistent_workers": False}
+        ),
+    )
+    found = run(str(program), "", plan, applied_of())
+    assert found.seen is not None
+    assert len(found.seen.timed) == WHOLE_ENOUGH
+    assert found.seen.tried is not None
+    assert found.seen.tried.passes
 
 
 def test_without_a_plan_for_it_nothing_is_timed(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from autotune.results.result import Finding, SearchResult
 from autotune.results.whole_run import TimedRun, _doubt_of
 from autotune.tuning.budget import ENDING_S
 from autotune.tuning.session import EPOCHS_SHARE, least_timed_s
-from autotune.tuning.timed_runs import FIRST_SHARE
+from autotune.tuning.timed_runs import FIRST_SHARE, pass_seconds
 from autotune.tuning.whole_run import needed_budget_s
 from tests.made import make_profile
 from tests.scripted import Script, begin
@@ -67,6 +67,13 @@ def test_the_budget_that_is_advised_leaves_the_time(startup_s: float, step_s: fl
     told_s = needed_budget_s(startup_s, step_s)
     slot_s = FIRST_SHARE * EPOCHS_SHARE * told_s
     assert slot_s - startup_s - ENDING_S >= least_timed_s(step_s) - 1e-9
+
+
+def test_epochs_that_fit_are_timed_as_a_whole() -> None:
+    run_s = 10.0
+    assert pass_seconds(run_s, 2.0) > 2.0
+    assert pass_seconds(run_s, 2.0) + 2.0 < run_s / 2, "two epochs fit, with their evaluation"
+    assert pass_seconds(run_s, 3.0) == pass_seconds(run_s, None) < 3.0
 
 
 def test_a_longer_budget_times_the_epochs_that_a_short_one_did_not_see(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 # than this keeps its batches and iterates over them without asking the loader again.
 MAX_STEPS = 64
 SEEKING = 3.0  # factor on the seconds of a training pass, to meet an evaluation in its middle
+WHOLE_ENOUGH = 4  # epochs seen as a whole: the first is slower, and the later ones agree by then
 WORTH_TRYING = 0.1  # share of an epoch from which options of an evaluation loader are tried
 
 
@@ -184,18 +185,26 @@ class ShortEpochs(Listener):
         return seen.is_over
 
     def _consider_turns(self, clock: EpochClock) -> None:
-        """Begin to try options of an evaluation loader, once some epochs were timed."""
+        """Begin to try options of an evaluation loader, once some epochs were timed.
+
+        Where evaluation is worth it, a few whole epochs are enough, so that time is left for turns.
+        """
         plan = self._plan.evaluation
-        is_early = len(clock.epochs) < self._plan.epochs or not self._is_long_enough
-        if plan is None or self._timed is not None or is_early:
+        if plan is None or self._timed is not None or len(clock.epochs) < self._plan.epochs:
             return
-        self._timed = timed = tuple(clock.epochs)
+        timed = tuple(clock.epochs)
         others = [
             other
             for known, other in self._others.items()
             if known not in self._fed_steps and other[0] > 0
         ]
-        if max(epoch.evaluation_share(plan.loop_s) for epoch in timed) < WORTH_TRYING or not others:
+        share = max(epoch.evaluation_share(plan.loop_s) for epoch in timed)
+        is_worth_it = bool(others) and share >= WORTH_TRYING
+        has_whole = is_worth_it and sum(epoch.is_whole for epoch in timed) >= WHOLE_ENOUGH
+        if not has_whole and not self._is_long_enough:
+            return
+        self._timed = timed
+        if not is_worth_it:
             return
         seconds, facts, loader = max(others, key=lambda other: other[0])
         spare_s = plan.enough_s - (perf_counter() - self._first_step_at)
