@@ -228,6 +228,8 @@ class WholeRun:
             yield f"{self.doubt}."
         yield from self._run_sentences()
         yield f"Of the epoch: {', '.join(self._parts())}."
+        if before.share(before.saving_s) >= WORTH_NAMING:
+            yield "Saving was timed on the disk of the search's scratch; others may be slower."
         if before.ceiling <= 1 / WORTH_TELLING:
             yield f"Faster training steps alone give at most {before.ceiling:.1f}x."
         yield from self._evaluation_sentences()

@@ -115,6 +115,42 @@ def test_an_evaluation_that_the_program_leaves_early_ends_there() -> None:
     assert other.seconds == pytest.approx(0.5)
 
 
+def test_an_evaluation_without_a_loader_in_the_middle_of_an_epoch_is_no_step() -> None:
+    """As nanoGPT's estimate_loss and makemore's samples."""
+    time = Time()
+    clock = EpochClock(time)
+    train = feed()
+    trained(clock, time, train, 5)
+    for _ in range(3):
+        clock.computes()
+        time.passes(2.0)
+    trained(clock, time, train, 5)
+    clock.pass_ended(train, is_cut=True)
+    clock.epoch_ended()
+    (epoch,) = clock.epochs
+    assert epoch.steps_s == pytest.approx(10.0)
+    assert epoch.evaluated_after == (5,)
+    assert epoch.within_s == pytest.approx(6.0)
+
+
+def test_what_each_step_computes_without_gradients_is_part_of_it() -> None:
+    """As a teacher of a distillation."""
+    time = Time()
+    clock = EpochClock(time)
+    train = feed()
+    for _ in range(4):
+        clock.batch(train, "Train")
+        clock.computes()
+        time.passes(0.5)
+        clock.trains()
+        time.passes(1.0)
+        clock.stepped()
+    clock.epoch_ended()
+    (epoch,) = clock.epochs
+    assert epoch.steps_s == pytest.approx(6.0)
+    assert epoch.evaluation_s == 0.0
+
+
 def test_a_loop_that_the_program_leaves_ends_with_its_iterator() -> None:
     time = Time()
     clock = EpochClock(time)

@@ -327,8 +327,11 @@ class ShortEpochs(Listener):
         self._heard = perf_counter()
         if self._recorder is not None:
             self._recorder.forward_called()
-        if self._clock is not None and not torch.is_grad_enabled():
-            self._clock.computes()
+        if self._clock is not None and threading.current_thread() is threading.main_thread():
+            if torch.is_grad_enabled():
+                self._clock.trains()
+            else:
+                self._clock.computes()
         is_between = self._lead is not None and self._lead.is_over
         if is_between and not torch.is_grad_enabled():
             self._evaluates()
