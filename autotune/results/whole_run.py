@@ -23,7 +23,12 @@ from autotune.measurement.epoch_breakdown import (
 )
 from autotune.measurement.interval import Interval
 from autotune.program.config import Config
-from autotune.program.evaluation import EvaluationLoader, EvaluationTrials, loader_key
+from autotune.program.evaluation import (
+    EvaluationLoader,
+    EvaluationOutputs,
+    EvaluationTrials,
+    loader_key,
+)
 from autotune.results.wording import estimated_duration
 
 WORTH_NAMING = 0.05  # share of an epoch that a part must take to be named
@@ -43,6 +48,7 @@ class TimedRun:
         cost_s: Seconds that the run took.
         reason: Why no epoch was seen; empty if one was.
         tried: What was tried of an evaluation loader; None if nothing was.
+        outputs: How outputs of the evaluation differ from those as written; None if not compared.
     """
 
     config: Config
@@ -50,6 +56,7 @@ class TimedRun:
     cost_s: float
     reason: str = ""
     tried: EvaluationTrials | None = None
+    outputs: EvaluationOutputs | None = None
 
 
 @dataclass(frozen=True)
@@ -153,6 +160,8 @@ class WholeRun:
         compile_s: Seconds that the recommended config compiles at the start of a run.
         ending_s: Seconds of what the program does only after its last epoch, as far as seen.
         timing_s: Wall time in which epochs were timed, of all runs.
+        outputs: How outputs of the evaluation under the recommended config differ from those as
+            written; None if not compared.
     """
 
     before: EpochBreakdown
@@ -166,6 +175,7 @@ class WholeRun:
     compile_s: float = 0.0
     ending_s: float = 0.0
     timing_s: float = 0.0
+    outputs: EvaluationOutputs | None = None
 
     @property
     def is_estimated(self) -> bool:
@@ -258,6 +268,8 @@ class WholeRun:
             yield f"Faster evaluation: {gain}."
         elif self.refusal and before.share(before.evaluation_s) >= WORTH_TELLING:
             yield f"The loader of the evaluation keeps its options: {self.refusal}."
+        if self.outputs is not None:
+            yield f"{self.outputs}."
         if after is not None and self._slows_evaluation:
             yield (
                 f"Evaluation takes {after.evaluation_s.estimate:.2g} s under this config, "
@@ -349,6 +361,7 @@ def whole_run(
         program.compile_s,
         ending_s(as_written),
         timing_s,
+        None if run is None else run.outputs,
     )
 
 

@@ -123,7 +123,8 @@ def timed_run(
         )
     epochs = seen.timed if seen is not None and (tried or not ran.has_failed) else ()
     cost_s = session.budget.spent_s - began_s
-    run = TimedRun(config, epochs, cost_s, "" if epochs else failure or NO_EPOCH, tried)
+    outputs = seen.outputs if seen is not None else None
+    run = TimedRun(config, epochs, cost_s, "" if epochs else failure or NO_EPOCH, tried, outputs)
     session.study.add_timed(run)
     session.study.spent_s = session.budget.spent_s
     return run

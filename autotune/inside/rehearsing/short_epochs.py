@@ -26,6 +26,7 @@ from autotune.inside.epochs import MAX_BATCHES, Pass, Passes, known_by, uncounte
 from autotune.inside.listener import Listener
 from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.rehearsing.epoch_clock import EpochClock
+from autotune.inside.rehearsing.evaluation_outputs import OutputComparison
 from autotune.inside.rehearsing.evaluation_turns import EvaluationTurns
 from autotune.inside.rehearsing.training_recorder import TrainingRecorder
 from autotune.inside.seams import SeamSet
@@ -113,6 +114,9 @@ class ShortEpochs(Listener):
                 is_alone=group.world_size == 1,
             )
         self._clock = None if plan.pass_s is None else EpochClock()
+        self._outputs = OutputComparison(applied, self.steering)
+        if self._clock is not None and self._outputs.changes:
+            self.seams.forward.evaluated = self._outputs
         self._has_trained = False  # since the last epoch ended
         self._fed: set[LoaderFacts] = set()  # loaders read with gradients since the last step
         self._fed_steps: set[LoaderFacts] = set()
@@ -418,5 +422,6 @@ class ShortEpochs(Listener):
                     trace,
                     timed,
                     tried,
+                    self._outputs.found,
                 )
             )
