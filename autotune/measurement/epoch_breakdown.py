@@ -169,7 +169,7 @@ def ending_s(seen: Sequence[EpochSeen]) -> float:
     return (not evaluates) * last.between_s + (not saves) * last.saving_s
 
 
-def around_batch_s(seen: Sequence[EpochSeen]) -> float:
+def around_batch_s(seen: Sequence[EpochSeen]) -> Interval:
     """Return the seconds that lie around the training loop in an epoch, per batch of that.
 
     Args:
@@ -177,8 +177,19 @@ def around_batch_s(seen: Sequence[EpochSeen]) -> float:
             training.
     """
     parts, last = breakdown(seen, Interval(1.0, 1.0, 1.0)), usual_epochs(seen)[-1]
-    around = parts.evaluation_s, parts.saving_s, parts.rest_s
-    return sum(part.estimate for part in around) / (last.length or last.batches)
+    around = _sum(_sum(parts.evaluation_s, parts.saving_s), parts.rest_s)
+    return around.times(1 / (last.length or last.batches))
+
+
+def is_surely_more(after: Interval, before: Interval) -> bool:
+    """Return whether seconds of one process are more than those of another, beyond their errors.
+
+    The errors of two processes are independent, so their squares add up.
+    """
+    if not before.low:
+        return False
+    doubt = math.hypot(*((s.high - s.low) / 2 / s.estimate for s in (before, after)))
+    return math.log(after.estimate / before.estimate) > doubt
 
 
 def _times(times: Interval, seconds: Sequence[float]) -> Interval:

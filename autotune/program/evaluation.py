@@ -12,6 +12,8 @@ from autotune.program.config import KnobValue
 from autotune.program.profile import LoaderFacts
 
 Options = Mapping[str, KnobValue]
+TORCHS_PREFETCH = 2  # batches that torch lets each worker hold
+PREFETCH = 2  # times the program's prefetch factor: more for batches that take unequal times
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,9 @@ def candidates(facts: LoaderFacts, cores: int, *, pins: bool) -> list[Options]:
             found.append({"num_workers": cores, "persistent_workers": True})
     if pins and not facts.pin_memory:
         found.append({**found[-1], "pin_memory": True})
+        found.append({"pin_memory": True})
+    deeper = PREFETCH * (facts.prefetch_factor or TORCHS_PREFETCH)
+    found.append({"num_workers": few, "persistent_workers": True, "prefetch_factor": deeper})
     return found
 
 

@@ -18,6 +18,7 @@ from autotune.measurement.epoch_breakdown import (
     EpochBreakdown,
     breakdown,
     ending_s,
+    is_surely_more,
     usual_epochs,
     with_timed_loop,
 )
@@ -289,13 +290,8 @@ class WholeRun:
     def _slows_evaluation(self) -> bool:
         assert self.after is not None, "two sides are compared"
         before, after = self.before.evaluation_s, self.after.evaluation_s
-        if not before.low:
-            return False
-        more_s = after.estimate - before.estimate
-        # Errors of two processes are independent, so their squares add up
-        doubt = math.hypot(*((s.high - s.low) / 2 / s.estimate for s in (before, after)))
-        is_sure = math.log(after.estimate / before.estimate) > doubt
-        return is_sure and more_s > SLOWS * self.after.seconds.estimate
+        is_worth_it = after.estimate - before.estimate > SLOWS * self.after.seconds.estimate
+        return is_worth_it and is_surely_more(after, before)
 
 
 def whole_run(

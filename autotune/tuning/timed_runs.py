@@ -71,7 +71,7 @@ def around_s(session: Session, program: Observed) -> tuple[float | None, str]:
     profile = program.profile
     samples_per_batch = profile.samples_per_step / profile.batches_per_step
     batch_s = around_batch_s([epoch.within(profile.length) for epoch in run.seen])
-    return batch_s / samples_per_batch, ""
+    return batch_s.estimate / samples_per_batch, ""
 
 
 def is_in_ranks(session: Session) -> bool:

@@ -6,8 +6,13 @@ That comes last, so that it takes nothing from the measurement of the training l
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import fmean
 
+from autotune.measurement.epoch_breakdown import around_batch_s, is_surely_more
+from autotune.measurement.goal import Objective
+from autotune.measurement.interval import Interval
+from autotune.measurement.stats import spread
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.budget import ENDING_S
 from autotune.tuning.confirm import ConfirmationResult
@@ -84,3 +89,37 @@ def time_epochs(session: Session, baseline: Baseline, confirmed: ConfirmationRes
         timed_run(session, program, own, share=1.0, options=options)
     if best is not None and not has_ranks and study.timed(best) is None:
         timed_run(session, program, best, share=1.0, options={} if compiles else options)
+
+
+def rejudged(
+    session: Session, baseline: Baseline, confirmed: ConfirmationResult
+) -> ConfirmationResult:
+    """Return a confirmation by whole epochs with what lies around the loop under its winner.
+
+    The search takes that from the program as written, for all configs. A winner that slows it, by
+    fewer threads in evaluation for example, would look better than it is.
+    """
+    confirmation, candidate = confirmed.confirmation, confirmed.candidate
+    if session.study.goal.objective is not Objective.RUN_TIME:
+        return confirmed
+    if confirmation is None or candidate is None:
+        return confirmed
+    runs = [session.study.timed(c) for c in (baseline.space.baseline, candidate.config)]
+    profile = baseline.profile
+    around = [
+        around_batch_s([epoch.within(profile.length) for epoch in run.seen])
+        for run in runs
+        if run is not None
+    ]
+    if len(around) < len(runs) or not is_surely_more(around[1], around[0]):
+        return confirmed
+    rate = spread([window.throughput for window in confirmation.winner]).estimate
+    loop_s = profile.samples_per_step / profile.batches_per_step / rate
+    before_s = loop_s + around[0].estimate
+    # More time around the loop means less speedup, so the bounds change places
+    factor, low, high = (
+        before_s / (loop_s + s) for s in (around[1].estimate, around[1].high, around[1].low)
+    )
+    speedup = confirmation.speedup
+    fairer = Interval(speedup.estimate * factor, speedup.low * low, speedup.high * high)
+    return replace(confirmed, confirmation=replace(confirmation, speedup=fairer))

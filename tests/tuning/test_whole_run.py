@@ -219,6 +219,26 @@ def test_the_run_time_objective_counts_what_lies_around_the_loop(
     assert len(searched.study.timed_runs) == 2, "the program as written is timed only once"
 
 
+def test_by_run_time_a_winner_that_slows_evaluation_is_judged_by_its_epochs(
+    tmp_path: Path,
+) -> None:
+    """The loop gains 5 s of an epoch, and the evaluation loses 30 s."""
+
+    def seconds(config: Any) -> float:
+        return 60.0 if config["num_workers"] == 2 else 30.0
+
+    script = Script(SPEEDS, noise=0.02, start_s=3.0, evaluation_s=seconds)
+    knobs: dict[str, tuple[KnobValue, ...]] = {"num_workers": (0, 2)}
+    searched = begin(tmp_path, script, knobs, goal=Goal(Objective.RUN_TIME))
+    result = searched.go_on(180.0)
+    assert len(searched.study.timed_runs) == 2, "the winner's epochs were timed"
+    assert result.finding is not Finding.FASTER
+    assert result.best == result.baseline
+    assert result.candidate_speedup is not None
+    truth = (LOOP_S + 30) / (LOOP_S / 2 + 60)
+    assert result.candidate_speedup.low <= truth <= result.candidate_speedup.high
+
+
 def test_a_winner_that_compiles_leaves_the_comparison_to_the_program_as_written(
     tmp_path: Path,
 ) -> None:
