@@ -11,6 +11,8 @@ from autotune.cli.search_report import show
 from autotune.measurement.epoch import RunLength
 from autotune.measurement.goal import Goal, Objective
 from autotune.program.config import Config, KnobValue
+from autotune.report import worth
+from autotune.report.worth import Training
 from autotune.results import bestfile
 from autotune.results.result import Finding, SearchResult
 from autotune.results.whole_run import TimedRun, _doubt_of
@@ -163,6 +165,18 @@ def test_without_a_faster_config_a_faster_evaluation_is_still_used(
     assert result.whole_run.evaluation is not None
     assert result.whole_run.evaluation.is_claimed
     assert "autotune run" in told(result, tmp_path, capsys)
+    (saved,) = worth.sentences(result, Training(hours=10.0))
+    assert saved.startswith("A training of 10 h takes ")
+
+
+def test_the_hours_of_a_training_are_told_by_whole_epochs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = Script(SPEEDS, noise=0.02, start_s=3.0, evaluation_s=lambda _: 6.0)
+    result = begin(tmp_path, script, KNOBS, goal=Goal(hours=10.0)).go_on(180.0)
+    out = told(result, tmp_path, capsys)
+    assert "A training of 10 h takes 6 h" in out or "A training of 10 h takes 7 h" in out
+    assert "by the speedup of whole epochs" in out
 
 
 def test_a_budget_that_is_too_short_times_only_steps(
