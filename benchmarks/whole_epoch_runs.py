@@ -102,7 +102,8 @@ def between(before: float | None, after: float | None) -> float | None:
 
 def _marks(command: Sequence[str], folder: Path, marker: str, most: int) -> tuple[list[float], str]:
     """Return when the numbers of epochs were first seen, and what the program printed."""
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    # Lightning's bar, which names the epoch, shows up on a terminal, or where rich is told of one
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "FORCE_COLOR": "1"}
     seen: dict[str, float] = {}
     text = ""
     with subprocess.Popen(
