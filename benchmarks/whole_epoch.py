@@ -1,6 +1,6 @@
 """Whether whole epochs take as long as a search foretells, before and after.
 
-    python -m benchmarks.whole_epoch [--checkouts DIR] [--work DIR] [--budget 120s] [--rounds 5]
+    python -m benchmarks.whole_epoch [--checkouts DIR] [--work DIR] [--budget 180s] [--rounds 5]
                                      [--epochs 3] [NAME ...]
 
 Each of the six programs (``whole_epoch_programs``) is searched. Then the bare program and
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--checkouts", type=Path, default=Path.cwd(), help="of the public scripts")
     work = Path(tempfile.gettempdir()) / "autotune-whole-epoch"
     parser.add_argument("--work", type=Path, default=work)
-    parser.add_argument("--budget", default="120s")
+    parser.add_argument("--budget", default="180s")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--again", action="store_true")
