@@ -74,7 +74,7 @@ def conclude(
     records = judged(session.study.records, baseline.space.baseline)
     best = candidate.config if candidate is not None and is_faster else baseline.space.baseline
     if confirmation is None:
-        rates = (_usual_rate(session, baseline),) * 2
+        rates = (usual_rate(session, baseline),) * 2
     else:
         before, after = (spread([m.throughput for m in s]) for s in (base_side, best_side))
         rates = before, after
@@ -161,7 +161,7 @@ def _rounds(
     return tuple(tuple(one) for one in rounds if winner_of(one) == candidate.config)
 
 
-def _usual_rate(session: Session, baseline: Baseline) -> Interval:
+def usual_rate(session: Session, baseline: Baseline) -> Interval:
     """Return the samples per second of the program as written, by all visits.
 
     The first visit comes when the process has just started, and is often slower than later ones.

@@ -15,6 +15,7 @@ from autotune.measurement.interval import Interval
 from autotune.measurement.stats import spread
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.budget import ENDING_S
+from autotune.tuning.conclude import usual_rate
 from autotune.tuning.confirm import ConfirmationResult
 from autotune.tuning.session import EPOCHS_SHARE, Session, least_timed_s
 from autotune.tuning.timed_runs import FIRST_SHARE, Observed, is_in_ranks, timed_run
@@ -22,7 +23,7 @@ from autotune.tuning.timed_runs import FIRST_SHARE, Observed, is_in_ranks, timed
 WORTH_CONFIRMING = 1.1  # speedup of an evaluation pass, seen in the first process
 
 
-def _loop_s(baseline: Baseline) -> float | None:
+def _loop_s(session: Session, baseline: Baseline) -> float | None:
     """Return the seconds of a whole training pass of the program; None if its end is unknown."""
     measured, length = baseline.measurement, baseline.profile.length
     batch = measured.samples_per_step / max(1.0, baseline.profile.batches_per_step)
@@ -32,7 +33,7 @@ def _loop_s(baseline: Baseline) -> float | None:
         None if length.steps is None else length.steps * measured.samples_per_step,
     ]
     samples = min((one for one in limits if one), default=None)
-    return None if samples is None else samples / measured.throughput.estimate
+    return None if samples is None else samples / usual_rate(session, baseline).estimate
 
 
 def needed_budget_s(startup_s: float, step_s: float) -> float:
@@ -62,7 +63,7 @@ def time_epochs(session: Session, baseline: Baseline, confirmed: ConfirmationRes
         session.events.note("Whole epochs were not timed: the program trains in several ranks.")
         return
     measured, own = baseline.measurement, baseline.space.baseline
-    loop_s = _loop_s(baseline)
+    loop_s = _loop_s(session, baseline)
     program = Observed(facts.profile, baseline.applied, facts.startup_s, measured.step_s, loop_s)
     session.trial_runner.close()
     first = study.timed(own) or timed_run(session, program, own, share=FIRST_SHARE)
