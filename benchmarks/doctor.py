@@ -1,4 +1,4 @@
-"""Does ``autotune doctor`` tell a fault from its twin? Each fault is planted and left out, ten times.
+"""Does ``autotune doctor`` tell a fault from its twin? Each fault is planted, and left out.
 
 ``python -m benchmarks.doctor --runs 10`` writes one row for each fault: how often the expected
 advice was given to the program with the fault, and how often to its twin, which is alike in all

@@ -36,12 +36,13 @@ def show(result: SearchResult, output: Path, *, as_json: bool = False) -> None:
     found = verdict(result, output)
     out = results_console()
     out.print()
+    why = (*_why(found), *_hours(result))
     if out.is_terminal:
-        inside = Group(*map(_folded, (*_verdict(found), Text(), *_why(found))))
+        inside = Group(*map(_folded, (*_verdict(found), Text(), *why)))
         width = min(out.width, WIDEST)
         out.print(Panel(inside, title="Verdict", border_style=str(found.tone), width=width))
     else:
-        for part in (*_verdict(found), *_why(found)):
+        for part in (*_verdict(found), *why):
             out.print(part)
     # Outside of the box, where a command can be selected and no border stands in it; nor is it
     # wrapped, because a line break would be copied along
@@ -79,6 +80,15 @@ def _why(found: Verdict) -> Iterator[RenderableType]:
     if found.why:
         yield Text("Why:", style="bold")
         yield from (Text(f"{INDENT}{sentence}") for sentence in found.why)
+
+
+def _hours(result: SearchResult) -> Iterator[Text]:
+    """Tell what a training of ``--for-hours`` saves."""
+    if result.head.options.goal.hours is None:
+        return
+    from autotune.report.worth import Training, sentences  # its room imports jinja2
+
+    yield from (Text(f"{INDENT}{sentence}") for sentence in sentences(result, Training()))
 
 
 def _next(found: Verdict) -> Iterator[Text]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import distributed, nn
@@ -120,7 +121,10 @@ class Observer(FirstSteps):
         if length is None:  # the code cannot be read
             by_steps = steps_by_flag(flags)
             return by_steps if by_steps.steps else epochs_by_flag(flags)
-        return length if length.where or self._bound else epochs_by_flag(flags)
+        if length.where or length.unknown or (self._bound and length.batches is None):
+            return length
+        told = epochs_by_flag(flags)
+        return replace(told, batches=length.batches)
 
     def optimizer_stepped(self, optimizer: Optimizer) -> bool:
         """Note a step and, at an optimizer's first one, its facts; return whether the step counts.

@@ -1,7 +1,7 @@
 """Epoch: what one epoch of the program consists of, training steps and everything else.
 
 A short run sees epochs whose passes may be cut (``EpochSeen``). With the speed of the training loop
-they make up a whole epoch (``EpochBreakdown``).
+they make up a whole epoch, see ``epoch_breakdown``.
 """
 
 from __future__ import annotations
@@ -13,13 +13,6 @@ from itertools import accumulate
 from statistics import fmean
 
 from autotune.measurement.interval import Interval
-from autotune.measurement.stats import t_quantile
-
-MOST_EDGES = 0.95  # of a training pass
-# Relative standard deviation that a part is taken to have from epoch to epoch, and the weight of
-# that in degrees of freedom: visits on a busy 2-core machine were seen to vary by 8-17 %.
-ASSUMED_SPREAD = 0.1
-ASSUMED_DEGREES = 4
 
 
 @dataclass(frozen=True)
@@ -33,6 +26,10 @@ class RunLength:
         evaluates_every: Epochs from one evaluation to the next, where a library's trainer evaluates
             by its own count; else 1.
         saves_every: The same of checkpoints.
+        batches: Batches after which the program leaves each training pass; None if it leaves none
+            early, or that is unknown.
+        unknown: Why the number of epochs cannot be told although the code was read, as a clause;
+            empty if nothing speaks against what a flag says.
     """
 
     epochs: float | None = None
@@ -40,6 +37,8 @@ class RunLength:
     steps: float | None = None
     evaluates_every: float = 1.0
     saves_every: float = 1.0
+    batches: float | None = None
+    unknown: str = ""
 
     def __str__(self) -> str:
         noun = "epoch" if self.epochs == 1 else "epochs"
@@ -53,7 +52,8 @@ class OtherPass:
 
     Attributes:
         loader: By which the loader is told from others.
-        start_s: Seconds from its beginning to the first batch.
+        start_s: Seconds from its beginning to the first batch, and those that its workers took to
+            end, if it was cut.
         seconds: Seconds from then to its end.
         batches: Batches that the program got.
         is_cut: Whether autotune ended it.
@@ -92,7 +92,8 @@ class EpochSeen:
     Attributes:
         steps: Optimizer steps.
         batches: Batches of the passes that trained.
-        start_s: Seconds from the beginning of these passes to their first batches.
+        start_s: Seconds from the beginning of these passes to their first batches, and those that
+            their workers took to end, if they were cut.
         steps_s: Seconds from then to their ends, without what follows.
         passes: The passes that trained nothing.
         computing_s: Seconds of computing without gradients outside all passes.
@@ -176,9 +177,12 @@ class EpochSeen:
         when it trains. A training that counts its steps may end before its first pass does.
         """
         evaluates, saves = 1 / length.evaluates_every, 1 / length.saves_every
-        batches = self.length
-        if batches is not None and length.steps is not None:
-            batches = min(batches, math.ceil(length.steps * self.batches / self.steps))
+        ends = [] if self.length is None else [self.length]
+        if self.is_cut and length.batches is not None:
+            ends.append(max(self.batches, math.ceil(length.batches)))
+        if ends and length.steps is not None:
+            ends.append(math.ceil(length.steps * self.batches / self.steps))
+        batches = min(ends, default=None)
         return replace(
             self,
             length=batches,
@@ -187,104 +191,6 @@ class EpochSeen:
             saving_s=saves * self.saving_s,
             saving_within_s=saves * self.saving_within_s,
         )
-
-
-@dataclass(frozen=True)
-class EpochBreakdown:
-    """What a whole epoch consists of; all parts in seconds, which add up to the epoch.
-
-    Attributes:
-        steps_s: Training steps.
-        edges_s: Starting the training loader: its workers and the first batch.
-        evaluation_s: Passes that train nothing and computing without gradients.
-        saving_s: Saving checkpoints, on the disk that holds the scratch of the search.
-        rest_s: Everything else, such as logging.
-        steps: Number of optimizer steps of the program as written.
-        is_estimated: Whether a part was put together from a cut pass.
-        epochs: Number of epochs that were seen.
-        cut_after: Steps after which a training pass was cut, at most; None if none was cut.
-        evaluations: How often evaluation comes in the middle of the epoch, where that was not seen
-            for sure; else None.
-    """
-
-    steps_s: Interval
-    edges_s: Interval
-    evaluation_s: Interval
-    saving_s: Interval
-    rest_s: Interval
-    steps: float
-    is_estimated: bool
-    epochs: int
-    cut_after: int | None = None
-    evaluations: Interval | None = None
-
-    @property
-    def parts(self) -> dict[str, Interval]:
-        """The parts by the names that users read, in the order of an epoch."""
-        return {
-            "training steps": self.steps_s,
-            "starting the loader": self.edges_s,
-            "evaluation": self.evaluation_s,
-            "saving": self.saving_s,
-            "the rest": self.rest_s,
-        }
-
-    @property
-    def seconds(self) -> Interval:
-        """Seconds of the epoch; errors of the parts are taken to be independent."""
-        parts = self.parts.values()
-        estimate = sum(p.estimate for p in parts)
-        below = math.hypot(*(p.estimate - p.low for p in parts))
-        above = math.hypot(*(p.high - p.estimate for p in parts))
-        return Interval(estimate, max(0.0, estimate - below), estimate + above)
-
-    def share(self, part: Interval) -> float:
-        """Return the share of the epoch that a part takes, 0 to 1."""
-        return part.estimate / self.seconds.estimate
-
-    @property
-    def ceiling(self) -> float:
-        """The speedup of the epoch if its steps took no time at all; infinite if they are all."""
-        steps = self.share(self.steps_s) + self.share(self.edges_s)
-        return 1 / (1 - steps) if steps < 1 else math.inf
-
-
-def breakdown(seen: Sequence[EpochSeen], loop_s: Interval) -> EpochBreakdown:
-    """Return what a whole epoch consists of.
-
-    The first epochs of a process are slower than later ones, and the last of a program holds what
-    comes at its end. So the later half of the others counts, if there are others.
-
-    Args:
-        seen: The epochs of a short run, in order; at least one.
-        loop_s: Seconds of a whole training pass, the start of its loader included, as the
-            measurement of the training loop gives them.
-
-    Raises:
-        ValueError: There is no epoch.
-    """
-    if not seen:
-        raise ValueError("a breakdown needs at least one epoch")
-    others = [e for e in seen[1:] if not e.is_last] or [*seen[1:]] or [*seen]
-    usual = others[len(others) // 2 :]
-    edges = _mean([e.start_s for e in usual])
-    edge_share = min(MOST_EDGES, edges.estimate / loop_s.estimate)
-    evaluated = times_per_pass(others, [e.evaluated_after for e in others])
-    saved = times_per_pass(others, [e.saved_after for e in others])
-    each_save_s = [e.saving_within_s / len(e.saved_after) for e in usual if e.saved_after]
-    each_pass_s = [e.within_s / len(e.evaluated_after) for e in others if e.evaluated_after]
-    return EpochBreakdown(
-        steps_s=loop_s.times(1 - edge_share),
-        edges_s=loop_s.times(edge_share),
-        evaluation_s=_sum(_between(others, usual), _times(evaluated, each_pass_s)),
-        saving_s=_sum(_mean([e.saving_s for e in usual]), _times(saved, each_save_s)),
-        rest_s=_mean([e.rest_s for e in usual]),
-        steps=fmean(e.times * e.steps for e in usual),
-        is_estimated=not all(e.is_whole for e in usual),
-        epochs=len(usual),
-        cut_after=max((e.steps for e in usual if e.is_cut), default=None),
-        evaluations=evaluated if evaluated.high > evaluated.low else None,
-    )
 
 
 def times_per_pass(epochs: Sequence[EpochSeen], places: Sequence[Sequence[int]]) -> Interval:
@@ -329,43 +235,3 @@ def _once_in_each(length: float, seen: Sequence[int], places: Sequence[int]) -> 
 
 def _exactly(times: float) -> Interval:
     return Interval(times, times, times)
-
-
-def _times(times: Interval, seconds: Sequence[float]) -> Interval:
-    """Return the seconds of something that comes several times."""
-    if not seconds:
-        return Interval(0.0, 0.0, 0.0)
-    each = _mean(seconds)
-    return Interval(times.estimate * each.estimate, times.low * each.low, times.high * each.high)
-
-
-def _sum(one: Interval, two: Interval) -> Interval:
-    return Interval(one.estimate + two.estimate, one.low + two.low, one.high + two.high)
-
-
-def _between(others: Sequence[EpochSeen], usual: Sequence[EpochSeen]) -> Interval:
-    """Return the seconds per epoch of evaluation after the training pass.
-
-    A program that evaluates in some epochs only does so at regular distances. So whole distances
-    count, from one such epoch to the last; if there was only one, the number per epoch is open.
-    """
-    places = [n for n, epoch in enumerate(others) if epoch.between_s]
-    if len(places) in {0, len(others)}:
-        return _mean([e.between_s for e in usual])
-    seconds = _mean([others[n].between_s for n in places])
-    if len(places) == 1:
-        found = seconds.times(1 / len(others))
-        return Interval(found.estimate, 0.0, seconds.high)
-    return seconds.times((len(places) - 1) / (places[-1] - places[0]))
-
-
-def _mean(seconds: Sequence[float]) -> Interval:
-    """Return a mean with its interval, from a few epochs of one process."""
-    count, mean = len(seconds), fmean(seconds)
-    if mean <= 0:
-        return Interval(0.0, 0.0, 0.0)
-    scatter = sum((s / mean - 1) ** 2 for s in seconds)
-    degrees = ASSUMED_DEGREES + count - 1
-    spread = math.sqrt((ASSUMED_DEGREES * ASSUMED_SPREAD**2 + scatter) / degrees)
-    half = min(1.0, t_quantile(degrees) * spread / math.sqrt(count))
-    return Interval(mean, mean * (1 - half), mean * (1 + half))

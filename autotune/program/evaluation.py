@@ -12,6 +12,8 @@ from autotune.program.config import KnobValue
 from autotune.program.profile import LoaderFacts
 
 Options = Mapping[str, KnobValue]
+TORCHS_PREFETCH = 2  # batches that torch lets each worker hold
+PREFETCH = 2  # times the program's prefetch factor: more for batches that take unequal times
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,43 @@ class EvaluationTrials:
         ]
 
 
+@dataclass(frozen=True)
+class EvaluationOutputs:
+    """How outputs of an evaluation under a config differ from those as written.
+
+    Both are of the same weights and the same batches.
+
+    Attributes:
+        changes: The knobs that act there, with their values.
+        apart: Norm of the differences over the norm of the outputs as written.
+        explained: How far apart the rounding of the coarser precision may bring them.
+        batches: Batches that were compared.
+    """
+
+    changes: Options
+    apart: float
+    explained: float
+    batches: int
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether rounding alone may be the reason."""
+        return self.apart <= self.explained
+
+    def __str__(self) -> str:
+        changes = " ".join(f"{knob}={value}" for knob, value in self.changes.items())
+        differ = (
+            f"On the same weights and batches, evaluation's outputs under {changes} differ by "
+            f"{100 * self.apart:.2g} % from those as written"
+        )
+        if self.is_explained:
+            return f"{differ}, as rounding explains"
+        return (
+            f"{differ}, more than rounding explains ({100 * self.explained:.2g} %). Evaluate as "
+            "written before you compare metrics"
+        )
+
+
 def candidates(facts: LoaderFacts, cores: int, *, pins: bool) -> list[Options]:
     """Return the options worth trying for an evaluation loader.
 
@@ -120,6 +159,9 @@ def candidates(facts: LoaderFacts, cores: int, *, pins: bool) -> list[Options]:
             found.append({"num_workers": cores, "persistent_workers": True})
     if pins and not facts.pin_memory:
         found.append({**found[-1], "pin_memory": True})
+        found.append({"pin_memory": True})
+    deeper = PREFETCH * (facts.prefetch_factor or TORCHS_PREFETCH)
+    found.append({"num_workers": few, "persistent_workers": True, "prefetch_factor": deeper})
     return found
 
 

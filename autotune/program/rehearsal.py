@@ -17,7 +17,7 @@ from autotune.measurement.interval import Interval
 from autotune.measurement.learning.training_trace import NO_TIME, Agreement, Sameness, TrainingTrace
 from autotune.measurement.outcome import ENDED_BY_US, Ending
 from autotune.program.config import Config, KnobValue
-from autotune.program.evaluation import EvaluationPlan, EvaluationTrials
+from autotune.program.evaluation import EvaluationOutputs, EvaluationPlan, EvaluationTrials
 from autotune.program.lr import LrRule
 
 Ended = Literal["as planned", "by itself", "out of time"]
@@ -102,6 +102,7 @@ class Seen:
         trace: What its first steps learned; None if that was not recorded.
         timed: The epochs that ended, where the plan has them timed.
         tried: What was tried of an evaluation loader; None if nothing was to be tried.
+        outputs: How outputs of its evaluation differ from those as written; None if not compared.
     """
 
     steps: int
@@ -112,6 +113,7 @@ class Seen:
     trace: TrainingTrace | None = None
     timed: tuple[EpochSeen, ...] = ()
     tried: EvaluationTrials | None = None
+    outputs: EvaluationOutputs | None = None
 
     @property
     def is_whole(self) -> bool:

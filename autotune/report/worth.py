@@ -24,8 +24,13 @@ class Training:
 
 
 def sentences(result: SearchResult, training: Training) -> tuple[str, ...]:
-    """Return what the recommended config saves; empty if nothing is recommended."""
-    return tuple(_sentences(result, training)) if result.changes else ()
+    """Return what the recommended config saves; empty if nothing is recommended.
+
+    Options of an evaluation loader alone are a recommendation too.
+    """
+    whole = result.whole_run
+    saves = bool(result.changes) or (whole is not None and whole.speedup is not None)
+    return tuple(_sentences(result, training)) if saves else ()
 
 
 def _sentences(result: SearchResult, training: Training) -> Iterator[str]:

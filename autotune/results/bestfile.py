@@ -187,6 +187,8 @@ class WholeRunSection(_Section):
         steps: How many steps it makes, where it counts these instead; null if unknown.
         run_seconds: Of the whole training of baseline and best config, or of its steps where epochs
             were not timed; empty if its length is unknown.
+        run_intervals: The same of whole epochs, with the interval; empty if these were not timed.
+        timing_seconds: Wall time in which the search timed whole epochs.
         estimated: Whether parts were put together instead of being seen as a whole.
         note: The same for the user, in sentences.
     """
@@ -197,6 +199,8 @@ class WholeRunSection(_Section):
     epochs: float | None = None
     steps: float | None = None
     run_seconds: dict[str, float] = {}
+    run_intervals: dict[str, dict[str, float] | None] = {}
+    timing_seconds: float = 0.0
     estimated: bool
     note: str
 

@@ -391,6 +391,8 @@ class SearchResult:
             epochs=whole.length.epochs,
             steps=whole.length.steps,
             run_seconds=_in_tenths(whole.run_seconds),
+            run_intervals={side: _rounded(s) for side, s in whole.run_intervals.items()},
+            timing_seconds=round(whole.timing_s, 1),
             estimated=whole.is_estimated,
             note=" ".join(whole.sentences),
         )

@@ -11,10 +11,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.measurement import claim
-from autotune.measurement.epoch import EpochBreakdown, EpochSeen, RunLength, breakdown
+from autotune.measurement.epoch import EpochSeen, RunLength
+from autotune.measurement.epoch_breakdown import (
+    NORMAL,
+    PROCESS_SPREAD,
+    EpochBreakdown,
+    breakdown,
+    ending_s,
+    is_surely_more,
+    usual_epochs,
+    with_timed_loop,
+)
 from autotune.measurement.interval import Interval
 from autotune.program.config import Config
-from autotune.program.evaluation import EvaluationLoader, EvaluationTrials, loader_key
+from autotune.program.evaluation import (
+    EvaluationLoader,
+    EvaluationOutputs,
+    EvaluationTrials,
+    loader_key,
+)
 from autotune.results.wording import estimated_duration
 
 WORTH_NAMING = 0.05  # share of an epoch that a part must take to be named
@@ -34,6 +49,7 @@ class TimedRun:
         cost_s: Seconds that the run took.
         reason: Why no epoch was seen; empty if one was.
         tried: What was tried of an evaluation loader; None if nothing was.
+        outputs: How outputs of the evaluation differ from those as written; None if not compared.
     """
 
     config: Config
@@ -41,6 +57,7 @@ class TimedRun:
     cost_s: float
     reason: str = ""
     tried: EvaluationTrials | None = None
+    outputs: EvaluationOutputs | None = None
 
 
 @dataclass(frozen=True)
@@ -66,11 +83,13 @@ class Loop:
         throughput: Samples per second, starts of the loader included.
         samples_per_batch: Samples in a batch of the program as written.
         samples_per_epoch: Samples between two starts of the loader; None if unknown.
+        processes: In how many processes it was measured.
     """
 
     throughput: Interval
     samples_per_batch: float
     samples_per_epoch: int | None
+    processes: int = 1
 
     def seconds(self, epoch: EpochSeen) -> Interval | None:
         """Return the seconds of a whole training pass of the program; None if its end is unknown.
@@ -84,8 +103,15 @@ class Loop:
         samples = min(known, default=0.0)
         if not 0 < samples < ENDLESS * self.samples_per_batch:
             return None
-        rate = self.throughput
-        return Interval(samples / rate.estimate, samples / rate.high, samples / rate.low)
+        return self._in_any_process(samples)
+
+    def _in_any_process(self, samples: float) -> Interval:
+        """Return the seconds of some samples, with what processes differ in added to the bounds."""
+        rate, apart = self.throughput, NORMAL * PROCESS_SPREAD / math.sqrt(self.processes)
+        low = math.hypot(math.log(rate.high / rate.estimate), apart)
+        high = math.hypot(math.log(rate.estimate / rate.low), apart) if rate.low else math.inf
+        seconds = samples / rate.estimate
+        return Interval(seconds, seconds * math.exp(-low), seconds * math.exp(high))
 
 
 @dataclass(frozen=True)
@@ -133,6 +159,10 @@ class WholeRun:
         doubt: What was not seen under the recommended config, as a sentence without its full stop;
             empty if nothing.
         compile_s: Seconds that the recommended config compiles at the start of a run.
+        ending_s: Seconds of what the program does only after its last epoch, as far as seen.
+        timing_s: Wall time in which epochs were timed, of all runs.
+        outputs: How outputs of the evaluation under the recommended config differ from those as
+            written; None if not compared.
     """
 
     before: EpochBreakdown
@@ -144,6 +174,9 @@ class WholeRun:
     refusal: str = ""
     doubt: str = ""
     compile_s: float = 0.0
+    ending_s: float = 0.0
+    timing_s: float = 0.0
+    outputs: EvaluationOutputs | None = None
 
     @property
     def is_estimated(self) -> bool:
@@ -151,20 +184,40 @@ class WholeRun:
         sides = [self.before] if self.after is None else [self.before, self.after]
         return bool(self.doubt) or any(side.is_estimated for side in sides)
 
-    def run_s(self, epoch: EpochBreakdown) -> float | None:
-        """Return the seconds of the whole training; None if its length is unknown."""
-        epochs = self.length.epochs
-        if self.length.steps is not None:
-            epochs = self.length.steps / self.before.steps
-        return None if epochs is None else self.startup_s + epochs * epoch.seconds.estimate
+    @property
+    def misses_evaluation(self) -> bool:
+        """Whether the epochs were cut and no evaluation was seen: one may come in what was cut."""
+        return self.before.cut_after is not None and not self.before.evaluation_s.estimate
 
     @property
-    def run_seconds(self) -> dict[str, float]:
+    def epochs(self) -> float | None:
+        """Number of epochs of the whole training; None if unknown."""
+        if self.length.steps is not None:
+            return self.length.steps / self.before.steps
+        return self.length.epochs
+
+    def run_s(self, epoch: EpochBreakdown) -> Interval | None:
+        """Return the seconds of the whole training; None if its length is unknown."""
+        if (epochs := self.epochs) is None:
+            return None
+        once_s, all_s = self.startup_s + self.ending_s, epoch.seconds.times(epochs)
+        return Interval(once_s + all_s.estimate, once_s + all_s.low, once_s + all_s.high)
+
+    @property
+    def run_intervals(self) -> dict[str, Interval]:
         """Seconds of the whole training of the sides; empty if its length is unknown."""
         found = {"baseline": self.run_s(self.before)}
         if self.after is not None and (after_s := self.run_s(self.after)) is not None:
-            found["best"] = after_s + self.compile_s
+            more_s = self.compile_s
+            found["best"] = Interval(
+                after_s.estimate + more_s, after_s.low + more_s, after_s.high + more_s
+            )
         return {side: seconds for side, seconds in found.items() if seconds is not None}
+
+    @property
+    def run_seconds(self) -> dict[str, float]:
+        """The estimates of these."""
+        return {side: seconds.estimate for side, seconds in self.run_intervals.items()}
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -184,12 +237,23 @@ class WholeRun:
         yield f"A whole epoch{how}: {epoch}."
         if self.doubt:
             yield f"{self.doubt}."
-        if run_s := self.run_seconds:
-            run = " → ".join(map(estimated_duration, run_s.values()))
-            yield f"The whole training, estimated: {self.length}, about {run}."
+        yield from self._run_sentences()
         yield f"Of the epoch: {', '.join(self._parts())}."
+        if before.share(before.saving_s) >= WORTH_NAMING:
+            yield "Saving was timed on the disk of the search's scratch; others may be slower."
         if before.ceiling <= 1 / WORTH_TELLING:
             yield f"Faster training steps alone give at most {before.ceiling:.1f}x."
+        yield from self._evaluation_sentences()
+
+    def _run_sentences(self) -> Iterator[str]:
+        if run_s := self.run_intervals:
+            run = " → ".join(map(_range, run_s.values()))
+            yield f"The whole training, estimated: {self.length}, about {run}."
+        elif self.length.unknown:
+            yield f"How long the whole training takes is not known: {self.length.unknown}."
+
+    def _evaluation_sentences(self) -> Iterator[str]:
+        before, after = self.before, self.after
         if not before.evaluation_s.estimate:
             cut = "" if before.cut_after is None else f" of {before.cut_after} steps"
             yield (
@@ -205,6 +269,8 @@ class WholeRun:
             yield f"Faster evaluation: {gain}."
         elif self.refusal and before.share(before.evaluation_s) >= WORTH_TELLING:
             yield f"The loader of the evaluation keeps its options: {self.refusal}."
+        if self.outputs is not None:
+            yield f"{self.outputs}."
         if after is not None and self._slows_evaluation:
             yield (
                 f"Evaluation takes {after.evaluation_s.estimate:.2g} s under this config, "
@@ -224,8 +290,8 @@ class WholeRun:
     def _slows_evaluation(self) -> bool:
         assert self.after is not None, "two sides are compared"
         before, after = self.before.evaluation_s, self.after.evaluation_s
-        more_s = after.estimate - before.estimate
-        return after.low > before.high and more_s > SLOWS * self.after.seconds.estimate
+        is_worth_it = after.estimate - before.estimate > SLOWS * self.after.seconds.estimate
+        return is_worth_it and is_surely_more(after, before)
 
 
 def whole_run(
@@ -248,15 +314,30 @@ def whole_run(
     """
     length = program.length
     as_written = [epoch.within(length) for epoch in written.seen]
-    if not as_written or (loop_s := loops[0].seconds(as_written[-1])) is None:
+    if not as_written:
         return None
+    usual = usual_epochs(as_written)[-1]
+    windows_s, after_s = (loop.seconds(usual) for loop in loops)
+    if windows_s is None or after_s is None:
+        return None
+    loop_s = with_timed_loop(as_written, windows_s)
+    after_s = after_s.times(loop_s.estimate / windows_s.estimate)
     before = breakdown(as_written, loop_s)
     gain, refusal = _evaluation_gain(others)
+    timing_s = sum(run.cost_s for run in others)
     faster = gain if gain is not None and gain.is_claimed else None
     if best is None and faster is None:
-        return WholeRun(before, None, None, length, program.startup_s, gain, refusal)
-    after_s = loops[1].seconds(as_written[-1])
-    assert after_s is not None, "as long as under the program's own config"
+        return WholeRun(
+            before,
+            None,
+            None,
+            length,
+            program.startup_s,
+            gain,
+            refusal,
+            ending_s=ending_s(as_written),
+            timing_s=timing_s,
+        )
     run = next((run for run in reversed(others) if run.config == best), None)
     found = () if run is None else run.seen
     seen = [epoch.within(length) for epoch in found] or as_written
@@ -272,8 +353,11 @@ def whole_run(
         program.startup_s,
         gain,
         refusal,
-        "" if best is None else _doubt_of(run),
+        "" if best is None else _doubt_of(run, best),
         program.compile_s,
+        ending_s(as_written),
+        timing_s,
+        None if run is None else run.outputs,
     )
 
 
@@ -290,8 +374,13 @@ def _with_faster(
     return replace(after, evaluation_s=evaluation_s)
 
 
-def _doubt_of(run: TimedRun | None) -> str:
+def _doubt_of(run: TimedRun | None, best: Config) -> str:
     """Return why all but the training steps is taken to be as before; empty if it was seen."""
+    if run is None and best.get("world_size", 1) != 1:
+        return (
+            "Under this config the program trains in several ranks, whose epochs are not timed: "
+            "all but the steps is as before"
+        )
     if run is None:
         return "There was no time to run epochs under this config: all but the steps is as before"
     if run.seen:

@@ -74,7 +74,7 @@ def conclude(
     records = judged(session.study.records, baseline.space.baseline)
     best = candidate.config if candidate is not None and is_faster else baseline.space.baseline
     if confirmation is None:
-        rates = (_usual_rate(session, baseline),) * 2
+        rates = (usual_rate(session, baseline),) * 2
     else:
         before, after = (spread([m.throughput for m in s]) for s in (base_side, best_side))
         rates = before, after
@@ -84,6 +84,7 @@ def conclude(
         best if is_faster else None,
         confirmation.speedup if confirmation else own,
         rates,
+        max(1, confirmation.rounds) if confirmation else 1,
     )
     return SearchResult(
         finding=_finding(confirmed, records),
@@ -160,7 +161,7 @@ def _rounds(
     return tuple(tuple(one) for one in rounds if winner_of(one) == candidate.config)
 
 
-def _usual_rate(session: Session, baseline: Baseline) -> Interval:
+def usual_rate(session: Session, baseline: Baseline) -> Interval:
     """Return the samples per second of the program as written, by all visits.
 
     The first visit comes when the process has just started, and is often slower than later ones.
@@ -220,6 +221,7 @@ def _whole_run(
     best: Config | None,
     speedup: Interval,
     throughput: tuple[Interval, Interval],
+    processes: int,
 ) -> tuple[WholeRun | None, TrainingSteps | None]:
     """Return what the whole run consists of, or else its steps alone; None if unknown.
 
@@ -229,6 +231,7 @@ def _whole_run(
         best: The recommended config; None if nothing is recommended.
         speedup: Of the training loop.
         throughput: Before and after.
+        processes: In how many processes that was measured.
     """
     facts = session.study.facts
     if facts is None:
@@ -238,16 +241,20 @@ def _whole_run(
     compile_s = 0.0 if compilation is None else compilation.seconds
     measured = baseline.measurement
     batch = measured.samples_per_step / max(1.0, baseline.profile.batches_per_step)
-    before, after = (Loop(rate, batch, measured.samples_per_epoch) for rate in throughput)
+    before, after = (
+        Loop(rate, batch, measured.samples_per_epoch, processes) for rate in throughput
+    )
     program = RunFacts(baseline.profile.length, facts.startup_s, compile_s)
+    cut_after = None
     if written is not None:
         gain = _of_the_loop(session, speedup, throughput)
         loops, runs = (before, after), session.study.timed_runs
         whole = whole_run(written, runs, best, loops, gain, program)
-        if whole is not None:
+        if whole is not None and (best is None or not whole.misses_evaluation):
             return whole, None
+        cut_after = None if whole is None else whole.before.cut_after
     sides = (before,) if best is None else (before, after)
-    return None, training_steps(program, sides, measured.samples_per_step)
+    return None, training_steps(program, sides, measured.samples_per_step, cut_after)
 
 
 def _of_the_loop(

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from autotune.measurement.epoch import breakdown
-from autotune.measurement.interval import Interval
+from autotune.measurement.epoch_breakdown import around_batch_s
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.evaluation import EvaluationPlan
@@ -20,7 +19,10 @@ from autotune.tuning.budget import ENDING_S, Until
 from autotune.tuning.session import Session, least_timed_s
 
 FIRST_SHARE = 0.6  # of the time for both: it ends early where nothing is tried
-PASSES = 8  # of training and evaluation that fit into a timed run
+PASSES = 8  # of training and evaluation that fit into a timed run, if they are cut
+# The most share of a timed run that a training pass takes which is not cut, and how much longer
+# than foretold it may be. Two epochs fit even if their evaluation is cut only after the same time.
+WHOLE_SHARE, WHOLE_SLACK = 0.2, 1.3
 EPOCHS_ENOUGH = 0.4  # of a timed run, after which two epochs are enough
 COMPARING_ENOUGH = 0.25  # the same where the options to compare are known
 ENOUGH = 0.85  # of a timed run, after which no pass is tried, and no evaluation sought, any more
@@ -66,12 +68,10 @@ def around_s(session: Session, program: Observed) -> tuple[float | None, str]:
         return None, NO_TIME
     if not run.seen:
         return None, run.reason
-    length, last = program.profile.length, run.seen[-1]
-    parts = breakdown([epoch.within(length) for epoch in run.seen], Interval(1.0, 1.0, 1.0))
-    samples = (last.length or last.batches) * program.profile.samples_per_step
-    samples /= program.profile.batches_per_step
-    around = parts.evaluation_s, parts.saving_s, parts.rest_s
-    return sum(part.estimate for part in around) / samples, ""
+    profile = program.profile
+    samples_per_batch = profile.samples_per_step / profile.batches_per_step
+    batch_s = around_batch_s([epoch.within(profile.length) for epoch in run.seen])
+    return batch_s.estimate / samples_per_batch, ""
 
 
 def is_in_ranks(session: Session) -> bool:
@@ -123,10 +123,25 @@ def timed_run(
         )
     epochs = seen.timed if seen is not None and (tried or not ran.has_failed) else ()
     cost_s = session.budget.spent_s - began_s
-    run = TimedRun(config, epochs, cost_s, "" if epochs else failure or NO_EPOCH, tried)
+    outputs = seen.outputs if seen is not None else None
+    run = TimedRun(config, epochs, cost_s, "" if epochs else failure or NO_EPOCH, tried, outputs)
     session.study.add_timed(run)
     session.study.spent_s = session.budget.spent_s
     return run
+
+
+def pass_seconds(run_s: float, loop_s: float | None) -> float:
+    """Return the seconds after which passes of a timed run are cut.
+
+    Args:
+        run_s: Seconds of the run, without its start.
+        loop_s: Seconds of a whole training pass; None if unknown. Such passes are not cut if at
+            least two epochs fit.
+    """
+    cut_s = run_s / PASSES
+    if loop_s is None or loop_s > WHOLE_SHARE * run_s:
+        return cut_s
+    return max(cut_s, WHOLE_SLACK * loop_s)
 
 
 def _plan(
@@ -138,7 +153,7 @@ def _plan(
 ) -> RehearsalPlan:
     """Return how a config is run in some seconds."""
     profile = program.profile
-    pass_s = run_s / PASSES
+    pass_s = pass_seconds(run_s, program.loop_s)
     batch_s = (program.step_s or pass_s) / max(1.0, profile.batches_per_step)
     evaluation = EvaluationPlan(
         cores=session.study.head.hardware.cpu_quota,

@@ -6,14 +6,45 @@ That comes last, so that it takes nothing from the measurement of the training l
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import fmean
 
+from autotune.measurement.epoch_breakdown import around_batch_s, is_surely_more
+from autotune.measurement.goal import Objective
+from autotune.measurement.interval import Interval
+from autotune.measurement.stats import spread
 from autotune.tuning.baseline import Baseline
+from autotune.tuning.budget import ENDING_S
+from autotune.tuning.conclude import usual_rate
 from autotune.tuning.confirm import ConfirmationResult
 from autotune.tuning.session import EPOCHS_SHARE, Session, least_timed_s
 from autotune.tuning.timed_runs import FIRST_SHARE, Observed, is_in_ranks, timed_run
 
 WORTH_CONFIRMING = 1.1  # speedup of an evaluation pass, seen in the first process
+
+
+def _loop_s(session: Session, baseline: Baseline) -> float | None:
+    """Return the seconds of a whole training pass of the program; None if its end is unknown."""
+    measured, length = baseline.measurement, baseline.profile.length
+    batch = measured.samples_per_step / max(1.0, baseline.profile.batches_per_step)
+    limits = [
+        measured.samples_per_epoch,
+        None if length.batches is None else length.batches * batch,
+        None if length.steps is None else length.steps * measured.samples_per_step,
+    ]
+    samples = min((one for one in limits if one), default=None)
+    return None if samples is None else samples / usual_rate(session, baseline).estimate
+
+
+def needed_budget_s(startup_s: float, step_s: float) -> float:
+    """Return the least budget that leaves time to time the epochs of both sides.
+
+    Args:
+        startup_s: Seconds until the program's first step.
+        step_s: Seconds per step.
+    """
+    run_s = startup_s + least_timed_s(step_s)
+    return max(2 * run_s + ENDING_S, (run_s + ENDING_S) / FIRST_SHARE) / EPOCHS_SHARE
 
 
 def time_epochs(session: Session, baseline: Baseline, confirmed: ConfirmationResult) -> None:
@@ -29,18 +60,18 @@ def time_epochs(session: Session, baseline: Baseline, confirmed: ConfirmationRes
     if facts is None or not facts.profile.loaders or session.stop.requests:
         return
     if is_in_ranks(session):
+        session.events.note("Whole epochs were not timed: the program trains in several ranks.")
         return
     measured, own = baseline.measurement, baseline.space.baseline
-    samples = measured.samples_per_epoch
-    loop_s = samples / measured.throughput.estimate if samples else None
+    loop_s = _loop_s(session, baseline)
     program = Observed(facts.profile, baseline.applied, facts.startup_s, measured.step_s, loop_s)
     session.trial_runner.close()
     first = study.timed(own) or timed_run(session, program, own, share=FIRST_SHARE)
     if first is None:
-        needed_s = 2 * (facts.startup_s + least_timed_s(facts.step_s)) / EPOCHS_SHARE
+        needed_s = math.ceil(needed_budget_s(facts.startup_s, facts.step_s))
         session.events.note(
             "Whole epochs were not timed: a tenth of the budget is too short for that; "
-            f"--budget {math.ceil(needed_s)}s leaves the time."
+            f"--budget {needed_s}s leaves the time."
         )
         return
     if not first.seen:
@@ -59,3 +90,37 @@ def time_epochs(session: Session, baseline: Baseline, confirmed: ConfirmationRes
         timed_run(session, program, own, share=1.0, options=options)
     if best is not None and not has_ranks and study.timed(best) is None:
         timed_run(session, program, best, share=1.0, options={} if compiles else options)
+
+
+def rejudged(
+    session: Session, baseline: Baseline, confirmed: ConfirmationResult
+) -> ConfirmationResult:
+    """Return a confirmation by whole epochs with what lies around the loop under its winner.
+
+    The search takes that from the program as written, for all configs. A winner that slows it, by
+    fewer threads in evaluation for example, would look better than it is.
+    """
+    confirmation, candidate = confirmed.confirmation, confirmed.candidate
+    if session.study.goal.objective is not Objective.RUN_TIME:
+        return confirmed
+    if confirmation is None or candidate is None:
+        return confirmed
+    runs = [session.study.timed(c) for c in (baseline.space.baseline, candidate.config)]
+    profile = baseline.profile
+    around = [
+        around_batch_s([epoch.within(profile.length) for epoch in run.seen])
+        for run in runs
+        if run is not None
+    ]
+    if len(around) < len(runs) or not is_surely_more(around[1], around[0]):
+        return confirmed
+    rate = spread([window.throughput for window in confirmation.winner]).estimate
+    loop_s = profile.samples_per_step / profile.batches_per_step / rate
+    before_s = loop_s + around[0].estimate
+    # More time around the loop means less speedup, so the bounds change places
+    factor, low, high = (
+        before_s / (loop_s + s) for s in (around[1].estimate, around[1].high, around[1].low)
+    )
+    speedup = confirmation.speedup
+    fairer = Interval(speedup.estimate * factor, speedup.low * low, speedup.high * high)
+    return replace(confirmed, confirmation=replace(confirmation, speedup=fairer))

@@ -19,7 +19,7 @@ from autotune.tuning.session import search_session
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
-from autotune.tuning.whole_run import time_epochs
+from autotune.tuning.whole_run import rejudged, time_epochs
 
 
 def search(
@@ -69,5 +69,6 @@ def search(
             explore(session, baseline.space, diagnosis)
         confirmed = confirm_best(session, baseline)
         time_epochs(session, baseline, confirmed)
+        confirmed = rejudged(session, baseline, confirmed)
         study.result = result = conclude(session, baseline, confirmed, diagnosis)
         return result

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from autotune.inside.rehearsing.epoch_clock import EpochClock
+from autotune.inside.rehearsing.short_epochs import WHOLE_ENOUGH
 from autotune.program.evaluation import EvaluationPlan
 from autotune.program.rehearsal import RehearsalPlan
 from tests.inside.test_short_epochs import applied_of, run
@@ -46,6 +47,7 @@ class Feed:
 
     start_s: float
     batches_per_epoch: int
+    end_s: float = 0.0
 
 
 def feed(start_s: float = 0.0, length: int = 100) -> Any:
@@ -113,6 +115,42 @@ def test_an_evaluation_that_the_program_leaves_early_ends_there() -> None:
     assert other.seconds == pytest.approx(0.5)
 
 
+def test_an_evaluation_without_a_loader_in_the_middle_of_an_epoch_is_no_step() -> None:
+    """As nanoGPT's estimate_loss and makemore's samples."""
+    time = Time()
+    clock = EpochClock(time)
+    train = feed()
+    trained(clock, time, train, 5)
+    for _ in range(3):
+        clock.computes()
+        time.passes(2.0)
+    trained(clock, time, train, 5)
+    clock.pass_ended(train, is_cut=True)
+    clock.epoch_ended()
+    (epoch,) = clock.epochs
+    assert epoch.steps_s == pytest.approx(10.0)
+    assert epoch.evaluated_after == (5,)
+    assert epoch.within_s == pytest.approx(6.0)
+
+
+def test_what_each_step_computes_without_gradients_is_part_of_it() -> None:
+    """As a teacher of a distillation."""
+    time = Time()
+    clock = EpochClock(time)
+    train = feed()
+    for _ in range(4):
+        clock.batch(train, "Train")
+        clock.computes()
+        time.passes(0.5)
+        clock.trains()
+        time.passes(1.0)
+        clock.stepped()
+    clock.epoch_ended()
+    (epoch,) = clock.epochs
+    assert epoch.steps_s == pytest.approx(6.0)
+    assert epoch.evaluation_s == 0.0
+
+
 def test_a_loop_that_the_program_leaves_ends_with_its_iterator() -> None:
     time = Time()
     clock = EpochClock(time)
@@ -137,6 +175,25 @@ def test_a_trainer_that_was_told_to_take_fewer_batches_is_cut() -> None:
     clock.epoch_ended(own_batches=30)
     (epoch,) = clock.epochs
     assert (epoch.is_cut, epoch.length) == (True, 30)
+
+
+def test_the_end_of_workers_is_not_part_of_the_batches_of_a_cut_pass() -> None:
+    time = Time()
+    clock = EpochClock(time)
+    train, valid = feed(), feed(start_s=1.0, length=20)
+    trained(clock, time, train, 2)
+    clock.pass_ended(train, is_cut=False)
+    time.passes(1.0)
+    for _ in range(2):
+        clock.batch(valid, "Valid")
+        time.passes(0.25)
+    time.passes(3.0)
+    valid.end_s = 3.0
+    clock.pass_ended(valid, is_cut=True)
+    clock.epoch_ended()
+    (other,) = clock.epochs[0].passes
+    assert (other.start_s, other.seconds) == pytest.approx((4.0, 0.5))
+    assert other.whole_s == pytest.approx(4.0 + 20 / 2 * 0.5)
 
 
 def test_two_loaders_read_together_both_train() -> None:
@@ -197,7 +254,8 @@ def test_a_programs_epochs_are_timed_and_its_evaluation_loader_is_tried(tmp_path
     plan = RehearsalPlan(
         enough_s=0.0,
         pass_s=0.05,
-        evaluation=EvaluationPlan(enough_s=3.0, options={"num_workers": 2}),
+        # The steps of a busy machine may hide the evaluation, so their seconds are given
+        evaluation=EvaluationPlan(enough_s=3.0, loop_s=0.05, options={"num_workers": 2}),
     )
     found = run(str(program), "", plan, applied_of())
     assert found.has_passed, found
@@ -214,6 +272,24 @@ def test_a_programs_epochs_are_timed_and_its_evaluation_loader_is_tried(tmp_path
     assert tried.loader.dataset_len == 4
     assert len(tried.passes) >= 4
     assert tried.chosen or tried.refusal == "no other option was faster"
+
+
+def test_a_few_whole_epochs_are_enough_to_try_an_evaluation_loader(tmp_path: Path) -> None:
+    program = tmp_path / "evaluates.py"
+    program.write_text(EVALUATES.replace("Items(1024", "Items(64"), encoding="utf-8")
+    plan = RehearsalPlan(
+        enough_s=1000.0,  # else no turn begins before these seconds
+        most_s=100.0,
+        pass_s=10.0,
+        evaluation=EvaluationPlan(
+            enough_s=1000.0, loop_s=0.05, options={"persistent_workers": False}
+        ),
+    )
+    found = run(str(program), "", plan, applied_of())
+    assert found.seen is not None
+    assert len(found.seen.timed) == WHOLE_ENOUGH
+    assert found.seen.tried is not None
+    assert found.seen.tried.passes
 
 
 def test_without_a_plan_for_it_nothing_is_timed(tmp_path: Path) -> None:

@@ -232,6 +232,13 @@ def test_evaluation_and_training_stay_the_same_bit_for_bit(name: str) -> None:
         assert any(given) is (name not in {"iterable", "shared"}), (options, given)
 
 
+def test_pinning_alone_and_deeper_prefetching_are_tried_too() -> None:
+    tries = candidates(read_facts(held_out()), cores=2, pins=True)
+    assert {"pin_memory": True} in tries
+    assert any(options.get("prefetch_factor") == 4 for options in tries)
+    assert not any("batch_size" in options for options in tries)
+
+
 def test_a_loader_that_is_recognised_loads_under_its_options() -> None:
     loader = held_out()
     made = EvaluationLoaders(lambda _, options: dict(options))

@@ -104,6 +104,7 @@ def test_the_loop_around_the_batches_tells_the_epochs(tmp_path: Path, loop: str)
     linecache.clearcache()
     found = profile_of(tmp_path, STEP + loop).length
     assert found.epochs == epochs
+    assert found.batches == (100 if "break" in loop else None)
     assert found.where.endswith(said)
 
 
@@ -115,6 +116,7 @@ def test_a_loop_that_counts_its_steps_tells_their_number(tmp_path: Path, loop: s
     assert found.steps == STEPS.get(said)
     if found.steps is None:  # islice() in a loop over epochs
         assert (found.epochs, said) == (9, "for batch in islice(loader, 10)")
+        assert found.batches == 10
     else:
         assert found.where.endswith(said)
         assert str(found) == f"{found.steps:,.0f} steps ({found.where})"
@@ -123,7 +125,30 @@ def test_a_loop_that_counts_its_steps_tells_their_number(tmp_path: Path, loop: s
 @pytest.mark.parametrize("loop", UNKNOWN)
 def test_a_loop_without_a_known_end_tells_none(tmp_path: Path, loop: str) -> None:
     linecache.clearcache()
-    assert profile_of(tmp_path, STEP + loop).length == RunLength()
+    found = profile_of(tmp_path, STEP + loop).length
+    assert (found.epochs, found.steps, found.batches) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("loop", "why"),
+    [
+        (UNKNOWN[0], "the program may leave its loop over the epochs early"),
+        (UNKNOWN[1], "another loop surrounds that over the epochs"),
+    ],
+)
+def test_a_flag_for_the_epochs_says_nothing_where_the_code_says_otherwise(
+    tmp_path: Path, loop: str, why: str
+) -> None:
+    """The flag is that of one fold, or the most that early stopping allows."""
+    linecache.clearcache()
+    flag = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=3)
+args = parser.parse_args()
+"""
+    found = profile_of(tmp_path, STEP + flag + loop).length
+    assert found == RunLength(unknown=why)
 
 
 @pytest.mark.parametrize(

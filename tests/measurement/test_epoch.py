@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.measurement.epoch import EpochSeen, OtherPass, RunLength, breakdown
+from autotune.measurement.epoch import EpochSeen, OtherPass, RunLength
+from autotune.measurement.epoch_breakdown import (
+    around_batch_s,
+    breakdown,
+    ending_s,
+    usual_epochs,
+    with_timed_loop,
+)
 from autotune.measurement.interval import Interval
 
 LOOP = Interval(10.0, 9.0, 11.0)
@@ -103,3 +110,52 @@ def test_a_training_of_few_steps_ends_in_its_first_pass() -> None:
     epoch = cut(seen=20).within(RunLength(steps=50))
     assert breakdown([epoch, epoch], LOOP).steps == 50
     assert cut(seen=20).within(RunLength(steps=5000)).length == 1000
+
+
+def test_a_program_that_leaves_each_pass_early_has_shorter_epochs() -> None:
+    length = RunLength(9.0, batches=100)
+    assert cut(seen=20).within(length).length == 100
+    assert replace(cut(seen=20), length=None).within(length).length == 100  # of unknown length
+    whole = EpochSeen(99, 99, 0.0, 1.0)
+    assert whole.within(length).length is None, "it was seen as it is"
+
+
+def test_what_lies_around_the_loop_of_an_endless_loader_counts_within_the_training() -> None:
+    """A sampler of 10**9 batches never ends; the training makes 50 steps."""
+    passes = (OtherPass("Pictures", 0.0, 5.0, batches=4),)
+    endless = EpochSeen(20, 20, 0.0, 1.0, passes=passes, is_cut=True, length=10**9)
+    within = endless.within(RunLength(steps=50))
+    assert around_batch_s([within, within]).estimate == pytest.approx(5.0 / 50)
+
+
+def test_the_last_epoch_does_not_tell_how_long_the_others_are() -> None:
+    usual, last = EpochSeen(100, 100, 0.0, 1.0), EpochSeen(7, 7, 0.0, 0.1, is_last=True)
+    assert usual_epochs([usual, usual, last])[-1].batches == 100
+
+
+def test_what_comes_only_at_the_end_counts_once() -> None:
+    usual = EpochSeen(3, 3, 0.0, 1.0, rest_s=0.1)
+    test = OtherPass("Pictures", 0.0, 7.0, batches=4)
+    last = EpochSeen(3, 3, 0.0, 1.0, (test,), saving_s=0.5, rest_s=0.1, is_last=True)
+    assert ending_s([usual, usual, last]) == pytest.approx(7.5)
+    assert ending_s([usual, usual]) == 0.0
+    evaluates = replace(usual, passes=(test,))
+    assert ending_s([evaluates, evaluates, last]) == pytest.approx(0.5)
+    assert ending_s([last]) == 0.0, "it is the usual epoch of a program with one"
+
+
+def test_the_interval_of_an_epoch_holds_that_of_another_process() -> None:
+    """However often it was seen in one: equal processes of a virtual machine differ by 10 %."""
+    epoch = EpochSeen(3, 3, 0.0, 1.0, rest_s=1.0)
+    found = breakdown([epoch] * 40, LOOP).rest_s
+    assert found.low < 0.9
+    assert found.high > 1.1
+
+
+def test_whole_epochs_that_were_timed_count_for_the_steps_like_the_windows() -> None:
+    epoch = EpochSeen(3, 3, start_s=0.5, steps_s=5.5)
+    found = with_timed_loop([epoch] * 4, Interval(10.0, 9.9, 10.1))
+    assert found.estimate == pytest.approx((6.0 * 10.0) ** 0.5)
+    assert found.low <= 6.01
+    assert found.high >= 9.99
+    assert with_timed_loop([replace(epoch, is_cut=True, length=9)] * 4, LOOP) == LOOP

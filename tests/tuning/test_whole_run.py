@@ -10,9 +10,16 @@ import pytest
 from autotune.cli.search_report import show
 from autotune.measurement.epoch import RunLength
 from autotune.measurement.goal import Goal, Objective
-from autotune.program.config import KnobValue
+from autotune.program.config import Config, KnobValue
+from autotune.report import worth
+from autotune.report.worth import Training
 from autotune.results import bestfile
 from autotune.results.result import Finding, SearchResult
+from autotune.results.whole_run import TimedRun, _doubt_of
+from autotune.tuning.budget import ENDING_S
+from autotune.tuning.session import EPOCHS_SHARE, least_timed_s
+from autotune.tuning.timed_runs import FIRST_SHARE, pass_seconds
+from autotune.tuning.whole_run import needed_budget_s
 from tests.made import make_profile
 from tests.scripted import Script, begin
 
@@ -55,6 +62,56 @@ def test_the_whole_epoch_gains_less_than_its_steps(
     assert section.epochs == 30
     assert section.speedup is not None
     assert section.speedup["low"] < section.speedup["high"]
+
+
+@pytest.mark.parametrize(("startup_s", "step_s"), [(0.5, 0.01), (3.0, 0.1), (3.0, 2.0)])
+def test_the_budget_that_is_advised_leaves_the_time(startup_s: float, step_s: float) -> None:
+    told_s = needed_budget_s(startup_s, step_s)
+    slot_s = FIRST_SHARE * EPOCHS_SHARE * told_s
+    assert slot_s - startup_s - ENDING_S >= least_timed_s(step_s) - 1e-9
+
+
+def test_epochs_that_fit_are_timed_as_a_whole() -> None:
+    run_s = 10.0
+    assert pass_seconds(run_s, 2.0) > 2.0
+    assert pass_seconds(run_s, 2.0) + 2.0 < run_s / 2, "two epochs fit, with their evaluation"
+    assert pass_seconds(run_s, 3.0) == pass_seconds(run_s, None) < 3.0
+
+
+def test_a_longer_budget_times_the_epochs_that_a_short_one_did_not_see(tmp_path: Path) -> None:
+    searched = begin(tmp_path, Script(SPEEDS, noise=0.02, start_s=3.0), KNOBS)
+    searched.go_on(180.0)
+    study = searched.study
+    own = study.timed_runs[0].config
+    assert study.timed(own) is not None
+    study.add_timed(TimedRun(own, (), 1.0, "no epoch of it ended in time"))
+    assert study.timed(own, number=1) is None
+
+
+def test_without_an_evaluation_in_cut_epochs_nothing_is_said_of_their_speedup(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = found(tmp_path, evaluation_s=lambda _: 0.0)
+    assert result.finding is Finding.FASTER
+    assert result.whole_run is None
+    steps = result.training_steps
+    assert steps is not None
+    assert steps.run_seconds["best"] < steps.run_seconds["baseline"]
+    out = told(result, tmp_path, capsys)
+    assert "No evaluation was seen in epochs of 10 steps; one that comes later comes on top" in out
+    profile = make_profile()
+    told_nothing = found(tmp_path / "2", profile=profile, evaluation_s=lambda _: 0.0)
+    assert told_nothing.training_steps is not None
+    assert told_nothing.training_steps.run_seconds == {}
+    assert "The training steps of a whole epoch, estimated: about 10 s →" in " ".join(
+        told_nothing.training_steps.sentences
+    )
+
+
+def test_a_winner_with_ranks_is_not_told_that_time_was_short() -> None:
+    config = Config({"world_size": 2})
+    assert "several ranks" in _doubt_of(None, config)
+    assert "no time" in _doubt_of(None, Config({"world_size": 1}))
 
 
 def test_it_costs_at_most_a_tenth_of_the_budget(tmp_path: Path) -> None:
@@ -108,6 +165,18 @@ def test_without_a_faster_config_a_faster_evaluation_is_still_used(
     assert result.whole_run.evaluation is not None
     assert result.whole_run.evaluation.is_claimed
     assert "autotune run" in told(result, tmp_path, capsys)
+    (saved,) = worth.sentences(result, Training(hours=10.0))
+    assert saved.startswith("A training of 10 h takes ")
+
+
+def test_the_hours_of_a_training_are_told_by_whole_epochs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = Script(SPEEDS, noise=0.02, start_s=3.0, evaluation_s=lambda _: 6.0)
+    result = begin(tmp_path, script, KNOBS, goal=Goal(hours=10.0)).go_on(180.0)
+    out = told(result, tmp_path, capsys)
+    assert "A training of 10 h takes 6 h" in out or "A training of 10 h takes 7 h" in out
+    assert "by the speedup of whole epochs" in out
 
 
 def test_a_budget_that_is_too_short_times_only_steps(
@@ -141,6 +210,10 @@ def test_a_program_that_counts_its_steps_is_told_how_long_they_take(
     assert section is not None
     assert section.steps == 5000
     assert section.run_seconds == {side: round(s, 1) for side, s in seconds.items()}
+    interval = section.run_intervals["baseline"]
+    assert interval is not None
+    assert interval["low"] < seconds["baseline"] < interval["high"]
+    assert 0 < section.timing_seconds <= 18.0
 
 
 def test_the_run_time_objective_counts_what_lies_around_the_loop(
@@ -158,6 +231,26 @@ def test_the_run_time_objective_counts_what_lies_around_the_loop(
     assert result.speedup.low <= (own_s + 30) / (own_s / 2 + 30) <= result.speedup.high
     assert "faster in whole epochs" in told(result, tmp_path, capsys)
     assert len(searched.study.timed_runs) == 2, "the program as written is timed only once"
+
+
+def test_by_run_time_a_winner_that_slows_evaluation_is_judged_by_its_epochs(
+    tmp_path: Path,
+) -> None:
+    """The loop gains 5 s of an epoch, and the evaluation loses 30 s."""
+
+    def seconds(config: Any) -> float:
+        return 60.0 if config["num_workers"] == 2 else 30.0
+
+    script = Script(SPEEDS, noise=0.02, start_s=3.0, evaluation_s=seconds)
+    knobs: dict[str, tuple[KnobValue, ...]] = {"num_workers": (0, 2)}
+    searched = begin(tmp_path, script, knobs, goal=Goal(Objective.RUN_TIME))
+    result = searched.go_on(180.0)
+    assert len(searched.study.timed_runs) == 2, "the winner's epochs were timed"
+    assert result.finding is not Finding.FASTER
+    assert result.best == result.baseline
+    assert result.candidate_speedup is not None
+    truth = (LOOP_S + 30) / (LOOP_S / 2 + 60)
+    assert result.candidate_speedup.low <= truth <= result.candidate_speedup.high
 
 
 def test_a_winner_that_compiles_leaves_the_comparison_to_the_program_as_written(

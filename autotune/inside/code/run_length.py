@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from types import FrameType
 
 from autotune.inside.code.bounds import FLAGS as STEPS
@@ -18,6 +19,7 @@ from autotune.inside.code.loops import (
     Limit,
     batch_loop,
     header_limits,
+    last_name,
     loops_around,
     own_nodes,
 )
@@ -37,7 +39,8 @@ def length_of(
     Epochs are the rounds of the loop around that of the batches. Covered: ``for epoch in
     range(first, last)``, with numbers, names of numbers, and their sums, differences and products.
     Unknown where the program may leave that loop early, and where another loop surrounds it, as in
-    a cross-validation.
+    a cross-validation: then ``RunLength.unknown`` says so. A limit on the batches of each epoch is
+    taken as it stands; a counter that begins at 0 may allow one more.
 
     Args:
         frames: The stack at a step, the innermost frame first.
@@ -47,6 +50,7 @@ def length_of(
 
     Returns:
         The length, with its numbers None if the code does not tell; None if it cannot be read.
+        What a flag says counts only where ``unknown`` is empty.
     """
     try:
         loops = loops_around(frames)
@@ -57,14 +61,16 @@ def length_of(
         return None
     loops = loops[inner:]
     limit = fixed_limit(loops, known)
-    if limit is None or _comes_again(limit, loops):
-        # Some batches of an endless iterator are not an epoch
-        is_epoch = limit is None or limit.counter or loops[0].is_over(asked)
-        return _epochs(loops[1:]) if is_epoch else UNKNOWN
-    if batches_per_step != 1.0:
-        return UNKNOWN
-    steps = _value(limit, limit.value) if limit.counter else _rounds(loops[0])[0]
-    return RunLength(steps=steps, where=limit.said) if steps else UNKNOWN
+    if limit is None:
+        return _epochs(loops[1:])
+    most = _value(limit, limit.value) if limit.counter else _rounds(loops[0])[0]
+    if _comes_again(limit, loops):
+        if not limit.counter and not loops[0].is_over(asked):
+            return RunLength(unknown="its loop takes some batches from an endless iterator")
+        counts_batches = _counts_batches(limit, loops[0], batches_per_step)
+        return replace(_epochs(loops[1:]), batches=(most or None) if counts_batches else None)
+    counts_steps = batches_per_step == 1.0
+    return RunLength(steps=most, where=limit.said) if counts_steps and most else UNKNOWN
 
 
 def steps_by_flag(flags: Sequence[Flag]) -> RunLength:
@@ -91,13 +97,21 @@ def _comes_again(limit: Limit, loops: Sequence[Around]) -> bool:
     return any(limit.counter in outer.reset for outer in around)
 
 
+def _counts_batches(limit: Limit, loop: Around, batches_per_step: float) -> bool:
+    """Return whether a limit on each epoch is one on batches, as opposed to optimizer steps."""
+    is_rounds = not limit.counter or limit.counter in loop.variables
+    return is_rounds or batches_per_step == 1.0
+
+
 def _epochs(around: Sequence[Around]) -> RunLength:
     """Return the rounds of the only loop around that of the batches."""
-    if len(around) != 1:
+    if not around:
         return UNKNOWN
+    if len(around) > 1:
+        return RunLength(unknown="another loop surrounds that over the epochs")
     (loop,) = around
     if any(isinstance(node, (ast.Break, ast.Return)) for node in own_nodes(loop.node)):
-        return UNKNOWN
+        return RunLength(unknown="the program may leave its loop over the epochs early")
     epochs, said = _rounds(loop)
     return RunLength(epochs, where=said) if epochs else UNKNOWN
 
@@ -125,5 +139,6 @@ def _first(loop: Around, last: ast.expr) -> ast.expr:
     assert not isinstance(loop.node, ast.While), "only a for loop has a range"
     calls = (n for n in ast.walk(loop.node.iter) if isinstance(n, ast.Call))
     found = next(call for call in calls if last in call.args)
-    place = found.args.index(last)
-    return found.args[place - 1] if place else ast.Constant(0)
+    numbers = found.args[last_name(found.func) == "islice" :]  # without what it takes them from
+    place = numbers.index(last)
+    return numbers[place - 1] if place else ast.Constant(0)

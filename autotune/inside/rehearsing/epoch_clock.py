@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from autotune.inside.data.feed import Feed
 
 
+PART_OF_A_STEP = 0.5  # share of the batches from which what comes with them is part of their steps
+
+
 @dataclass
 class _Open:
     """A pass over a loader while it lasts."""
@@ -30,6 +33,7 @@ class _Open:
     is_cut: bool = False
     length: int | None = None
     after: int = 0
+    computes: bool = False  # without a loader, in the middle of a training pass
 
     @property
     def seen(self) -> OtherPass:
@@ -92,6 +96,7 @@ class EpochClock:
             loader: By which its loader is told from others.
         """
         seen = self._passes.get(feed)
+        self.trains()
         if seen is None:
             self._sync()
             start_s = min(feed.start_s, self._now() - self._mark)
@@ -154,7 +159,11 @@ class EpochClock:
         if seen is None:
             return
         self._sync()
-        self._charge()
+        # Workers end once in a pass, however long it is: that is not part of its batches
+        end_s = feed.end_s if is_cut else 0.0
+        self._charge(until=self._now() - end_s)
+        seen.start_s += max(0.0, self._now() - self._mark)
+        self._mark = self._now()
         length = feed.batches_per_epoch if is_cut else None
         seen.is_cut = is_cut and length != seen.batches
         seen.length = length if seen.is_cut else None
@@ -163,14 +172,34 @@ class EpochClock:
 
     def stepped(self) -> None:
         """Note an optimizer step, which belongs to all passes that are going on."""
+        self.trains()
         for seen in self._stack:
             seen.steps += 1
 
     def computes(self) -> None:
-        """Note that the model computes without gradients."""
-        if not self._stack and not self._is_saving:
+        """Note that the model computes without gradients.
+
+        In the middle of a training pass, that is an evaluation which reads no loader, until the
+        program trains on.
+        """
+        if self._is_saving:
+            return
+        if not self._stack:
             self._charge()
             self._is_computing = True
+        elif self._stack[-1].steps:
+            self._sync()
+            self._charge()
+            seen = _Open("", 0.0, batches=1, after=self._handed, computes=True)
+            self._in_epoch.append(seen)
+            self._stack.append(seen)
+
+    def trains(self) -> None:
+        """Note that the program trains, so that an evaluation without a loader is over."""
+        if self._stack and self._stack[-1].computes:
+            self._sync()
+            self._charge()
+            self._stack.pop()
 
     @contextmanager
     def saving(self) -> Iterator[None]:
@@ -205,6 +234,7 @@ class EpochClock:
         begun = max(self._mark, self._now() - begin_s)
         self._charge(until=begun)
         trained = [p for p in self._in_epoch if p.steps]
+        self._keep_what_steps_compute(trained)
         for seen in trained:
             if own_batches is not None and seen.batches < own_batches:
                 seen.is_cut, seen.length = True, own_batches
@@ -229,6 +259,16 @@ class EpochClock:
             )
         self._begin()
         self._mark = begun
+
+    def _keep_what_steps_compute(self, trained: list[_Open]) -> None:
+        """Give computing without gradients back to the steps, if it is part of each of them.
+
+        So it is where a teacher or a generator computes what a step trains on.
+        """
+        computed = [p for p in self._in_epoch if p.computes]
+        if trained and len(computed) >= PART_OF_A_STEP * max(p.batches for p in trained):
+            trained[0].seconds += sum(p.seconds for p in computed)
+            self._in_epoch = [p for p in self._in_epoch if not p.computes]
 
     def _charge(self, until: float | None = None) -> None:
         now = self._now() if until is None else until

@@ -26,6 +26,7 @@ from autotune.inside.epochs import MAX_BATCHES, Pass, Passes, known_by, uncounte
 from autotune.inside.listener import Listener
 from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.rehearsing.epoch_clock import EpochClock
+from autotune.inside.rehearsing.evaluation_outputs import OutputComparison
 from autotune.inside.rehearsing.evaluation_turns import EvaluationTurns
 from autotune.inside.rehearsing.training_recorder import TrainingRecorder
 from autotune.inside.seams import SeamSet
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 # than this keeps its batches and iterates over them without asking the loader again.
 MAX_STEPS = 64
 SEEKING = 3.0  # factor on the seconds of a training pass, to meet an evaluation in its middle
+WHOLE_ENOUGH = 4  # epochs seen as a whole: the first is slower, and the later ones agree by then
 WORTH_TRYING = 0.1  # share of an epoch from which options of an evaluation loader are tried
 
 
@@ -112,6 +114,9 @@ class ShortEpochs(Listener):
                 is_alone=group.world_size == 1,
             )
         self._clock = None if plan.pass_s is None else EpochClock()
+        self._outputs = OutputComparison(applied, self.steering)
+        if self._clock is not None and self._outputs.changes:
+            self.seams.forward.evaluated = self._outputs
         self._has_trained = False  # since the last epoch ended
         self._fed: set[LoaderFacts] = set()  # loaders read with gradients since the last step
         self._fed_steps: set[LoaderFacts] = set()
@@ -184,18 +189,26 @@ class ShortEpochs(Listener):
         return seen.is_over
 
     def _consider_turns(self, clock: EpochClock) -> None:
-        """Begin to try options of an evaluation loader, once some epochs were timed."""
+        """Begin to try options of an evaluation loader, once some epochs were timed.
+
+        Where evaluation is worth it, a few whole epochs are enough, so that time is left for turns.
+        """
         plan = self._plan.evaluation
-        is_early = len(clock.epochs) < self._plan.epochs or not self._is_long_enough
-        if plan is None or self._timed is not None or is_early:
+        if plan is None or self._timed is not None or len(clock.epochs) < self._plan.epochs:
             return
-        self._timed = timed = tuple(clock.epochs)
+        timed = tuple(clock.epochs)
         others = [
             other
             for known, other in self._others.items()
             if known not in self._fed_steps and other[0] > 0
         ]
-        if max(epoch.evaluation_share(plan.loop_s) for epoch in timed) < WORTH_TRYING or not others:
+        share = max(epoch.evaluation_share(plan.loop_s) for epoch in timed)
+        is_worth_it = bool(others) and share >= WORTH_TRYING
+        has_whole = is_worth_it and sum(epoch.is_whole for epoch in timed) >= WHOLE_ENOUGH
+        if not has_whole and not self._is_long_enough:
+            return
+        self._timed = timed
+        if not is_worth_it:
             return
         seconds, facts, loader = max(others, key=lambda other: other[0])
         spare_s = plan.enough_s - (perf_counter() - self._first_step_at)
@@ -320,8 +333,11 @@ class ShortEpochs(Listener):
         self._heard = perf_counter()
         if self._recorder is not None:
             self._recorder.forward_called()
-        if self._clock is not None and not torch.is_grad_enabled():
-            self._clock.computes()
+        if self._clock is not None and threading.current_thread() is threading.main_thread():
+            if torch.is_grad_enabled():
+                self._clock.trains()
+            else:
+                self._clock.computes()
         is_between = self._lead is not None and self._lead.is_over
         if is_between and not torch.is_grad_enabled():
             self._evaluates()
@@ -408,5 +424,6 @@ class ShortEpochs(Listener):
                     trace,
                     timed,
                     tried,
+                    self._outputs.found,
                 )
             )

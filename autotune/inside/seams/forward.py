@@ -74,6 +74,8 @@ class ForwardSeam(Seam):
         records_calls: Whether outermost calls are recorded in ``calls``.
         calls: The recorded calls of the present step; the step tracker clears them as it ends.
         returned: Called with the inputs and the output of each root, in the untouched steps.
+        evaluated: Called with each output of a root that evaluates, and a function that computes it
+            again under the settings of then.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class ForwardSeam(Seam):
         self.records_calls = False
         self.calls: list[OutermostCall] = []
         self.returned: Callable[[tuple[Any, ...], Any], None] | None = None
+        self.evaluated: Callable[[Callable[[], Any], Any], None] | None = None
 
     @property
     def roots(self) -> dict[nn.Module, Root]:
@@ -232,6 +235,21 @@ class ForwardSeam(Seam):
             self.calls.append(OutermostCall(type(module).__name__, first_dim))
         if self._listener is not None:
             self._listener.forward_called(root, inputs)
+        output = self._under_settings(original, module, inputs, args, kwargs)
+        if self.evaluated is not None and not module.training and not torch.is_grad_enabled():
+            again = partial(self._under_settings, original, module, inputs, args, kwargs)
+            self.evaluated(again, output)
+        return output
+
+    def _under_settings(
+        self,
+        original: Call,
+        module: nn.Module,
+        inputs: tuple[Any, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Call a root under the memory layout and the precision that are chosen now."""
         if self._channels_last:
             args, kwargs = _map_tensors(_to_channels_last, (args, kwargs))
         called = module if self._route is None else self._route(module, inputs)

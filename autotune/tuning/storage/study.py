@@ -367,8 +367,11 @@ class Study:
         self._study.set_user_attr("checks_learning", asked)
 
     def timed(self, config: Config, number: int = 0) -> TimedRun | None:
-        """Return a run in which a config's epochs were timed, by its number; None without it."""
-        runs = [run for run in self.timed_runs if run.config == config]
+        """Return a run in which a config's epochs were timed, by its number; None without it.
+
+        A run in which no epoch ended does not count: with a longer budget, it is repeated.
+        """
+        runs = [run for run in self.timed_runs if run.config == config and run.seen]
         return runs[number] if number < len(runs) else None
 
     @property

@@ -1,0 +1,233 @@
+"""Epoch breakdown: what a whole epoch of the program consists of, put together from seen ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from autotune.measurement.epoch import EpochSeen, times_per_pass
+from autotune.measurement.interval import Interval
+from autotune.measurement.stats import t_quantile
+
+MOST_EDGES = 0.95  # of a training pass
+# Relative standard deviation that a part is taken to have from epoch to epoch, and the weight of
+# that in degrees of freedom: visits on a busy 2-core machine were seen to vary by 8-17 %.
+ASSUMED_SPREAD = 0.1
+ASSUMED_DEGREES = 4
+# The same of equal processes, which no number of epochs in one of them makes smaller: whole epochs
+# of six programs on a 2-core virtual machine varied by 4-11 % from one process to the next.
+PROCESS_SPREAD = 0.08
+NORMAL = 1.96  # standard deviations, of a two-sided 95 % interval
+
+
+@dataclass(frozen=True)
+class EpochBreakdown:
+    """What a whole epoch consists of; all parts in seconds, which add up to the epoch.
+
+    Attributes:
+        steps_s: Training steps.
+        edges_s: Starting the training loader: its workers and the first batch.
+        evaluation_s: Passes that train nothing and computing without gradients.
+        saving_s: Saving checkpoints, on the disk that holds the scratch of the search.
+        rest_s: Everything else, such as logging.
+        steps: Number of optimizer steps of the program as written.
+        is_estimated: Whether a part was put together from a cut pass.
+        epochs: Number of epochs that were seen.
+        cut_after: Steps after which a training pass was cut, at most; None if none was cut.
+        evaluations: How often evaluation comes in the middle of the epoch, where that was not seen
+            for sure; else None.
+    """
+
+    steps_s: Interval
+    edges_s: Interval
+    evaluation_s: Interval
+    saving_s: Interval
+    rest_s: Interval
+    steps: float
+    is_estimated: bool
+    epochs: int
+    cut_after: int | None = None
+    evaluations: Interval | None = None
+
+    @property
+    def parts(self) -> dict[str, Interval]:
+        """The parts by the names that users read, in the order of an epoch."""
+        return {
+            "training steps": self.steps_s,
+            "starting the loader": self.edges_s,
+            "evaluation": self.evaluation_s,
+            "saving": self.saving_s,
+            "the rest": self.rest_s,
+        }
+
+    @property
+    def seconds(self) -> Interval:
+        """Seconds of the epoch; errors of the parts are taken to be independent."""
+        parts = self.parts.values()
+        estimate = sum(p.estimate for p in parts)
+        below = math.hypot(*(p.estimate - p.low for p in parts))
+        above = math.hypot(*(p.high - p.estimate for p in parts))
+        return Interval(estimate, max(0.0, estimate - below), estimate + above)
+
+    def share(self, part: Interval) -> float:
+        """Return the share of the epoch that a part takes, 0 to 1."""
+        return part.estimate / self.seconds.estimate
+
+    @property
+    def ceiling(self) -> float:
+        """The speedup of the epoch if its steps took no time at all; infinite if they are all."""
+        steps = self.share(self.steps_s) + self.share(self.edges_s)
+        return 1 / (1 - steps) if steps < 1 else math.inf
+
+
+def breakdown(seen: Sequence[EpochSeen], loop_s: Interval) -> EpochBreakdown:
+    """Return what a whole epoch consists of.
+
+    Args:
+        seen: The epochs of a short run, in order; at least one.
+        loop_s: Seconds of a whole training pass, the start of its loader included, as the
+            measurement of the training loop gives them.
+
+    Raises:
+        ValueError: There is no epoch.
+    """
+    if not seen:
+        raise ValueError("a breakdown needs at least one epoch")
+    others, usual = _others(seen), usual_epochs(seen)
+    edges = _mean([e.start_s for e in usual])
+    edge_share = min(MOST_EDGES, edges.estimate / loop_s.estimate)
+    evaluated = times_per_pass(others, [e.evaluated_after for e in others])
+    saved = times_per_pass(others, [e.saved_after for e in others])
+    each_save_s = [e.saving_within_s / len(e.saved_after) for e in usual if e.saved_after]
+    each_pass_s = [e.within_s / len(e.evaluated_after) for e in others if e.evaluated_after]
+    return EpochBreakdown(
+        steps_s=loop_s.times(1 - edge_share),
+        edges_s=loop_s.times(edge_share),
+        evaluation_s=_sum(_between(others, usual), _times(evaluated, each_pass_s)),
+        saving_s=_sum(_mean([e.saving_s for e in usual]), _times(saved, each_save_s)),
+        rest_s=_mean([e.rest_s for e in usual]),
+        steps=fmean(e.times * e.steps for e in usual),
+        is_estimated=not all(e.is_whole for e in usual),
+        epochs=len(usual),
+        cut_after=max((e.steps for e in usual if e.is_cut), default=None),
+        evaluations=evaluated if evaluated.high > evaluated.low else None,
+    )
+
+
+def usual_epochs(seen: Sequence[EpochSeen]) -> list[EpochSeen]:
+    """Return the epochs that stand for the others; at least one of at least one.
+
+    The first epochs of a process are slower than later ones, and the last of a program holds what
+    comes at its end. So the later half of the others counts, if there are others.
+    """
+    others = _others(seen)
+    return others[len(others) // 2 :]
+
+
+def _others(seen: Sequence[EpochSeen]) -> list[EpochSeen]:
+    return [e for e in seen[1:] if not e.is_last] or [*seen[1:]] or [*seen]
+
+
+def with_timed_loop(seen: Sequence[EpochSeen], loop_s: Interval) -> Interval:
+    """Return the seconds of a training pass by its windows and, where seen as a whole, its epochs.
+
+    Both come from few processes, so both count alike: the mean of the logarithms. Where the two
+    differ by more than their intervals say, the interval holds both.
+
+    Args:
+        seen: The epochs of a short run, in order; at least one.
+        loop_s: Seconds of a whole training pass, as the windows of a search give them.
+    """
+    usual = usual_epochs(seen)
+    if any(epoch.is_cut for epoch in usual):
+        return loop_s
+    timed = _mean([epoch.start_s + epoch.steps_s for epoch in usual])
+    if not timed.low or not loop_s.low:
+        return loop_s
+    estimate = math.sqrt(timed.estimate * loop_s.estimate)
+    apart = abs(math.log(timed.estimate / loop_s.estimate)) / 2
+    low = math.hypot(*(math.log(s.estimate / s.low) for s in (timed, loop_s))) / 2
+    high = math.hypot(*(math.log(s.high / s.estimate) for s in (timed, loop_s))) / 2
+    return Interval(
+        estimate, estimate * math.exp(-max(low, apart)), estimate * math.exp(max(high, apart))
+    )
+
+
+def ending_s(seen: Sequence[EpochSeen]) -> float:
+    """Return the seconds of what a program does only at its end, such as a test or a checkpoint.
+
+    0.0 if its end was not seen. An evaluation or a checkpoint counts only if no other epoch had
+    one, because those that come every few epochs are part of the epochs.
+    """
+    others, last = _others(seen), seen[-1]
+    if not last.is_last or last in others:
+        return 0.0
+    evaluates = any(epoch.evaluation_s for epoch in others)
+    saves = any(epoch.saving_s or epoch.saving_within_s for epoch in others)
+    return (not evaluates) * last.between_s + (not saves) * last.saving_s
+
+
+def around_batch_s(seen: Sequence[EpochSeen]) -> Interval:
+    """Return the seconds that lie around the training loop in an epoch, per batch of that.
+
+    Args:
+        seen: The epochs of a short run, in order; at least one. Each has its length within the
+            training.
+    """
+    parts, last = breakdown(seen, Interval(1.0, 1.0, 1.0)), usual_epochs(seen)[-1]
+    around = _sum(_sum(parts.evaluation_s, parts.saving_s), parts.rest_s)
+    return around.times(1 / (last.length or last.batches))
+
+
+def is_surely_more(after: Interval, before: Interval) -> bool:
+    """Return whether seconds of one process are more than those of another, beyond their errors.
+
+    The errors of two processes are independent, so their squares add up.
+    """
+    if not before.low:
+        return False
+    doubt = math.hypot(*((s.high - s.low) / 2 / s.estimate for s in (before, after)))
+    return math.log(after.estimate / before.estimate) > doubt
+
+
+def _times(times: Interval, seconds: Sequence[float]) -> Interval:
+    """Return the seconds of something that comes several times."""
+    if not seconds:
+        return Interval(0.0, 0.0, 0.0)
+    each = _mean(seconds)
+    return Interval(times.estimate * each.estimate, times.low * each.low, times.high * each.high)
+
+
+def _sum(one: Interval, two: Interval) -> Interval:
+    return Interval(one.estimate + two.estimate, one.low + two.low, one.high + two.high)
+
+
+def _between(others: Sequence[EpochSeen], usual: Sequence[EpochSeen]) -> Interval:
+    """Return the seconds per epoch of evaluation after the training pass.
+
+    A program that evaluates in some epochs only does so at regular distances. So whole distances
+    count, from one such epoch to the last; if there was only one, the number per epoch is open.
+    """
+    places = [n for n, epoch in enumerate(others) if epoch.between_s]
+    if len(places) in {0, len(others)}:
+        return _mean([e.between_s for e in usual])
+    seconds = _mean([others[n].between_s for n in places])
+    if len(places) == 1:
+        found = seconds.times(1 / len(others))
+        return Interval(found.estimate, 0.0, seconds.high)
+    return seconds.times((len(places) - 1) / (places[-1] - places[0]))
+
+
+def _mean(seconds: Sequence[float]) -> Interval:
+    """Return a mean with its interval, from a few epochs of one process, for any process."""
+    count, mean = len(seconds), fmean(seconds)
+    if mean <= 0:
+        return Interval(0.0, 0.0, 0.0)
+    scatter = sum((s / mean - 1) ** 2 for s in seconds)
+    degrees = ASSUMED_DEGREES + count - 1
+    spread = math.sqrt((ASSUMED_DEGREES * ASSUMED_SPREAD**2 + scatter) / degrees)
+    within = t_quantile(degrees) * spread / math.sqrt(count)
+    half = min(1.0, math.hypot(within, NORMAL * PROCESS_SPREAD))
+    return Interval(mean, mean * (1 - half), mean * (1 + half))
