@@ -21,7 +21,7 @@ from optuna.storages import InMemoryStorage
 from autotune.knobs import Scope, registry
 from autotune.measurement.block import Block
 from autotune.measurement.compilation import Compilation
-from autotune.measurement.epoch import EpochSeen, OtherPass
+from autotune.measurement.epochs.epoch import EpochSeen, OtherPass
 from autotune.measurement.goal import THROUGHPUT, Goal
 from autotune.measurement.interval import Interval
 from autotune.measurement.learning.training_trace import GradientGroup, TracedStep, TrainingTrace

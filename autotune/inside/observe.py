@@ -31,7 +31,7 @@ from autotune.inside.seams.optimizer import implementation_of, implementations_o
 from autotune.inside.seams.rates import initial_rates_of, rates_of
 from autotune.inside.seams.torch_settings import matmul_precision, profiles, sdpa_backend
 from autotune.knobs.strategies.base import ACCELERATE, DDP, FABRIC, LIGHTNING, TRANSFORMERS
-from autotune.measurement.epoch import RunLength
+from autotune.measurement.epochs.epoch import RunLength
 from autotune.program.config import KnobValue
 from autotune.program.profile import DatasetFacts, OptimizerFacts, Profile
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from autotune.measurement.epoch import EpochSeen
+from autotune.measurement.epochs.epoch import EpochSeen
 from autotune.measurement.interval import Interval
 from autotune.measurement.learning.training_trace import NO_TIME, Agreement, Sameness, TrainingTrace
 from autotune.measurement.outcome import ENDED_BY_US, Ending

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.measurement import claim
-from autotune.measurement.epoch import EpochSeen, RunLength
-from autotune.measurement.epoch_breakdown import (
+from autotune.measurement.epochs.breakdown import (
     NORMAL,
     PROCESS_SPREAD,
     EpochBreakdown,
@@ -22,6 +21,7 @@ from autotune.measurement.epoch_breakdown import (
     usual_epochs,
     with_timed_loop,
 )
+from autotune.measurement.epochs.epoch import EpochSeen, RunLength
 from autotune.measurement.interval import Interval
 from autotune.program.config import Config
 from autotune.program.evaluation import (

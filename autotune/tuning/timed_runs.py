@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from autotune.measurement.epoch_breakdown import around_batch_s
+from autotune.measurement.epochs.breakdown import around_batch_s
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.evaluation import EvaluationPlan

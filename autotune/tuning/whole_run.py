@@ -9,7 +9,7 @@ import math
 from dataclasses import replace
 from statistics import fmean
 
-from autotune.measurement.epoch_breakdown import around_batch_s, is_surely_more
+from autotune.measurement.epochs.breakdown import around_batch_s, is_surely_more
 from autotune.measurement.goal import Objective
 from autotune.measurement.interval import Interval
 from autotune.measurement.stats import spread

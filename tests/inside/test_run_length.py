@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autotune.inside.seams.trainers import TrainersSeam
-from autotune.measurement.epoch import RunLength
+from autotune.measurement.epochs.epoch import RunLength
 from tests.inside.test_bounds import BY_STEPS, STEP
 from tests.watching import profile_of
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.measurement.epoch import EpochSeen, OtherPass, RunLength
-from autotune.measurement.epoch_breakdown import (
+from autotune.measurement.epochs.breakdown import (
     around_batch_s,
     breakdown,
     ending_s,
     usual_epochs,
     with_timed_loop,
 )
+from autotune.measurement.epochs.epoch import EpochSeen, OtherPass, RunLength
 from autotune.measurement.interval import Interval
 
 LOOP = Interval(10.0, 9.0, 11.0)

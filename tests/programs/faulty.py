@@ -115,7 +115,7 @@ def model() -> nn.Module:
             nn.Unflatten(1, (1, 8, 8)), conv, nn.BatchNorm2d(32), nn.ReLU(), nn.Flatten(),
             nn.Linear(32 * 64, CLASSES),
         )
-    return nn.Sequential(nn.Linear(SIZE, 512), nn.ReLU(), nn.Linear(512, CLASSES))
+    return nn.Sequential(nn.Linear(SIZE, 4096), nn.ReLU(), nn.Linear(4096, CLASSES))
 
 
 def bind(worker: int) -> None:
@@ -130,7 +130,7 @@ if FAULT == "anomaly" and HAS_FAULT:
     torch.autograd.set_detect_anomaly(True)
 if FAULT == "ranks":
     torch.distributed.init_process_group("gloo")
-batch = 2048 if FAULT in {"large_batch"} and HAS_FAULT else 16
+batch = 4000 if FAULT == "large_batch" and HAS_FAULT else 64
 data = Data()
 workers = 2 if FAULT == "bound_workers" else 0
 loader = DataLoader(

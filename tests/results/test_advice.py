@@ -25,7 +25,7 @@ from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.profile import OptimizerFacts
 from autotune.results.advice import MEMBERS, Advice, Readings, advise
 from autotune.results.doctor_report import DoctorReport
-from tests.made import HARDWARE, PROFILE, make_measurement
+from tests.made import HARDWARE, LOADER, PROFILE, make_measurement
 
 STEP_S = 0.02
 MIB = 1 << 20
@@ -104,6 +104,13 @@ def test_a_program_that_waits_is_told_why(
 
 def test_waiting_that_costs_nothing_is_no_fault() -> None:
     assert names(readings(Examination(items=ITEMS), wait=0.2, data_gain=1.02)) == []
+
+
+def test_without_workers_no_more_can_be_gained_than_the_waiting() -> None:
+    found = readings(Examination(items=ITEMS), wait=0.2, data_gain=4.0)
+    assert found.data_gain == pytest.approx(1.25)
+    workers = replace(LOADER, num_workers=2)
+    assert replace(found, profile=replace(PROFILE, loaders=(workers,))).data_gain == 4.0
 
 
 def test_items_are_cached_only_where_they_fit() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autotune.cli.search_report import show
-from autotune.measurement.epoch import RunLength
+from autotune.measurement.epochs.epoch import RunLength
 from autotune.measurement.goal import Goal, Objective
 from autotune.program.config import Config, KnobValue
 from autotune.report import worth

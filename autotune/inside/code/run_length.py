@@ -23,7 +23,7 @@ from autotune.inside.code.loops import (
     loops_around,
     own_nodes,
 )
-from autotune.measurement.epoch import RunLength
+from autotune.measurement.epochs.epoch import RunLength
 from autotune.program.flags import Flag
 
 EPOCHS = frozenset(f"{before}epochs" for before in ("", "num_", "n_", "n", "max_", "num_train_"))

@@ -14,7 +14,7 @@ MIN_STEPS = 4  # in a stretch
 
 
 class MemoryWatch:
-    """Reads memory after every so many steps; the examiner calls ``step()``.
+    """Reads memory at the end of each stretch of steps; the examiner calls ``step()``.
 
     Memory that processes share is left out, so that a worker's copies of the data set count once
     they are its own: reading Python objects copies their pages bit by bit after a fork.
@@ -28,7 +28,7 @@ class MemoryWatch:
         self._in_stretch = MIN_STEPS
 
     def set_pace(self, step_s: float, seconds: float) -> None:
-        """Set the length of a stretch, so that all of them take about so many seconds."""
+        """Set the length of a stretch, so that all of them take about this long."""
         self._in_stretch = max(MIN_STEPS, round(seconds / STRETCHES / max(step_s, 1e-6)))
 
     @property

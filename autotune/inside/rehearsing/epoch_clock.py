@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary, finalize
 
 import torch
 
-from autotune.measurement.epoch import EpochSeen, OtherPass
+from autotune.measurement.epochs.epoch import EpochSeen, OtherPass
 
 if TYPE_CHECKING:
     from autotune.inside.data.feed import Feed

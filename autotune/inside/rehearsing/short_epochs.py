@@ -33,7 +33,7 @@ from autotune.inside.seams import SeamSet
 from autotune.inside.seams.equal_conditions import even_out
 from autotune.inside.seams.saving import SavingSeam
 from autotune.inside.steering import Steering, loose_knobs
-from autotune.measurement.epoch import EpochSeen
+from autotune.measurement.epochs.epoch import EpochSeen
 from autotune.measurement.run_mode import Epochs
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue

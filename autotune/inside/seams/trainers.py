@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakSet
 
 from autotune.inside.seams.base import Patches, Seam
-from autotune.measurement.epoch import RunLength
+from autotune.measurement.epochs.epoch import RunLength
 from autotune.program.rehearsal import RehearsalPlan
 
 FOREVER = 10**15  # a number of steps that no trainer reaches

@@ -15,7 +15,7 @@ from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.profile import Profile
 
 # Below both, faster loading is not worth an edit: a share of waiting, a speedup with ready data
-MIN_WAIT, MIN_GAIN = 0.10, 1.1
+MIN_WAIT, MIN_GAIN = 0.15, 1.1
 GROWTH = "memory growth"  # name of an advice that another one may explain
 WARM_UP = 1  # first readings of memory that are left out: allocators still grow
 STEADY = 2.5  # stretches add the same up to this factor
@@ -50,10 +50,16 @@ class Readings:
 
     @property
     def data_gain(self) -> float:
-        """Speedup with data always ready; 1.0 if that was not measured or is no faster."""
+        """Speedup with data always ready; at least 1.0; 1.0 if that was not measured.
+
+        The two windows were not taken at the same time. Without workers, loading takes nothing but
+        the time that the program waits, so more than that cannot be gained.
+        """
         ready = self.breakdown.synthetic_data_throughput
         now = self.measurement.throughput.estimate
-        return max(1.0, ready.estimate / now) if ready is not None and now else 1.0
+        gain = max(1.0, ready.estimate / now) if ready is not None and now else 1.0
+        has_workers = any(loader.num_workers for loader in self.profile.loaders)
+        return gain if has_workers else min(gain, share_gain(self.measurement.wait_share))
 
     @property
     def device_growth(self) -> float:

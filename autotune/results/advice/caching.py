@@ -1,4 +1,4 @@
-"""What if the loaded items were kept in memory?"""
+"""What it gives to keep loaded items in memory."""
 
 from __future__ import annotations
 

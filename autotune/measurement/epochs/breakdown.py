@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from autotune.measurement.epoch import EpochSeen, times_per_pass
+from autotune.measurement.epochs.epoch import EpochSeen, times_per_pass
 from autotune.measurement.interval import Interval
 from autotune.measurement.stats import t_quantile
 

@@ -1,0 +1,1 @@
+"""Whole epochs: what was seen of them, and what they consist of."""
