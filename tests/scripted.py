@@ -22,6 +22,7 @@ from autotune.knobs import Scope, registry
 from autotune.measurement.block import Block
 from autotune.measurement.compilation import Compilation
 from autotune.measurement.epochs.epoch import EpochSeen, OtherPass
+from autotune.measurement.examination import Examination
 from autotune.measurement.goal import THROUGHPUT, Goal
 from autotune.measurement.interval import Interval
 from autotune.measurement.learning.training_trace import GradientGroup, TracedStep, TrainingTrace
@@ -129,6 +130,7 @@ class Script:
         trains: Returns a factor on all losses under a config; 1 trains what the program does.
         evaluation_s: Returns the seconds of an evaluation under a config.
         evaluation_speedup: Of the evaluation, under other options of its loader.
+        examination: What ``autotune doctor`` sees of the program.
     """
 
     factors: Mapping[str, Mapping[KnobValue, float]] = field(default_factory=dict)
@@ -151,6 +153,7 @@ class Script:
     trains: Callable[[Config], float] = lambda _: 1.0
     evaluation_s: Callable[[Config], float] = lambda _: 0.0
     evaluation_speedup: float = 1.0
+    examination: Examination = field(default_factory=Examination)
 
     def rate(self, config: Config) -> float:
         """Return the true samples/s of a config."""
@@ -345,6 +348,11 @@ class ScriptedRig:
         rate = self._machine.script.samples_per_s
         ceiling = Interval(1.4 * rate, 1.3 * rate, 1.5 * rate)
         return StepBreakdown(parts, ceiling, ceiling)
+
+    def examine(self, should_stop: ShouldStop, _silence_s: float) -> Examination | Ending:
+        if ending := self._machine.pass_time(3.0, should_stop):
+            return ending
+        return self._machine.script.examination
 
     def rehearse(
         self, applied: AppliedConfig, plan: RehearsalPlan, should_stop: ShouldStop

@@ -54,7 +54,7 @@ def examine(
 
     machine = hardware.detect(None if program is None else program.visible_devices)
     around, busy, kept = conditions.read(), preflight.warnings(machine), describe_fence(fence)
-    found: dict[str, object] = {"machine": _machine_data(machine, around, busy, kept[0])}
+    found: dict[str, object] = {"machine": machine_data(machine, around, busy, kept[0])}
     if not as_json:
         _show_machine(machine, around, busy, *kept)
     if program is not None and noise_budget_s is not None:
@@ -101,7 +101,7 @@ def _show_machine(
         out.print("The machine is quiet: other processes hardly use its CPU or GPUs.")
 
 
-def _machine_data(
+def machine_data(
     hardware: Hardware, conditions: Conditions, warnings: Sequence[str], fence: str
 ) -> dict[str, Any]:
     """Return the machine as data that JSON can hold, with stable keys."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shlex
@@ -17,11 +18,16 @@ import autotune
 from autotune.cli import app as commands
 from autotune.cli import exits, fact_sheet
 from autotune.cli.app import app
+from autotune.cli.doctor import machine_data
 from autotune.cli.skill import text
+from autotune.machine import conditions
+from autotune.measurement.examination import Examination, Operators
 from autotune.results.result import Finding, SearchResult
 from autotune.tuning import compare
 from autotune.tuning.events import Events
+from autotune.tuning.examine import examine
 from autotune.tuning.measure_config import measure_config
+from autotune.tuning.noise_floor import of_rounds
 from tests.integrations.stored import stored
 from tests.made import HARDWARE, PROGRAM
 from tests.scripted import Script, ScriptedMachine
@@ -137,7 +143,17 @@ def printed(stored: SearchResult) -> dict[str, Any]:
         Events(),
         surroundings=ScriptedMachine(Script()).surroundings,
     )
+    wasteful = Examination(operators=Operators(1000, 1e-4))
+    report = examine(
+        PROGRAM,
+        HARDWARE,
+        Events(),
+        surroundings=ScriptedMachine(Script(examination=wasteful)).surroundings,
+    )
+    noise = dataclasses.asdict(of_rounds(compared.speedup, compared.rounds, is_one_each=False))
+    doctor = {"machine": machine_data(HARDWARE, conditions.read(), [], "overlay")}
     return found | {
+        "doctor": doctor | {"program": report.as_data(), "noise": noise},
         "search": found["show"],
         "resume": found["show"],
         "measure": json.loads(fact_sheet.as_json(measured)),

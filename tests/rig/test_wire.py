@@ -12,6 +12,17 @@ from typing import get_args
 import pytest
 
 from autotune.errors import RigError
+from autotune.measurement.examination import (
+    Affinity,
+    BiasedConvs,
+    Cost,
+    Examination,
+    HostReads,
+    ItemsExamined,
+    KeptGraphs,
+    MemoryGrowth,
+    Operators,
+)
 from autotune.measurement.memory import Memory
 from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.config import Config
@@ -24,6 +35,8 @@ from autotune.rig.wire import (
     AskedInput,
     Close,
     Ended,
+    Examine,
+    Examined,
     FromRig,
     Measure,
     Measured,
@@ -64,6 +77,19 @@ MESSAGES: dict[str, ToRig | FromRig] = {
     "a numbered question": Measure(APPLIED, WindowPlan(1, 2, 3, 4), 7),
     "profile_step": ProfileStep(WindowPlan(1, 2, 3, 4), 8),
     "step_profiled": StepProfiled(StepBreakdown(), 8),
+    "examine": Examine(9),
+    "examined": Examined(
+        Examination(
+            items=ItemsExamined(3, 0.5, {Cost.DISK: 1.0}, where="größe.py:3"),
+            host_reads=(HostReads("item", "train.py:4", 2.0, 0.1),),
+            kept_graphs=KeptGraphs(3, 4, "train.py:9"),
+            operators=Operators(200, 3e-6),
+            biased_convs=BiasedConvs(("stem",), 1, 0.001),
+            affinity=Affinity((0, 1), (0,), ((0,), (1,))),
+            growth=MemoryGrowth(4, (1, 2), ()),
+        ),
+        9,
+    ),
     "measure without a loader": Measure(changed(APPLIED, loader=None), WindowPlan(1, 2, 3, 4)),
     "close": Close(),
     "ready": Ready(
