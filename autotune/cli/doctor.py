@@ -122,7 +122,8 @@ def _show_report(report: DoctorReport) -> None:
     wait = f", {readings.measurement.wait_share:.0%} of the time waiting for data"
     out.print(f"  {rate(readings.measurement.throughput)} samples/s{wait}", markup=False)
     if not report.advice:
-        out.print("[bold green]Nothing found[/] that is worth a change in the program.")
+        limit = " in what could be looked at" if report.notes else ""
+        out.print(f"[bold green]Nothing found[/]{limit} that is worth a change in the program.")
         out.print("autotune search looks for faster settings.")
     for number, advice in enumerate(report.advice, 1):
         _show_advice(out, number, advice)

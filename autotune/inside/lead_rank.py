@@ -18,6 +18,7 @@ from autotune.inside.batchprobe import BatchProbe
 from autotune.inside.compiled import CompileCounter, frames_compiled
 from autotune.inside.data.feed import Feed, steps_per_epoch
 from autotune.inside.examining.examiner import Examiner
+from autotune.inside.listener import BatchClock
 from autotune.inside.meter import Flow, Instruments, Meter
 from autotune.inside.pilots import Pilots
 from autotune.inside.ranks.communication import MIN_STEPS, CommunicationClock
@@ -25,7 +26,6 @@ from autotune.inside.ranks.follower_rank import Tally
 from autotune.inside.ranks.forks import ForkTrainingError
 from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.ranks.rank_sync import RankCommand, RankSync, Report
-from autotune.inside.seams.parts import PartsClock
 from autotune.inside.standstill import doing, waits_for_processes
 from autotune.inside.step_profiler import StepProfiler
 from autotune.inside.step_tracker import Step, StepTracker
@@ -66,6 +66,7 @@ MAX_RECORDED_STEPS = 20
 FIRST_WORD_S = 1.0  # without a step until the first description of what the program does
 LATER_WORDS = 1.5  # factor on the time between two descriptions
 LAST_WORD_S = 300.0  # after this, the parent may take the silence for a hang
+MOST_EXAMINED_S = 300.0
 FIRST_STEPS = 8  # each is reported, so that the parent learns how long a step takes
 
 
@@ -122,7 +123,7 @@ class LeadRank(StepTracker):
         self._pilots = Pilots(start.cores, others_s=self._host_load.others_s)
         self._pilots_before: tuple[Pilot, ...] = ()
         self._fault_s = 0.0
-        self._allowed_cores = tuple(sorted(os.sched_getaffinity(0)))
+        self._allowed_cores = start.allowed_cores
         self._sent = started
         self._turn = threading.RLock()  # guards the meter and the link against the timer thread
         self._is_answered = False  # set first by the thread that will send the answer
@@ -134,9 +135,10 @@ class LeadRank(StepTracker):
             threading.Thread(target=work, daemon=True).start()
 
     @property
-    def clock(self) -> PartsClock | None:
+    def clock(self) -> BatchClock | None:
         """The clock of the step breakdown; None while the parts of steps are not timed."""
-        return None if self._task is None else self._task.clock
+        clock: BatchClock | None = None if self._task is None else self._task.clock
+        return clock
 
     def disturbed(self) -> None:
         """Leave the present step out, and send a sign of life if none was sent lately."""
@@ -350,6 +352,17 @@ class LeadRank(StepTracker):
             with suppress(LinkClosed):
                 self._answer(self._measurement(meter))
 
+    def _answer_examined(self, task: Examiner) -> None:
+        """Answer with what was seen so far; runs in a timer thread.
+
+        The program is then within a step that takes very long, or within an item that never comes.
+        """
+        with self._turn:
+            if task is self._task and not self._is_answered:
+                self._is_answered = True
+                with suppress(LinkClosed):
+                    self._link.send(task.answer(self._number))
+
     def _finish(self, measurement: Measurement) -> None:
         """Send a measurement; with several ranks, first record their communication for a few steps.
 
@@ -418,8 +431,10 @@ class LeadRank(StepTracker):
             self._progress("window")
         task.step(step.samples, step.wait_s)
         if task.is_done:
-            self._task = None
-            self._link.send(task.answer(self._number))
+            with self._turn:
+                self._task = None
+                if not (isinstance(task, Examiner) and self._is_answered):
+                    self._link.send(task.answer(self._number))
             self._obey()
 
     def _read_pilots(self) -> tuple[Pilot, ...]:
@@ -480,13 +495,17 @@ class LeadRank(StepTracker):
             case Examine(number) if self._group.world_size == 1:
                 with self._turn:
                     self._meter, self._number = None, number
-                self._task = Examiner(
+                self._is_answered = False
+                self._task = task = Examiner(
                     tuple(self.seams.forward.roots),
                     self.observer.device(),
                     lambda: self._feed_of_this_thread,
                     self._allowed_cores,
                     counts=frames_compiled() == 0,
                 )
+                self._overtime = threading.Timer(MOST_EXAMINED_S, self._answer_examined, (task,))
+                self._overtime.daemon = True
+                self._overtime.start()
             case Examine(number):  # the ranks' own loads say what there is to say
                 self._link.send(Examined(Examination(), number))
                 self._obey()

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from autotune.inside.data.feed import Feed
 from autotune.measurement.run_mode import Epochs
 from autotune.program.rehearsal import RehearsalPlan
+
+
+class BatchClock(Protocol):
+    """Is told when the program requests a batch and when it has it, on the thread that trains."""
+
+    def asked(self) -> None:
+        """Note that the program requests its next batch."""
+
+    def leave(self) -> None:
+        """Note that it got the batch."""
 
 
 @dataclass(frozen=True)

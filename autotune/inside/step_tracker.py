@@ -13,12 +13,11 @@ from torch import distributed
 
 from autotune.inside.data.feed import Feed, first_tensor
 from autotune.inside.epochs import EpochEnds, known_by, uncounted
-from autotune.inside.listener import Listener, Root
+from autotune.inside.listener import BatchClock, Listener, Root
 from autotune.inside.observe import Observer
 from autotune.inside.ranks.forks import ForkGuard
 from autotune.inside.ranks.group import Group
 from autotune.inside.seams import SeamSet
-from autotune.inside.seams.parts import PartsClock
 from autotune.inside.steering import Steering, loose_knobs
 from autotune.measurement.run_mode import Epochs
 from autotune.program.applied_config import AppliedConfig
@@ -143,7 +142,7 @@ class StepTracker(Listener):
         """
 
     @property
-    def clock(self) -> PartsClock | None:
+    def clock(self) -> BatchClock | None:
         """The clock that times the parts of the present step; None if nothing is timed."""
         return None
 

@@ -7,17 +7,20 @@ Covered: Linux. Not covered: settings of the BIOS, clocks of memory, PCIe links.
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from autotune.machine import cgroups
 
 FAST_GOVERNORS = {"performance", "schedutil", "ondemand"}  # the last two follow the load
+# With these drivers, the governor "powersave" follows the load up to the highest frequency
+FOLLOW_LOAD = {"intel_pstate", "amd-pstate-epp"}
 SMALL_SHM = 1 << 30  # Docker's default is 64 MiB; a batch of images may take some hundred
 THROTTLED_SHARE = 0.05  # of the periods in which a group ran
 SYS = Path("/sys")
@@ -34,13 +37,14 @@ class Conditions:
         quota_level: The control group that sets it; empty without a quota.
         throttled_share: Share of the periods in which a quota held a group back; None without one.
         governors: Frequency governors of the cores; empty if the system does not tell.
+        drivers: Drivers of their frequencies, such as ``intel_pstate``.
         throttle_events: Times that cores were slowed down by heat since the machine started; None
             if the system does not tell.
         numa_nodes: Cores of each NUMA node, as the kernel writes them: ``0-31``.
         shm_bytes: Size of /dev/shm; None if it does not exist.
         driver: Version of NVIDIA's driver; empty without one.
         driver_cuda: Newest CUDA version that the driver supports, as ``(major, minor)``.
-        torch_cuda: CUDA version that torch's packages were built for; None for a CPU build.
+        torch_cuda: CUDA version that torch was built for; None for a CPU build, or if unknown.
     """
 
     cores: int
@@ -49,6 +53,7 @@ class Conditions:
     quota_level: str = ""
     throttled_share: float | None = None
     governors: tuple[str, ...] = ()
+    drivers: tuple[str, ...] = ()
     throttle_events: int | None = None
     numa_nodes: tuple[str, ...] = ()
     shm_bytes: int | None = None
@@ -82,7 +87,8 @@ class Conditions:
         if self.driver:
             yield "driver", f"{self.driver}{_for_cuda(', up to CUDA ', self.driver_cuda)}"
             built = _for_cuda("built for CUDA ", self.torch_cuda)
-            yield "torch", built or "built for the CPU only"
+            if built:
+                yield "torch", built
 
     def _warnings(self) -> Iterator[str]:
         if self.quota is not None and self.quota < self.allowed:
@@ -97,7 +103,7 @@ class Conditions:
                 "Raise it, or use fewer threads and workers."
             )
         slow = sorted(set(self.governors) - FAST_GOVERNORS)
-        if slow:
+        if slow and not set(self.drivers) & FOLLOW_LOAD:
             yield (
                 f"The CPU's frequency governor is {', '.join(slow)}: cores run below their speed. "
                 "As root: cpupower frequency-set -g performance."
@@ -108,7 +114,7 @@ class Conditions:
                 "batches over in it, and die with SIGBUS if it is full: start the container with "
                 "--shm-size=8g."
             )
-        if len(self.numa_nodes) > 1 and self.allowed > 1:
+        if len(self.numa_nodes) > 1 and self.allowed == self.cores:
             yield (
                 f"The cores belong to {len(self.numa_nodes)} NUMA nodes. Memory of another node is "
                 "slower: bind each rank to one (torchrun --numa-binding, or numactl)."
@@ -138,6 +144,7 @@ def read(sys: Path = SYS, proc: Path = cgroups.PROC) -> Conditions:
         quota_level=level,
         throttled_share=_throttled_share(proc),
         governors=tuple(sorted(set(_values(cpus, "cpu[0-9]*/cpufreq/scaling_governor")))),
+        drivers=tuple(sorted(set(_values(cpus, "cpu[0-9]*/cpufreq/scaling_driver")))),
         throttle_events=_throttle_events(cpus),
         numa_nodes=tuple(_values(sys / "devices/system/node", "node[0-9]*/cpulist")),
         shm_bytes=shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None,  # noqa: S108
@@ -186,12 +193,13 @@ def _driver() -> tuple[str, tuple[int, int] | None]:
 
 
 def _torch_cuda() -> tuple[int, int] | None:
-    """Return the CUDA version of torch's packages, by the runtime that they brought."""
-    for name in ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu11"):
-        with suppress(metadata.PackageNotFoundError):
-            major, minor, *_ = metadata.version(name).split(".")
-            return int(major), int(minor)
-    return None
+    """Return the CUDA version that torch was built for, without importing torch."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return None
+    text = _text(Path(found.origin).with_name("version.py"))
+    version = re.search(r"^cuda\b.*= ['\"](\d+)\.(\d+)", text, re.MULTILINE)
+    return None if version is None else (int(version[1]), int(version[2]))
 
 
 def _for_cuda(before: str, version: tuple[int, int] | None) -> str:

@@ -130,7 +130,8 @@ class Affinity:
 
     Attributes:
         allowed: Cores that autotune itself may use.
-        main: Cores that the training process may use.
+        main: Cores of the training process: those of its main thread, and of threads that a
+            library has bound to others.
         workers: For each worker process of its loaders, the cores that it may use.
     """
 

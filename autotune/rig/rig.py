@@ -240,6 +240,7 @@ class Rig:
             max_scratch_bytes=self._fence.max_scratch_bytes,
             rehearsal=plan,
             cores=self._cores,
+            allowed_cores=tuple(sorted(os.sched_getaffinity(0))),
             bare=bare,
         )
         return self._live, start

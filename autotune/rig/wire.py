@@ -82,6 +82,7 @@ class Start:
         max_scratch_bytes: How much the program may write; None sets no limit.
         rehearsal: Run with short epochs instead, to see what happens between and after them.
         cores: CPU cores that the program may use, for the pilots.
+        allowed_cores: The numbers of the cores that the parent may use.
         bare: Run without seams instead, to see if the program fails without autotune's hooks.
         protocol: Version of the sender's messages.
     """
@@ -95,6 +96,7 @@ class Start:
     max_scratch_bytes: int | None = None
     rehearsal: RehearsalPlan | None = None
     cores: int = 1
+    allowed_cores: tuple[int, ...] = ()
     bare: bool = False
     protocol: int = PROTOCOL
     kind: Literal["start"] = "start"

@@ -12,7 +12,6 @@ from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.stats import spread
-from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.program import Program
@@ -127,9 +126,10 @@ def _gaps(readings: Readings, examination: Examination) -> Iterator[str]:
     if examination.growth is None:
         yield "The program made too few steps to see whether its memory grows."
     if examination.items is None and readings.profile.loaders:
-        yield "Items of the data set could not be loaded one by one."
-    if readings.breakdown == StepBreakdown():
-        yield "The program ended before a step could be profiled."
+        yield (
+            "Items of the data set were not loaded one by one: several loaders train, another "
+            "thread reads the loader, or the data set refuses."
+        )
 
 
 def _switch_costs(

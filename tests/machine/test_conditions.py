@@ -37,9 +37,15 @@ def test_governor_heat_and_nodes_are_read(sys: Path) -> None:
     assert found.throttle_events == 12
     assert found.numa_nodes == ("0-31", "32-63")
     assert "powersave" in found.facts["governor"]
-    said = " ".join(found.warnings)
+    said = " ".join(replace(found, cores=64, allowed=64).warnings)
     assert "cpupower frequency-set" in said
     assert "2 NUMA nodes" in said
+
+
+def test_a_governor_that_follows_the_load_is_no_fault(sys: Path) -> None:
+    driver = sys / "devices/system/cpu/cpu0/cpufreq/scaling_driver"
+    driver.write_text("intel_pstate\n")
+    assert not any("governor" in warning for warning in read(sys).warnings)
 
 
 def test_what_the_system_does_not_tell_is_unknown(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from autotune.measurement.examination import (
 )
 from autotune.measurement.interval import Interval
 from autotune.measurement.rank_load import RankLoad
-from autotune.measurement.step_breakdown import StepBreakdown
+from autotune.measurement.step_breakdown import StepBreakdown, StepParts
 from autotune.program.profile import OptimizerFacts
 from autotune.results.advice import MEMBERS, Advice, Readings, advise
 from autotune.results.doctor_report import DoctorReport
@@ -86,7 +86,7 @@ def test_a_program_without_a_fault_gets_no_advice() -> None:
         ({Cost.WAITING: 0.9, Cost.PYTHON: 0.1}, {}, "waiting"),
         # many small files on a slow disk: their number is the cause, the disk a symptom
         ({Cost.DISK: 0.7, Cost.FILES: 0.1}, {"opens": 40, "bytes_per_open": 200}, "small files"),
-        ({Cost.FILES: 0.9, Cost.PYTHON: 0.1}, {"opens": 1, "bytes_per_open": 9e6}, "native"),
+        ({Cost.FILES: 0.9, Cost.PYTHON: 0.1}, {"opens": 1, "bytes_per_open": 9e6}, "files"),
     ],
 )
 def test_a_program_that_waits_is_told_why(
@@ -134,6 +134,23 @@ def test_reads_that_take_a_share_of_the_step_are_named() -> None:
     assert (advice.name, advice.where) == ("reads on the host", "train.py:41")
     assert advice.gain is not None
     assert advice.gain.most == pytest.approx(1 / 0.9)
+
+
+def test_a_read_that_waits_for_queued_work_costs_only_what_the_device_idles() -> None:
+    reads = (HostReads("item", "train.py:41", 1.0, 0.9 * STEP_S),)
+    on_gpu = readings(Examination(host_reads=reads), profile={"device": "cuda"})
+    busy = StepParts(0.0, 0.0, 0.9 * STEP_S, 0.1 * STEP_S, 0.0, 0.0, 10, launch_s=0.2 * STEP_S)
+    assert names(replace(on_gpu, breakdown=StepBreakdown(busy))) == []
+    idle = replace(busy, sync_s=0.2 * STEP_S)
+    assert names(replace(on_gpu, breakdown=StepBreakdown(idle))) == ["reads on the host"]
+
+
+def test_a_host_that_is_ahead_of_the_device_is_not_launch_bound() -> None:
+    many = readings(Examination(operators=Operators(3000, 4e-6)), profile={"device": "cuda"})
+    ahead = StepParts(0.0, 0.0, 0.9 * STEP_S, 0.1 * STEP_S, 0.0, 0.0, 10, launch_s=0.5 * STEP_S)
+    assert names(replace(many, breakdown=StepBreakdown(ahead))) == []
+    behind = replace(ahead, launch_s=0.95 * STEP_S)
+    assert names(replace(many, breakdown=StepBreakdown(behind))) == ["launch-bound"]
 
 
 def test_kept_graphs_explain_growing_memory() -> None:

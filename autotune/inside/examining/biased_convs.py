@@ -4,7 +4,8 @@ Seen on the tensors of a step: the output of the convolution is the input of the
 training mode and InstanceNorm subtract the mean of each channel, and with it any bias. GroupNorm
 and LayerNorm do not: their means are taken over several channels.
 
-Not covered: functional calls, norms after another layer that only scales, compiled models.
+Not covered: functional calls, transposed convolutions, norms after another layer that only
+scales, compiled models.
 """
 
 from __future__ import annotations
@@ -49,19 +50,19 @@ class _Conv:
 
 
 class ConvWatch:
-    """Hooks on convolutions and norms for one step; the examiner enters and leaves it."""
+    """Hooks on convolutions and norms for some steps; the examiner installs and removes them."""
 
     def __init__(self, roots: Sequence[nn.Module]) -> None:
         self._roots = roots
         self._hooks: list[RemovableHandle] = []
-        self._outputs: list[tuple[ref[torch.Tensor], _Conv]] = []
+        self._outputs: list[tuple[ref[torch.Tensor], int, _Conv]] = []
         self._found: dict[int, _Conv] = {}
 
     def install(self) -> None:
         """Hang hooks on the modules."""
         for root in self._roots:
             for name, module in root.named_modules():
-                if isinstance(module, ConvNd) and module.bias is not None:
+                if isinstance(module, ConvNd) and module.bias is not None and _can_time(module):
                     self._hooks.append(module.register_forward_hook(self._noting(name)))
                 elif isinstance(module, NormBase):
                     self._hooks.append(module.register_forward_pre_hook(self._look))
@@ -86,7 +87,7 @@ class ConvWatch:
             if isinstance(output, torch.Tensor) and isinstance(module, ConvNd) and inputs:
                 given = inputs[0]
                 conv = _Conv(name, module, given.shape, given.dtype, given.device)
-                self._outputs.append((ref(output), conv))
+                self._outputs.append((ref(output), output._version, conv))  # noqa: SLF001
 
         return note
 
@@ -96,9 +97,16 @@ class ConvWatch:
         )
         if not subtracts or not inputs:
             return
-        for output, conv in self._outputs:
-            if output() is inputs[0]:
+        for output, version, conv in self._outputs:
+            # Another version was changed in place between the two, as by an in-place ReLU
+            tensor = output()
+            if tensor is not None and tensor is inputs[0] and tensor._version == version:  # noqa: SLF001
                 self._found[id(conv.module)] = conv
+
+
+def _can_time(module: ConvNd) -> bool:
+    """Return whether the layer can be called without its bias; transposed ones cannot."""
+    return type(module)._conv_forward is not ConvNd._conv_forward  # noqa: SLF001
 
 
 def _biases_s(convs: Sequence[_Conv]) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-MOST_REPLAYED = 2000
+MOST_REPLAY_S = 0.3
 CHUNK = 1 << 20
 
 
@@ -53,21 +53,21 @@ class FileReads:
         self._thread = threading.get_ident()
         sys.addaudithook(self._audit)
 
-    def replay_s(self) -> float:
-        """Return the seconds that opening and reading these files again takes: all are cached."""
-        began = perf_counter()
-        for path in self.paths[:MOST_REPLAYED]:
+    def replay_s(self, bytes_per_open: float) -> float:
+        """Return the seconds that opening and reading these files again takes: all are cached.
+
+        Args:
+            bytes_per_open: What was read of each file on average; no more is read now.
+        """
+        began, replayed = perf_counter(), 0
+        for path in self.paths:
+            if perf_counter() - began > MOST_REPLAY_S:
+                break
+            replayed += 1
             with suppress(OSError):
-                descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-                try:
-                    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                        continue  # a device may never end
-                    while len(os.read(descriptor, CHUNK)) == CHUNK:
-                        pass
-                finally:
-                    os.close(descriptor)
+                _read(path, int(bytes_per_open))
         took_s = perf_counter() - began
-        return took_s * max(1.0, len(self.paths) / MOST_REPLAYED)
+        return took_s * len(self.paths) / replayed if replayed else 0.0
 
     def _audit(self, event: str, args: tuple[object, ...]) -> None:
         if not self.is_on or event != "open" or threading.get_ident() != self._thread:
@@ -76,3 +76,13 @@ class FileReads:
         is_read = isinstance(flags, int) and flags & os.O_ACCMODE == os.O_RDONLY
         if is_read and isinstance(path, str | os.PathLike):
             self.paths.append(os.fspath(path))
+
+
+def _read(path: str, most_bytes: int) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # a device may never end
+            while most_bytes > 0 and (got := os.read(descriptor, min(CHUNK, most_bytes))):
+                most_bytes -= len(got)
+    finally:
+        os.close(descriptor)

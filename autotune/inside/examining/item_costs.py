@@ -7,11 +7,12 @@ random generators. Workers would do the same work, each on a copy of the data se
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from autotune.inside.data.batch_digest import NotComparableError, batch_digest
@@ -41,7 +42,8 @@ def examine_items(loader: DataLoader[Any]) -> ItemsExamined | None:
         loader: The training loader as the program built it.
     """
     files = FileReads()
-    with suppress(Exception):  # the program's code may refuse to be called once more
+    # The program's code may refuse to be called once more, in any way
+    with suppress(Exception), _threads_of_a_worker(loader):
         source = _Source(loader)
         source.load(0.0)  # first calls open files and fill caches
         is_random = source.is_random()
@@ -56,9 +58,10 @@ def examine_items(loader: DataLoader[Any]) -> ItemsExamined | None:
         if not loaded.items or not sampler.seen.total_s:
             return None
         item_s = loaded.seconds / loaded.items
-        file_share = files.replay_s() / loaded.seconds
-        where, where_share, within = _lines(sampler.seen)
         opens = len(files.paths)
+        per_open = (read.read_bytes - before.read_bytes) / opens if opens else 0.0
+        file_share = files.replay_s(per_open) / loaded.seconds
+        where, where_share, within = _lines(sampler.seen)
         return ItemsExamined(
             items=loaded.items,
             item_s=item_s,
@@ -67,7 +70,7 @@ def examine_items(loader: DataLoader[Any]) -> ItemsExamined | None:
             where_share=where_share,
             within=within,
             opens=opens / loaded.items,
-            bytes_per_open=(read.read_bytes - before.read_bytes) / opens if opens else 0.0,
+            bytes_per_open=per_open,
             disk_bytes=(read.disk_bytes - before.disk_bytes) / loaded.items,
             item_bytes=loaded.item_bytes,
             is_random=is_random,
@@ -93,7 +96,8 @@ def shares(seen: Seen, native: float, files: float) -> dict[Cost, float]:
     natively = max(native, seen.native_s / seen.computing_s if seen.computing_s else 0.0)
     found = {
         Cost.FILES: files,
-        Cost.NATIVE: min(computing - files, computing * natively),
+        # Calls that open and read files are native code as well, and count once
+        Cost.NATIVE: min(computing - files, max(0.0, computing * natively - files)),
     }
     found[Cost.PYTHON] = computing - files - found[Cost.NATIVE]
     waited = sum(seen.blocked.values())
@@ -121,6 +125,7 @@ class _Source:
         self._loader = loader
         self._is_iterable = isinstance(loader.dataset, IterableDataset)
         self._batches = self._endless()
+        self._until = 0.0
 
     @property
     def len_items(self) -> int | None:
@@ -129,9 +134,16 @@ class _Source:
         return None
 
     def load(self, seconds: float) -> _Loaded:
-        """Load batches for some seconds, at least a few items."""
+        """Load batches for some seconds, at least a few items.
+
+        A batch is cut short if its items take longer than that.
+
+        Raises:
+            StopIteration: The data are at their end, and do not start over.
+        """
         began, items, size = perf_counter(), 0, 0
-        while items < MIN_ITEMS or perf_counter() - began < seconds:
+        self._until = began + seconds
+        while items < MIN_ITEMS or perf_counter() < self._until:
             batch, number = next(self._batches)
             items += number
             size += sum(t.numel() * t.element_size() for t in tensors_in(batch))
@@ -142,39 +154,71 @@ class _Source:
         if self._is_iterable:
             return None
         first = next(self._indices())
-        index = first[0] if isinstance(first, list) else first
+        index = first[0] if self._has_batches else first
         with suppress(NotComparableError):
             one, other = (batch_digest(self._loader.dataset[index]) for _ in range(2))
             return one != other
         return None
 
+    @property
+    def _has_batches(self) -> bool:
+        """Whether the loader makes batches of items itself."""
+        return self._loader.batch_sampler is not None
+
     def _endless(self) -> Iterator[tuple[Any, int]]:
-        while True:
-            yield from self._streamed() if self._is_iterable else self._mapped()
+        is_over = False
+        while not is_over:
+            is_over = True
+            for batch in self._streamed() if self._is_iterable else self._mapped():
+                is_over = False
+                yield batch
 
     def _mapped(self) -> Iterator[tuple[Any, int]]:
         loader = self._loader
         fetch: Callable[[list[Any]], list[Any]] | None = None
         fetch = getattr(loader.dataset, "__getitems__", None)
         for indices in self._indices():
-            if not isinstance(indices, list):  # without automatic batching
-                yield loader.collate_fn(loader.dataset[indices]), 1
+            if not self._has_batches:
+                number = len(indices) if isinstance(indices, list) else 1
+                yield loader.collate_fn(loader.dataset[indices]), number
             elif fetch is not None:
                 yield loader.collate_fn(fetch(indices)), len(indices)
             else:
-                items = [loader.dataset[index] for index in indices]
-                yield loader.collate_fn(items), len(indices)
+                items = [*self._in_time(loader.dataset[index] for index in indices)]
+                yield loader.collate_fn(items), len(items)
+
+    def _in_time(self, items: Iterator[Any]) -> Iterator[Any]:
+        """Yield items until the time is up, at least a few."""
+        for number, item in enumerate(items, 1):
+            yield item
+            if number >= MIN_ITEMS and perf_counter() > self._until:
+                return
 
     def _streamed(self) -> Iterator[tuple[Any, int]]:
         size = self._loader.batch_size
         items: list[Any] = []
         for item in iter(self._loader.dataset):
             items.append(item)
-            if len(items) == (size or 1):
+            is_late = len(items) >= MIN_ITEMS and perf_counter() > self._until
+            if is_late or len(items) == (size or 1):
                 yield self._loader.collate_fn(items if size else item), len(items)
                 items = []
+        if items and not self._loader.drop_last:
+            yield self._loader.collate_fn(items), len(items)
 
     def _indices(self) -> Iterator[Any]:
         sampler = self._loader.batch_sampler
         for indices in self._loader.sampler if sampler is None else sampler:
             yield list(indices) if sampler is not None else indices
+
+
+@contextmanager
+def _threads_of_a_worker(loader: DataLoader[Any]) -> Iterator[None]:
+    """Compute with one thread, as torch does in workers, if the program's loader has some."""
+    before = torch.get_num_threads()
+    if loader.num_workers:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

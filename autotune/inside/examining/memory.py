@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import torch
@@ -16,8 +16,9 @@ MIN_STEPS = 4  # in a stretch
 class MemoryWatch:
     """Reads memory at the end of each stretch of steps; the examiner calls ``step()``.
 
-    Memory that processes share is left out, so that a worker's copies of the data set count once
-    they are its own: reading Python objects copies their pages bit by bit after a fork.
+    Pages that the kernel can drop and read again do not count, such as those of a mapped file. Nor
+    do pages that processes share, so a worker's copies of the data set count once they are its own:
+    reading Python objects copies their pages bit by bit after a fork.
     """
 
     def __init__(self) -> None:
@@ -51,10 +52,17 @@ class MemoryWatch:
         return MemoryGrowth(self._in_stretch, tuple(self._host), tuple(self._device))
 
     def _read(self) -> None:
-        own = 0
-        for process in (self._process, *self._process.children(recursive=True)):
-            with suppress(psutil.Error):
-                own += process.memory_full_info().uss
-        self._host.append(own)
+        processes = (self._process, *self._process.children(recursive=True))
+        self._host.append(sum(_own_bytes(process.pid) for process in processes))
         if torch.cuda.is_available():
             self._device.append(torch.cuda.memory_allocated())
+
+
+def _own_bytes(pid: int) -> int:
+    """Return the memory of a process that nobody shares and that is in no file; 0 if it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines()
+    except OSError:
+        return 0
+    wanted = ("Private_Dirty:", "Swap:")
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(wanted))

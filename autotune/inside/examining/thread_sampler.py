@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from itertools import takewhile
 from pathlib import Path
 from types import FrameType
@@ -34,6 +34,7 @@ RUNNING = "running"
 PERIOD_S = 0.002
 SWITCH_S = 0.0005  # a thread in Python code gives way after this long, so that samples are in time
 SETTLE_S = 100e-6
+LOOK_S = 0.5
 # Python code gives way earlier, so a longer stretch of computing kept the lock
 LOCKED_S = 3 * (PERIOD_S + SWITCH_S)
 # Numbers of system calls (asm/unistd.h): those on a descriptor, and those that wait for sockets
@@ -251,6 +252,15 @@ def _file_systems() -> Mapping[int, str]:
 
 
 def _has_connections() -> bool:
+    """Return whether this process has a connection to another machine; asked a few times a second.
+
+    The answer takes milliseconds, in which the sampled thread would wait.
+    """
+    return _connections(int(time.monotonic() / LOOK_S))
+
+
+@lru_cache(maxsize=1)
+def _connections(_moment: int) -> bool:
     with suppress(psutil.Error, OSError):
         return bool(psutil.Process().net_connections(kind="inet"))
     return False

@@ -3,7 +3,7 @@
 On a GPU, such a read waits until all queued work is done. On a CPU it costs only the call, which
 matters in a loop over many elements.
 
-Not covered: reads by ``print`` and by functions that are written in C.
+Not covered: reads by functions that are written in C.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from autotune.inside.seams.base import Patches, Seam
 from autotune.inside.seams.parts import SYNCS
 from autotune.measurement.examination import HostReads
 
+# These read what belongs to them, such as an optimizer its step counts
+OF_TORCH = ("torch.optim", "torch.amp", "torch.nn.utils", "torch.utils.data")
 MAX_LINES = 5  # lines of the program that are told
 
 
@@ -29,9 +31,16 @@ class HostReadsSeam(Seam):
 
     The examiner installs it for some steps and removes it afterwards. The patched methods run on
     the thread that calls them, and ``step()`` on the one that trains.
+
+    Args:
+        device: Kind of the device that trains. Tensors on another one are not waited for.
+        is_loading: Returns whether the program fetches a batch now; what the data set reads is part
+            of loading.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: str, is_loading: Callable[[], bool]) -> None:
+        self._device = device
+        self._is_loading = is_loading
         self._patches = Patches()
         self._is_within = False  # __bool__ and the like call item()
         self._calls: Counter[tuple[str, str]] = Counter()
@@ -60,9 +69,7 @@ class HostReadsSeam(Seam):
         """Return the lines that read most of the time, over a number of steps that counted."""
         longest = sorted(self._seconds, key=lambda key: -self._seconds[key])[:MAX_LINES]
         return tuple(
-            HostReads(method, where, self._calls[method, where] / steps, seconds / steps)
-            for method, where in longest
-            if (seconds := self._seconds[method, where]) >= 0
+            HostReads(*key, self._calls[key] / steps, self._seconds[key] / steps) for key in longest
         )
 
     def _timed(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -70,8 +77,8 @@ class HostReadsSeam(Seam):
 
         def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             caller = sys._getframe(1).f_globals.get("__name__") or ""  # noqa: SLF001
-            # torch's optimizers read their step counts, which is no matter of the program
-            if seam._is_within or caller.partition(".")[0] == "torch":
+            is_other = tensor.device.type != seam._device or seam._is_loading()
+            if seam._is_within or is_other or caller.startswith(OF_TORCH):
                 return original(tensor, *args, **kwargs)
             place = own_place()
             seam._is_within = True

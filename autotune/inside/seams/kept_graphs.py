@@ -7,6 +7,7 @@ Not covered: graphs of losses that only ``torch.autograd.grad`` sees, and nodes 
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from contextlib import suppress
 from typing import Any
@@ -64,6 +65,7 @@ class KeptGraphsSeam(Seam):
         """Return how many steps' graphs are alive now; None if no backward pass was seen."""
         if not self._tokens:
             return None
+        gc.collect()  # graphs in reference cycles are not kept by the program
         kept = sum(any(token() is not None for token in tokens) for tokens in self._tokens)
         return KeptGraphs(kept, len(self._tokens), self._places.most_common(1)[0][0])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autotune.results.advice.base import Advice, Gain, Readings
+from autotune.results.advice.base import MIN_WAIT, Advice, Gain, Readings
 
 CALLS = (
     "Look for OMP_PROC_BIND, GOMP_CPU_AFFINITY, KMP_AFFINITY, taskset, or a call of "
@@ -18,13 +18,19 @@ def affinity(readings: Readings) -> Iterator[Advice]:
     if found is None:
         return
     allowed = len(found.allowed)
-    if len(found.main) < allowed:
+    computes_here = readings.profile.device == "cpu"
+    waits = readings.measurement.wait_share >= MIN_WAIT
+    # A program that computes on a GPU may bind itself to the cores next to it
+    if len(found.main) < allowed and (computes_here or waits):
+        most = allowed / len(found.main)
         yield Advice(
             "affinity: training process",
             f"The training process is tied to {_cores(len(found.main))} of {allowed}.",
             f"The kernel lets it run on {_listed(found.main)} only.",
             f"{CALLS}, and remove it.",
-            gain=Gain(allowed / len(found.main), "the number of cores"),
+            gain=Gain(
+                most if computes_here else min(most, readings.data_gain), "the number of cores"
+            ),
             explains=("affinity: workers",),
         )
     used = {core for cores in found.workers for core in cores}

@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from autotune.results.advice.base import Advice, Gain, Readings
 from autotune.results.wording import times
 
+DETERMINISTIC = (
+    "Unless runs must be equal bit for bit, turn it off: torch.use_deterministic_algorithms, or "
+    "torch.backends.cudnn.deterministic."
+)
 # By knob: what is on, and the call that turns it off
 SWITCHES = {
     "deterministic_algorithms": (
         "Deterministic algorithms are on",
-        "Unless runs must be the same bit for bit, turn off torch.use_deterministic_algorithms.",
+        DETERMINISTIC,
     ),
     "anomaly_detection": (
         "Autograd's anomaly detection is on",

@@ -19,11 +19,14 @@ def host_reads(readings: Readings) -> Iterator[Advice]:
     for where, numbers in by_line.items():
         its = [reads[number] for number in numbers]
         seconds, count = sum(one.step_s for one in its), sum(one.per_step for one in its)
+        is_cpu = readings.profile.device == "cpu"
+        if not is_cpu:  # waiting for work that is queued is not lost; idling of the device is
+            split = readings.breakdown.split
+            seconds = min(seconds, 0.0 if split is None else split.sync_s)
         share = seconds / step_s if step_s else 0.0
         if share < MIN_SHARE:
             continue
-        is_cpu = readings.profile.device == "cpu"
-        means = "each is a call from Python" if is_cpu else "each waits until the device is done"
+        means = "each is a call from Python" if is_cpu else "the device idles in this time"
         yield Advice(
             "reads on the host",
             f"In each step, tensors are read on the host by .{its[0].method}().",

@@ -17,7 +17,8 @@ MENDS = {
     "on whole arrays.",
     Cost.NATIVE: "Let more workers load in parallel; decode and resize once, before the training, "
     "and store the result.",
-    Cost.FILES: "Pack the items into few large files (tar shards, HDF5, LMDB, Parquet).",
+    Cost.FILES: "Pack many small files into few large ones (tar shards, HDF5, LMDB, Parquet), keep "
+    "them open, and read no more of a large one than is used.",
     Cost.DISK: "Let more workers wait at the same time, or copy the data to a faster disk or into "
     "memory (/dev/shm) first.",
     Cost.NETWORK: "Copy the data to a local disk first; if that is impossible, let more workers "
@@ -28,7 +29,7 @@ MENDS = {
 NAMES = {
     Cost.PYTHON: "python",
     Cost.NATIVE: "native",
-    Cost.FILES: "small files",
+    Cost.FILES: "files",
     Cost.DISK: "disk",
     Cost.NETWORK: "network",
     Cost.WAITING: "waiting",
@@ -36,11 +37,13 @@ NAMES = {
 PROBLEMS = {
     Cost.PYTHON: "its items are computed by Python code",
     Cost.NATIVE: "its items are computed by native code, such as decoding or resizing",
-    Cost.FILES: "its items are spread over many small files",
+    Cost.FILES: "its items are read from files, whose number or size takes the time",
     Cost.DISK: "its items come from a disk that is too slow",
     Cost.NETWORK: "its items come over a network",
     Cost.WAITING: "its items sleep, or wait for a lock or another process",
 }
+
+SMALL = "its items are spread over many small files"
 
 
 def input_bound(readings: Readings) -> Iterator[Advice]:
@@ -57,15 +60,16 @@ def input_bound(readings: Readings) -> Iterator[Advice]:
         yield Advice(
             "input-bound",
             "The program waits for its data.",
-            f"{waits}. Its items could not be loaded one by one, so the cause is not known.",
+            f"{waits}. Its items were not loaded one by one, so the cause is not known.",
             "autotune search finds the best number of workers.",
             gain=gain,
         )
         return
     cost = cause(items)
+    is_small = are_many_small(items)
     yield Advice(
-        f"input-bound: {NAMES[cost]}",
-        f"The program waits for its data: {PROBLEMS[cost]}.",
+        "input-bound: small files" if is_small else f"input-bound: {NAMES[cost]}",
+        f"The program waits for its data: {SMALL if is_small else PROBLEMS[cost]}.",
         f"{waits}; {_items(items, cost)}.",
         MENDS[cost],
         where=_where(items),
@@ -79,20 +83,25 @@ def cause(items: ItemsExamined) -> Cost:
     The largest share is not always the cause: a disk that is asked for many small files is slow
     because of their number, and both file access and waiting show it.
     """
-    access = items.shares.get(Cost.FILES, 0.0) + items.shares.get(Cost.DISK, 0.0)
-    are_small = items.opens >= MIN_OPENS and items.bytes_per_open < SMALL_BYTES
-    if are_small and access >= MIN_SHARE:
+    if are_many_small(items):
         return Cost.FILES
     largest = max(items.shares, key=lambda cost: items.shares[cost])
-    if largest is Cost.FILES:  # few files, or large ones: reading them is the cost
-        return Cost.DISK if items.disk_bytes else Cost.NATIVE
+    if largest is Cost.FILES and items.shares.get(Cost.DISK, 0.0) > MIN_SHARE:
+        return Cost.DISK
     return largest
+
+
+def are_many_small(items: ItemsExamined) -> bool:
+    """Return whether opening many small files takes a good part of an item's time."""
+    access = items.shares.get(Cost.FILES, 0.0) + items.shares.get(Cost.DISK, 0.0)
+    are_small = items.opens >= MIN_OPENS and items.bytes_per_open < SMALL_BYTES
+    return are_small and access >= MIN_SHARE
 
 
 def _items(items: ItemsExamined, cost: Cost) -> str:
     parts = [f"{share:.0%} {kind}" for kind, share in _told(items)]
     text = f"an item takes {ms(items.item_s)}: {', '.join(parts)}"
-    if cost is Cost.FILES:
+    if cost is Cost.FILES and items.opens:
         text += f"; it opens {items.opens:,.3g} files of {size(items.bytes_per_open)}"
     if cost is Cost.DISK and items.disk_bytes:
         text += f"; {size(items.disk_bytes)} of it come from the disk"

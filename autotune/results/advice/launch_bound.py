@@ -15,13 +15,12 @@ def launch_bound(readings: Readings) -> Iterator[Advice]:
     found = readings.examination.operators
     if found is None or not readings.step_s:
         return
-    share = found.per_step * found.call_s / readings.step_s
+    share = min(1.0, found.per_step * found.call_s / readings.step_s)
     split = readings.breakdown.split
     device_s = 0.0 if split is None else split.compute_s + split.optimizer_s
-    waits_for_host = (
-        split is not None and split.launch_s is not None and split.launch_s > FULL_LAUNCH * device_s
-    )
-    if share < MIN_SHARE and not (waits_for_host and share >= MIN_SHARE / 2):
+    if split is not None and split.launch_s is not None and split.launch_s < FULL_LAUNCH * device_s:
+        return  # the host launches while the device computes, and is ahead of it
+    if share < MIN_SHARE:
         return
     yield Advice(
         "launch-bound",

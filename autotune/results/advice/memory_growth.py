@@ -26,7 +26,7 @@ def memory_growth(readings: Readings) -> Iterator[Advice]:
     yield Advice(
         GROWTH,
         f"The {where} grows with each step.",
-        f"It grew by {size(grown)} a step, in each of {len(growth.host_bytes) - 2} stretches of "
+        f"It grew by {size(grown)} a step, in stretches of "
         f"{growth.steps} steps. At this pace it is full in {estimated_duration(hours * HOUR)}.",
         "Look for a list, dict or cache that the loop or the data set adds to; workers copy the "
         "pages of Python objects that they read, which arrays and tensors avoid.",

@@ -115,6 +115,12 @@ def test_a_bias_before_a_norm_is_found_by_the_tensors_of_a_step() -> None:
         nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.BatchNorm2d(8), nn.Flatten()
     )
     assert examined(lambda *_: None, between).biased_convs is None
+    in_place = nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(inplace=True), nn.BatchNorm2d(8), nn.Flatten()
+    )
+    assert examined(lambda *_: None, in_place).biased_convs is None, "the same tensor, changed"
+    transposed = nn.Sequential(nn.ConvTranspose2d(1, 8, 3), nn.BatchNorm2d(8), nn.Flatten())
+    assert examined(lambda *_: None, transposed).biased_convs is None
     frozen = nn.Sequential(conv(bias=True))
     frozen[0][1].eval()  # type: ignore[index]
     assert examined(lambda *_: None, frozen).biased_convs is None, "it subtracts no mean of a batch"
@@ -141,6 +147,34 @@ def test_growing_memory_is_read_at_equal_distances() -> None:
     assert growth is not None
     added = [b - a for a, b in pairwise(growth.host_bytes[1:])]
     assert median(added) == pytest.approx(growth.steps * (1 << 18), rel=0.3)
+
+
+def test_what_the_loader_computes_is_no_part_of_a_step() -> None:
+    net = nn.Linear(4, 4)
+    found = Examiner((net,), "cpu", lambda: None, CORES, counts=True)
+    while not found.is_done:
+        found.clock.asked()
+        batch = torch.zeros(2, 4)
+        for _ in range(500):
+            batch = batch + 1
+        batch.sum().item()
+        found.clock.leave()
+        net(batch).sum().backward()
+        found.step(2, 0.0)
+    found.close()
+    assert found.found.operators is not None
+    assert found.found.operators.per_step < 100
+    assert found.found.host_reads == ()
+
+
+def test_a_reading_that_fails_stays_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("a defect of autotune")
+
+    monkeypatch.setattr(examiner, "_training_cores", fails)
+    seen = examined(lambda *_: None)
+    assert seen.affinity is None
+    assert seen.operators is not None
 
 
 def test_a_thread_tied_to_one_core_is_seen() -> None:

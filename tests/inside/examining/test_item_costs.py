@@ -13,7 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    SequentialSampler,
+)
 
 from autotune.inside.examining import item_costs
 from autotune.inside.examining.item_costs import examine_items
@@ -141,6 +147,38 @@ def test_a_stream_is_examined_too() -> None:
     assert found is not None
     assert cause(found) is Cost.PYTHON
     assert found.len_items is None
+
+
+def test_data_that_do_not_start_over_are_no_reading() -> None:
+    once = iter([[0, 1], [2, 3]])
+    loader = DataLoader(Items(by_python), batch_sampler=once)
+    assert examine_items(loader) is None
+
+
+def test_a_sampler_of_lists_is_passed_on_as_it_is() -> None:
+    asked: list[Any] = []
+
+    class Whole(Items):
+        def __getitem__(self, index: Any) -> Any:
+            asked.append(index)
+            return torch.zeros(len(index))
+
+    batches = BatchSampler(SequentialSampler(range(40)), 4, drop_last=False)
+    loader = DataLoader(Whole(lambda _: None), sampler=batches, batch_size=None)
+    assert examine_items(loader) is not None
+    assert asked[0] == [0, 1, 2, 3]
+
+
+def test_a_large_file_is_not_read_as_a_whole_again(tmp_path: Path) -> None:
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(1 << 34)  # it would take seconds
+
+    def load(_: int) -> None:
+        with (tmp_path / "large").open("rb") as file:
+            file.read(64)
+            by_python(0)
+
+    assert cause(examined(load)) is Cost.PYTHON
 
 
 def test_items_that_raise_are_no_reading() -> None:
