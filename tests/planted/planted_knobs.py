@@ -157,21 +157,6 @@ def _keep_dataset() -> None:
     owner.__iter__ = begin
 
 
-def _repeat_draws() -> None:
-    """As workers do that all begin with the same generator of the dataset."""
-    from torch.utils.data import DataLoader
-
-    owner: Any = DataLoader
-    original = owner.__iter__
-
-    def begin(loader: Any) -> Any:
-        if hasattr(loader.dataset, "own"):
-            loader.dataset.own = type(loader.dataset)(1).own
-        return original(loader)
-
-    owner.__iter__ = begin
-
-
 DEFECTS: dict[str, Callable[[], None]] = {
     "loss times 1.01": _weigh_losses,
     "rate without batch": _scale_rates,
@@ -180,7 +165,6 @@ DEFECTS: dict[str, Callable[[], None]] = {
     "statistics twice": _normalise_twice,
     "recomputed statistics": _recompute_from_the_present_state,
     "old dataset": _keep_dataset,
-    "repeated draws": _repeat_draws,
     "halved gradients": _halve_gradients,
     "unweighed": _leave_losses_unweighed,
     "other keys": _save_other_keys,
