@@ -25,7 +25,7 @@ from autotune.inside.examining import item_costs
 from autotune.inside.examining.item_costs import examine_items
 from autotune.inside.examining.thread_sampler import waits_for
 from autotune.measurement.examination import Cost, ItemsExamined
-from autotune.results.advice.input_bound import cause
+from autotune.results.advice.input_bound import are_many_small, cause
 
 
 class Items(Dataset[Any]):
@@ -93,7 +93,8 @@ def test_many_small_files_are_told(tmp_path: Path) -> None:
 def test_one_file_of_the_same_size_is_not_many(tmp_path: Path) -> None:
     (tmp_path / "all").write_bytes(b"x" * 3000)
     found = examined(lambda _: (tmp_path / "all").read_bytes())
-    assert cause(found) is not Cost.FILES
+    assert found.opens == pytest.approx(1)
+    assert not are_many_small(found)
 
 
 @pytest.fixture
