@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
+from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import ENDED_BY_US, Outcome
 from autotune.program.config import Config
 from autotune.results.blame import FAILURES
@@ -220,13 +221,14 @@ def memory_limit_gib(result: SearchResult) -> float:
 
 def moments(result: SearchResult) -> tuple[Moment, ...]:
     """Return how the best speedup grew over the trials."""
-    found, seconds, best = list[Moment](), 0.0, None
+    # The program as written is a config as well: nothing is better until something surely is
+    found, seconds, best = list[Moment](), 0.0, Interval(1.0, 1.0, 1.0)
     for number, record in enumerate(result.records):
         seconds += record.cost_s
         own = record.speedup if number else None
-        if own is not None and (best is None or own.low > best.low):
+        if own is not None and own.low > best.low:
             best = own
-        found.append(Moment(seconds, 1.0 if best is None else best.estimate, record.outcome))
+        found.append(Moment(seconds, best.estimate, record.outcome))
     return tuple(found)
 
 

@@ -235,7 +235,7 @@ def _changes(result: SearchResult) -> Iterator[Change]:
 
 def _why(result: SearchResult) -> Iterator[str]:
     if result.bottleneck:
-        yield f"As written, the program is {_is(result)}: {result.bottleneck_evidence}."
+        yield f"As written, {_limited(result)}: {result.bottleneck_evidence}."
     told = result.whole_run or result.training_steps
     if told is not None:
         yield from told.sentences
@@ -247,9 +247,10 @@ def _why(result: SearchResult) -> Iterator[str]:
     yield from _noise(result)
 
 
-def _is(result: SearchResult) -> str:
+def _limited(result: SearchResult) -> str:
+    """Return what limits the program, as a clause."""
     is_one = result.bottleneck.endswith("-bound")
-    return result.bottleneck if is_one else f"held up twice, as {result.bottleneck}"
+    return f"the program is {result.bottleneck}" if is_one else result.bottleneck
 
 
 def _compiling(result: SearchResult) -> Iterator[str]:
