@@ -116,6 +116,7 @@ DEFECTS = {
     "loss times 1.01": ("gradients", 1),
     "lost state": ("weights", 6),
     "late lost state": ("losses", 28),
+    "rate without batch": ("learning rates", 1),
     "statistics twice": ("buffers", 1),
     "halved gradients": ("gradients", 1),
     "other keys": ("checkpoints", 0),
