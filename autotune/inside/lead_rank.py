@@ -66,7 +66,7 @@ MAX_RECORDED_STEPS = 20
 FIRST_WORD_S = 1.0  # without a step until the first description of what the program does
 LATER_WORDS = 1.5  # factor on the time between two descriptions
 LAST_WORD_S = 300.0  # after this, the parent may take the silence for a hang
-MOST_EXAMINED_S = 300.0
+MOST_EXAMINED_S = 75.0
 FIRST_STEPS = 8  # each is reported, so that the parent learns how long a step takes
 
 

@@ -32,6 +32,9 @@ from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
 WINDOW = WindowPlan(warmup_min_s=0.5, warmup_max_s=5.0, window_min_s=1.0, window_max_s=2.5)
 CEILING = WindowPlan(warmup_min_s=0.2, warmup_max_s=1.0, window_min_s=0.5, window_max_s=1.0)
 SWITCH = WindowPlan(warmup_min_s=0.3, warmup_max_s=2.0, window_min_s=0.6, window_max_s=1.2)
+# Without a step for this long, or for this number of steps, the program waits for what never comes,
+# such as items that its own loop has to supply
+PATIENCE_S, PATIENCE_STEPS = 90.0, 30
 TURNS = 3  # pairs of windows, with a debugging switch and without
 
 
@@ -102,7 +105,8 @@ def _look_closer(
         notes.append("Several ranks train: their loads were compared, the rest was left out.")
         return done()
     events.on_phase("profiling a step")
-    split = rig.profile_step(CEILING, should_stop, START_SILENCE_S)
+    patience_s = max(PATIENCE_S, PATIENCE_STEPS * readings.step_s)
+    split = rig.profile_step(CEILING, should_stop, patience_s)
     if isinstance(split, Ending):
         notes.append(f"A step could not be profiled: {split.reason}.")
         return done()
@@ -113,7 +117,7 @@ def _look_closer(
         notes.append(f"The cost of debugging switches could not be measured: {costs.reason}.")
         return done()
     readings = replace(readings, switch_costs=costs)
-    examination = rig.examine(should_stop, START_SILENCE_S)
+    examination = rig.examine(should_stop, patience_s)
     if isinstance(examination, Ending):
         notes.append(f"The program could not be watched: {examination.reason}.")
         return done()
