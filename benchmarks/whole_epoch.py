@@ -34,7 +34,7 @@ from autotune.measurement.interval import Interval
 from autotune.results import bestfile
 from benchmarks.record import as_figures, median_ratio, save
 from benchmarks.whole_epoch_programs import PROGRAMS, Program
-from benchmarks.whole_epoch_runs import TAIL, Stopwatch, Timed, between
+from benchmarks.whole_epoch_runs import TAIL, Stopwatch, Timed, between, surroundings
 
 SIDES = "baseline", "best"
 SHARE = 0.1  # of the budget that timing whole epochs may cost
@@ -107,7 +107,12 @@ class Campaign:
         command += self._program.given(self._program.searched_for)
         before, began = self._watch.pace(), monotonic()
         ended = subprocess.run(
-            command, cwd=self._script.parent, check=False, capture_output=True, text=True
+            command,
+            cwd=self._script.parent,
+            check=False,
+            capture_output=True,
+            text=True,
+            env=surroundings(),
         )
         said = ended.stdout + ended.stderr
         (self._folder / "search.txt").write_text(said, encoding="utf-8")

@@ -66,7 +66,9 @@ class Stopwatch:
         """
         before = self.pace()
         began = monotonic()
-        ended = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
+        ended = subprocess.run(
+            command, cwd=folder, check=False, capture_output=True, text=True, env=surroundings()
+        )
         seconds = monotonic() - began
         if ended.returncode:
             raise SystemExit(
@@ -94,6 +96,15 @@ class Stopwatch:
         return Timed((marks[-1] - marks[1]) / count, between(before, self.pace()))
 
 
+def surroundings() -> dict[str, str]:
+    """Return the environment in which programs are searched and timed: the same for both.
+
+    Lightning's bar, which names the epoch, shows up on a terminal, or where rich is told of one.
+    Drawing it takes time from the training.
+    """
+    return {**os.environ, "PYTHONUNBUFFERED": "1", "FORCE_COLOR": "1"}
+
+
 def between(before: float | None, after: float | None) -> float | None:
     """Return the mean of two paces; that which is known if only one is."""
     known = [pace for pace in (before, after) if pace is not None]
@@ -102,8 +113,6 @@ def between(before: float | None, after: float | None) -> float | None:
 
 def _marks(command: Sequence[str], folder: Path, marker: str, most: int) -> tuple[list[float], str]:
     """Return when the numbers of epochs were first seen, and what the program printed."""
-    # Lightning's bar, which names the epoch, shows up on a terminal, or where rich is told of one
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "FORCE_COLOR": "1"}
     seen: dict[str, float] = {}
     text = ""
     with subprocess.Popen(
@@ -111,7 +120,7 @@ def _marks(command: Sequence[str], folder: Path, marker: str, most: int) -> tupl
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=environment,
+        env=surroundings(),
         start_new_session=True,
     ) as process:
         assert process.stdout is not None

@@ -113,7 +113,7 @@ def _split(facts: MeasureReport) -> Iterator[RenderableType]:
         yield from _ranks(facts.measurements[0].ranks)
         return
     if split is None:
-        yield "The program ended before its step could be profiled."
+        yield "Its step could not be profiled: it ended, or its loader waited for its own loop."
         return
     yield f"Where a step of {_ms(split.step_s)} goes ({split.steps} steps)"
     table = _table()

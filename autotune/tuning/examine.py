@@ -24,6 +24,7 @@ from autotune.rig.rig import Rig
 from autotune.rig.wire import WindowPlan
 from autotune.tuning.events import Events
 from autotune.tuning.interrupts import ENDING, InterruptCounter
+from autotune.tuning.live_rig import longest_silence_s
 from autotune.tuning.start import first_start
 from autotune.tuning.start.first_start import START_SILENCE_S
 from autotune.tuning.start.observe import throwaway_rigs
@@ -32,9 +33,7 @@ from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
 WINDOW = WindowPlan(warmup_min_s=0.5, warmup_max_s=5.0, window_min_s=1.0, window_max_s=2.5)
 CEILING = WindowPlan(warmup_min_s=0.2, warmup_max_s=1.0, window_min_s=0.5, window_max_s=1.0)
 SWITCH = WindowPlan(warmup_min_s=0.3, warmup_max_s=2.0, window_min_s=0.6, window_max_s=1.2)
-# Without a step for this long, or for this number of steps, the program waits for what never comes,
-# such as items that its own loop has to supply
-PATIENCE_S, PATIENCE_STEPS = 90.0, 30
+PATIENCE_S = 90.0  # without a step; examining items takes up to 75 s
 TURNS = 3  # pairs of windows, with a debugging switch and without
 
 
@@ -105,7 +104,7 @@ def _look_closer(
         notes.append("Several ranks train: their loads were compared, the rest was left out.")
         return done()
     events.on_phase("profiling a step")
-    patience_s = max(PATIENCE_S, PATIENCE_STEPS * readings.step_s)
+    patience_s = longest_silence_s(readings.step_s, PATIENCE_S)
     split = rig.profile_step(CEILING, should_stop, patience_s)
     if isinstance(split, Ending):
         notes.append(f"A step could not be profiled: {split.reason}.")

@@ -33,11 +33,24 @@ MIN_WINDOW_S = 0.1
 # steps take, whichever is longer.
 MIN_SILENCE_S = 60.0
 SILENCE_STEPS = 30
+# The same while its step is profiled. Then the loader is read alone, and what supplies its items
+# may be the program's own loop, which is held up.
+PROFILE_SILENCE_S = 30.0
 # A process must live through a window of the baseline and one of another config. A program that
 # ends earlier is too short for comparing live, and gets a process per window (the brief mode).
 MIN_ANSWERS = 2
 MAX_WINDOWS_MORE = 4  # windows in which the baseline may make the steps that are missing
 MAX_STARTS = 3  # a program may need one run mode after the other
+
+
+def longest_silence_s(step_s: float, least_s: float = MIN_SILENCE_S) -> float:
+    """Return how long a program that trains may be silent before it counts as hung.
+
+    Args:
+        step_s: Seconds per step.
+        least_s: The least to return.
+    """
+    return max(least_s, SILENCE_STEPS * step_s)
 
 
 class LiveRig:
@@ -61,7 +74,7 @@ class LiveRig:
         self._answers = 0
         self._space: ResolvedSpace | None = None
         self._base: AppliedConfig | None = None
-        self._silence_s = START_SILENCE_S
+        self._silence_s = self._profile_silence_s = START_SILENCE_S
         self.lived = Lived()
 
     @property
@@ -111,7 +124,8 @@ class LiveRig:
 
         A program that is silent for longer counts as hung.
         """
-        self._silence_s = max(MIN_SILENCE_S, SILENCE_STEPS * step_s)
+        self._silence_s = longest_silence_s(step_s)
+        self._profile_silence_s = longest_silence_s(step_s, PROFILE_SILENCE_S)
 
     def observe(self, should_stop: ShouldStop) -> Ready | Ending:
         """Start the untouched program and return what its first steps revealed.
@@ -223,7 +237,7 @@ class LiveRig:
             if self.ready_for(self.base.config, should_stop):
                 break
             assert self._rig is not None, "it is open"
-            breakdown = self._rig.profile_step(plan, should_stop, self._silence_s)
+            breakdown = self._rig.profile_step(plan, should_stop, self._profile_silence_s)
             if self.mode.brief or isinstance(breakdown, Ending):
                 self.close()
             if isinstance(breakdown, StepBreakdown):

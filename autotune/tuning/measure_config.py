@@ -25,6 +25,7 @@ from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import WindowPlan
 from autotune.tuning.events import Events
 from autotune.tuning.interrupts import ENDING, InterruptCounter
+from autotune.tuning.live_rig import PROFILE_SILENCE_S, longest_silence_s
 from autotune.tuning.start import first_start
 from autotune.tuning.start.first_start import START_SILENCE_S
 from autotune.tuning.start.observe import throwaway_rigs
@@ -147,8 +148,9 @@ def _one(subject: _Subject, *, is_first: bool) -> MeasureReport:
         measurement = rig.measure(applied, WINDOW, should_stop, START_SILENCE_S)
         if isinstance(measurement, Ending):
             raise _failure(subject, measurement)
+        patience_s = longest_silence_s(measurement.step_s, PROFILE_SILENCE_S)
         breakdown = (
-            rig.profile_step(CEILING, should_stop, START_SILENCE_S) if is_first else StepBreakdown()
+            rig.profile_step(CEILING, should_stop, patience_s) if is_first else StepBreakdown()
         )
     return MeasureReport(
         str(subject.program),

@@ -12,9 +12,11 @@ import pytest
 
 from autotune.cli import fact_sheet
 from autotune.errors import ProgramError
+from autotune.machine.hardware import detect
 from autotune.measurement.interval import Interval
 from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.config import Config
+from autotune.program.program import parse_program
 from autotune.results.measure_report import MeasureReport
 from autotune.results.record import Side, WindowRecord
 from autotune.tuning.events import Events
@@ -108,6 +110,17 @@ def test_the_facts_of_a_script_are_printed(capsys: pytest.CaptureFixture[str]) -
     printed = capsys.readouterr().out
     for word in ("samples/s", "data wait", "optimizer", "data always ready"):
         assert word in printed
+
+
+def test_a_loop_that_feeds_its_own_loader_is_measured_although_the_loader_is_silent_alone(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("autotune.tuning.measure_config.PROFILE_SILENCE_S", 4.0)
+    program = parse_program(str(PROGRAMS / "feeds_its_loader.py"))
+    report = measure_config(program, None, detect(), 1, Events())
+    assert report.breakdown == StepBreakdown()
+    fact_sheet.show(report)
+    assert "could not be profiled" in capsys.readouterr().out
 
 
 def test_ctrl_c_in_a_later_process_keeps_what_the_earlier_ones_gave() -> None:
