@@ -63,10 +63,10 @@ def _verdict(found: Verdict) -> Iterator[RenderableType]:
     yield Text.assemble((found.headline, f"bold {found.tone}"), " ", found.basis)
     yield from (Text(f"{INDENT}{sentence}") for sentence in found.more)
     table = _table()
-    for column in ("", "before", "after"):
+    for column in ("", *found.columns):
         table.add_column(column, justify="right" if column else "left")
     for row in found.figures:
-        table.add_row(row.name, row.before, row.after)
+        table.add_row(row.name, *row.cells(len(found.columns)))
     yield table
 
 

@@ -55,6 +55,10 @@ class Row:
     before: str
     after: str
 
+    def cells(self, count: int) -> tuple[str, ...]:
+        """Return the figure in a number of columns, one or two."""
+        return (self.before, self.after)[:count]
+
 
 @dataclass(frozen=True)
 class Change:
@@ -98,6 +102,11 @@ class Verdict:
     next: tuple[Command, ...]
     notes: tuple[str, ...]
     cost: str
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The headings of the figures; with no change there is nothing to set side by side."""
+        return ("before", "after") if self.changes else ("as written",)
 
 
 def verdict(result: SearchResult, output: Path) -> Verdict:
