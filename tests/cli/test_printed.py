@@ -106,6 +106,7 @@ def test_a_pace_that_was_taken_out_is_told_in_one_line_where_it_made_much_differ
                 told.append((float(found[1]), float(found[2])))
                 assert result.raw_speedup is not None
                 assert f"without that, the speedup is {result.raw_speedup.estimate:.2f}x" in said
+                break
         assert bool(told) is (drift > 0)
         assert all(low < 0.9 and high > 1.05 for low, high in told)
 
