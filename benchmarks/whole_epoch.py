@@ -8,9 +8,10 @@ Each of the six programs (``whole_epoch_programs``) is searched. Then the bare p
 with one epoch, or with a number of steps, whole runs are timed instead.
 
 The machine's pace is read by pilots before and after the search and each run. The seconds of a run
-are corrected to the pace of the search; both are kept. The prediction counts as right if it lies
-within the interval of the corrected seconds, before and after. Processes of a virtual machine
-differ by 10 % and more, so the ratios of neighbouring runs say more than the seconds.
+are corrected to the pace of the search, by as much as the program's runs follow the pilots; both
+are kept. The prediction counts as right if it lies within the interval of the corrected seconds,
+before and after. Processes of a virtual machine differ by 10 % and more, so the ratios of
+neighbouring runs say more than the seconds.
 
 All that was measured is kept in ``--work``: a benchmark that was cut short goes on where it stood.
 ``--again`` starts anew.
@@ -34,7 +35,7 @@ from autotune.measurement.interval import Interval
 from autotune.results import bestfile
 from benchmarks.record import as_figures, median_ratio, save
 from benchmarks.whole_epoch_programs import PROGRAMS, Program
-from benchmarks.whole_epoch_runs import TAIL, Stopwatch, Timed, between, surroundings
+from benchmarks.whole_epoch_runs import TAIL, Stopwatch, Timed, between, slope_of, surroundings
 
 SIDES = "baseline", "best"
 SHARE = 0.1  # of the budget that timing whole epochs may cost
@@ -149,7 +150,8 @@ def judged(program: Program, file: bestfile.BestFile, state: dict[str, Any]) -> 
     pace = state["search"]["pace"]
     timed = {side: [Timed(**one) for one in state[side]] for side in SIDES}
     raw = {side: [one.seconds for one in its] for side, its in timed.items()}
-    corrected = {side: [one.at(pace) for one in its] for side, its in timed.items()}
+    slope = slope_of([*timed.values()])
+    corrected = {side: [one.at(pace, slope) for one in its] for side, its in timed.items()}
     told = foretold(file, is_run=program.run is not None)
     seen = {side: median_ratio(its) for side, its in corrected.items()}
     inside = {
@@ -173,6 +175,7 @@ def judged(program: Program, file: bestfile.BestFile, state: dict[str, Any]) -> 
         "is_right": set(inside) == set(SIDES) and all(inside.values()),
         "seconds": {side: _rounded(its) for side, its in raw.items()},
         "corrected": {side: _rounded(its) for side, its in corrected.items()},
+        "slope": round(slope, 3),
         "paces": {side: [one.pace for one in its] for side, its in timed.items()},
         "search": state["search"],
         "ratios": _rounded(ratios),

@@ -16,10 +16,12 @@ from time import monotonic
 
 from autotune.inside.pilots import Pilots
 from autotune.measurement.pilot import Pace, mean_pace, pace_of
+from autotune.measurement.stream import SLOPE, SLOPE_SPREAD
 
 READINGS = 5  # of the pilots before and after a run
 CHUNK = 65536
 GRACE_S = 10.0  # for a program that is told to end
+RUN_SPREAD = 0.08  # relative standard deviation of equal runs
 TAIL = 2000  # characters of a program's output that an error shows
 
 
@@ -35,11 +37,16 @@ class Timed:
     seconds: float
     pace: float | None
 
-    def at(self, pace: float | None) -> float:
-        """Return the seconds that it would take at another pace of the machine."""
+    def at(self, pace: float | None, slope: float) -> float:
+        """Return the seconds that it would take at another pace of the machine.
+
+        Args:
+            pace: That pace; None if unknown, then nothing is corrected.
+            slope: By how much the program follows the pace, see ``slope_of``.
+        """
         if pace is None or self.pace is None:
             return self.seconds
-        return self.seconds * math.exp(self.pace - pace)
+        return self.seconds * math.exp(slope * (self.pace - pace))
 
 
 class Stopwatch:
@@ -103,6 +110,26 @@ def surroundings() -> dict[str, str]:
     Drawing it takes time from the training.
     """
     return {**os.environ, "PYTHONUNBUFFERED": "1", "FORCE_COLOR": "1"}
+
+
+def slope_of(sides: Sequence[Sequence[Timed]]) -> float:
+    """Return by how much a program follows the pace that pilots read: 1 is in step, 0 not at all.
+
+    It is learned from all runs of both sides, each side about its own mean, and starts from what
+    the search's model takes it to be (``stream.SLOPE``, for two pilots): few runs move it little.
+    """
+    prior, weight = 2 * SLOPE, 1 / (2 * SLOPE_SPREAD**2)
+    learned = prior * weight
+    for its in sides:
+        known = [(one.pace, -math.log(one.seconds)) for one in its if one.pace is not None]
+        if not known:
+            continue
+        paces, speeds = ([*values] for values in zip(*known, strict=True))
+        middle, usual = fmean(paces), fmean(speeds)
+        for pace, speed in known:
+            learned += (pace - middle) * (speed - usual) / RUN_SPREAD**2
+            weight += (pace - middle) ** 2 / RUN_SPREAD**2
+    return learned / weight
 
 
 def between(before: float | None, after: float | None) -> float | None:
