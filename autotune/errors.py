@@ -17,7 +17,10 @@ Each message says what is wrong, quotes the value, and says how to fix it.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+Member = TypeVar("Member")
 
 # How the message of a RigError begins, unless the user can mend what happened
 DEFECT = "This is a defect of autotune; please report it: "
@@ -74,3 +77,22 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     close = difflib.get_close_matches(name, list(known), n=1)
     return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def named(noun: str, name: str, members: Mapping[str, Member]) -> Member:
+    """Return a member of a family by the name that users type.
+
+    Args:
+        noun: What members are called, such as ``format``.
+        name: As it was typed.
+        members: All members by their names.
+
+    Raises:
+        UsageError: There is no such member; the message lists those that there are.
+    """
+    if name not in members:
+        raise UsageError(
+            f"There is no {noun} '{name}'.{did_you_mean(name, members)} "
+            f"{noun.capitalize()}s: {', '.join(members)}."
+        )
+    return members[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.errors import UsageError, did_you_mean
+from autotune.errors import named
 from autotune.integrations.trackers.base import Logged, Tracker
 from autotune.integrations.trackers.mlflow import MLflow
 from autotune.integrations.trackers.tensorboard import TensorBoard
@@ -21,9 +21,4 @@ def tracker(name: str) -> Tracker:
     Raises:
         UsageError: There is no such tracker; the message lists those that there are.
     """
-    if name not in TRACKERS:
-        raise UsageError(
-            f"There is no tracker '{name}'.{did_you_mean(name, TRACKERS)} "
-            f"Trackers: {', '.join(TRACKERS)}."
-        )
-    return TRACKERS[name]
+    return named("tracker", name, TRACKERS)

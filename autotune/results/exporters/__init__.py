@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.errors import UsageError, did_you_mean
+from autotune.errors import named
 from autotune.results.exporters.accelerate import Accelerate
 from autotune.results.exporters.base import Export, Exporter
 from autotune.results.exporters.deepspeed import DeepSpeed
@@ -39,9 +39,4 @@ def exporter(name: str) -> Exporter:
     Raises:
         UsageError: There is no such format; the message lists those that there are.
     """
-    if name not in EXPORTERS:
-        raise UsageError(
-            f"There is no format '{name}'.{did_you_mean(name, list(EXPORTERS))} "
-            f"Formats: {', '.join(EXPORTERS)}."
-        )
-    return EXPORTERS[name]
+    return named("format", name, EXPORTERS)
