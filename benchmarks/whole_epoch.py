@@ -33,6 +33,7 @@ from typing import Any
 from autotune.machine import hardware
 from autotune.measurement.interval import Interval
 from autotune.results import bestfile
+from autotune.tuning.budget import parse_duration
 from benchmarks.record import as_figures, median_ratio, save
 from benchmarks.whole_epoch_programs import PROGRAMS, Program
 from benchmarks.whole_epoch_runs import TAIL, Stopwatch, Timed, between, slope_of, surroundings
@@ -95,7 +96,8 @@ class Campaign:
             for side in SIDES if number % 2 == 0 else reversed(SIDES):
                 if len(self._state[side]) <= number:
                     self._time(side, number)
-        return judged(self._program, bestfile.read(self._best), self._state)
+        budget_s = parse_duration(self._options.budget)
+        return judged(self._program, bestfile.read(self._best), self._state, budget_s)
 
     @property
     def _best(self) -> Path:
@@ -145,7 +147,9 @@ class Campaign:
         part.replace(self._kept)
 
 
-def judged(program: Program, file: bestfile.BestFile, state: dict[str, Any]) -> dict[str, object]:
+def judged(
+    program: Program, file: bestfile.BestFile, state: dict[str, Any], budget_s: float
+) -> dict[str, object]:
     """Return the figures of a program: what was foretold, what was seen, and whether they agree."""
     pace = state["search"]["pace"]
     timed = {side: [Timed(**one) for one in state[side]] for side in SIDES}
@@ -158,12 +162,15 @@ def judged(program: Program, file: bestfile.BestFile, state: dict[str, Any]) -> 
         side: seen[side].low <= one["estimate"] <= seen[side].high for side, one in told.items()
     }
     ratios = [a / b for a, b in zip(*(corrected[side] for side in SIDES), strict=True)]
-    whole, budget_s = file.whole_run, state["search"]["seconds"]
+    whole = file.whole_run
     timing_s = 0.0 if whole is None else whole.timing_seconds
     for side in SIDES:
         verdict = {True: "inside", False: "outside", None: "nothing foretold"}[inside.get(side)]
         print(f"  {side}: foretold {told.get(side)}, seen {seen[side]} s: {verdict}", flush=True)
-    print(f"  ratio seen {median_ratio(ratios)}; cost {timing_s / budget_s:.1%}", flush=True)
+    print(
+        f"  ratio seen {median_ratio(ratios)}; cost {timing_s / budget_s:.1%} of the budget",
+        flush=True,
+    )
     return {
         "stands_for": program.stands_for,
         "config": {k: v for k, v in file.config.items() if file.baseline.get(k) != v},
