@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -33,7 +34,7 @@ from autotune.rig.wire import Examined
 
 logger = logging.getLogger("autotune")
 WATCHED_S = 2.0
-PACED_BY = 3  # steps from which the length of a step is known
+PACED_BY = 5  # steps from which the length of a step is known
 MOST_S = 20.0  # for watching, however long a step takes
 MAX_COUNTS = 3  # steps whose operators are counted
 
@@ -154,19 +155,22 @@ class Examiner:
         reads.install()
         graphs.install()
         steps, kept, kept_s, began = 0, 0, 0.0, perf_counter()
+        taken_s: list[float] = []  # of the first steps; others on the machine may stretch some
         try:
             while not memory.is_done:
                 self._is_disturbed, step_began = False, perf_counter()
                 yield
                 now = perf_counter()
                 steps += 1
+                if steps <= PACED_BY:
+                    taken_s.append(now - step_began)
                 reads.step(keep=not self._is_disturbed)
                 graphs.step()
                 if not self._is_disturbed:
                     kept += 1
                     kept_s += now - step_began
                 if steps == PACED_BY:
-                    memory.set_pace((now - began) / steps, WATCHED_S)
+                    memory.set_pace(median(taken_s), WATCHED_S)
                 if steps >= PACED_BY:
                     memory.step()
                 if steps >= MIN_STEPS and now - began > MOST_S:

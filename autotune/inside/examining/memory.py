@@ -10,6 +10,7 @@ import torch
 from autotune.measurement.examination import MemoryGrowth
 
 STRETCHES = 6
+FEWEST = 4  # stretches that tell a growth from a single step up
 MIN_STEPS = 4  # in a stretch
 
 
@@ -46,8 +47,8 @@ class MemoryWatch:
         self._steps += 1
 
     def found(self) -> MemoryGrowth | None:
-        """Return the readings; None if the program ended before all of them."""
-        if not self.is_done:
+        """Return the readings; None if there was time for too few of them."""
+        if len(self._host) <= FEWEST:
             return None
         return MemoryGrowth(self._in_stretch, tuple(self._host), tuple(self._device))
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from autotune.inside.examining import examiner
 from autotune.inside.examining.examiner import Examiner
+from autotune.inside.examining.memory import MIN_STEPS, MemoryWatch
 from autotune.inside.examining.operators import OperatorCount
 from autotune.measurement.examination import Examination
 
@@ -186,3 +187,17 @@ def test_a_thread_tied_to_one_core_is_seen() -> None:
     assert affinity is not None
     assert affinity.main == CORES[:1]
     assert affinity.allowed == CORES
+
+
+def test_growth_is_known_where_time_ended_before_the_last_stretches() -> None:
+    watch = MemoryWatch()
+    watch.set_pace(step_s=10.0, seconds=2.0)
+    for _ in range(3 * MIN_STEPS + 1):
+        watch.step()
+    assert watch.found() is None
+    for _ in range(MIN_STEPS):
+        watch.step()
+    found = watch.found()
+    assert not watch.is_done
+    assert found is not None
+    assert len(found.host_bytes) == 5
