@@ -105,7 +105,8 @@ class Campaign:
 
     def _search(self) -> None:
         print(f"{self._program.name}: search of {self._options.budget} …", flush=True)
-        command = [sys.executable, "-m", "autotune", "search", "--budget", self._options.budget]
+        command = [sys.executable, "-m", "autotune", "search", "--quiet"]
+        command += ["--budget", self._options.budget]
         command += ["--output", str(self._best), str(self._script)]
         command += self._program.given(self._program.searched_for)
         before, began = self._watch.pace(), monotonic()

@@ -59,6 +59,14 @@ class TimedRun:
     tried: EvaluationTrials | None = None
     outputs: EvaluationOutputs | None = None
 
+    @property
+    def telling(self) -> tuple[EpochSeen, ...]:
+        """The epochs that tell what later ones take: the first of a compiled model compiles.
+
+        Evaluation is compiled apart from training, so that takes long once as well.
+        """
+        return self.seen[1:] if self.config.get("compile", "off") != "off" else self.seen
+
 
 @dataclass(frozen=True)
 class RunFacts:
@@ -313,7 +321,7 @@ def whole_run(
         program: What is known about the program's length.
     """
     length = program.length
-    as_written = [epoch.within(length) for epoch in written.seen]
+    as_written = [epoch.within(length) for epoch in written.telling]
     if not as_written:
         return None
     usual = usual_epochs(as_written)[-1]
@@ -339,7 +347,7 @@ def whole_run(
             timing_s=timing_s,
         )
     run = next((run for run in reversed(others) if run.config == best), None)
-    found = () if run is None else run.seen
+    found = () if run is None else run.telling
     seen = [epoch.within(length) for epoch in found] or as_written
     after = breakdown(seen, after_s)
     if faster is not None:
@@ -383,8 +391,13 @@ def _doubt_of(run: TimedRun | None, best: Config) -> str:
         )
     if run is None:
         return "There was no time to run epochs under this config: all but the steps is as before"
-    if run.seen:
+    if run.telling:
         return ""
+    if run.seen:
+        return (
+            "Under this config there was no time for more than the epoch that compiles: all but "
+            "the steps is as before"
+        )
     return (
         f"Under this config, its whole epochs could not be timed ({run.reason.rstrip('.')}); as "
         "written, they could. Train a short while before you rely on it"

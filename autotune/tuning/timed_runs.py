@@ -66,11 +66,11 @@ def around_s(session: Session, program: Observed) -> tuple[float | None, str]:
     run = timed_run(session, program, program.applied.baseline, share=FIRST_SHARE)
     if run is None:
         return None, NO_TIME
-    if not run.seen:
-        return None, run.reason
+    if not run.telling:
+        return None, run.reason or NO_EPOCH
     profile = program.profile
     samples_per_batch = profile.samples_per_step / profile.batches_per_step
-    batch_s = around_batch_s([epoch.within(profile.length) for epoch in run.seen])
+    batch_s = around_batch_s([epoch.within(profile.length) for epoch in run.telling])
     return batch_s.estimate / samples_per_batch, ""
 
 

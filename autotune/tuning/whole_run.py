@@ -74,8 +74,9 @@ def time_epochs(session: Session, baseline: Baseline, confirmed: ConfirmationRes
             f"--budget {needed_s}s leaves the time."
         )
         return
-    if not first.seen:
-        session.events.note(f"Whole epochs were not timed: {first.reason}.")
+    if not first.telling:
+        reason = first.reason or "there was no time for more than the epoch that compiles"
+        session.events.note(f"Whole epochs were not timed: {reason}.")
         return
     tried = first.tried
     is_worth_it = tried is not None and fmean(tried.ratios or [1.0]) > WORTH_CONFIRMING
@@ -108,9 +109,9 @@ def rejudged(
     runs = [session.study.timed(c) for c in (baseline.space.baseline, candidate.config)]
     profile = baseline.profile
     around = [
-        around_batch_s([epoch.within(profile.length) for epoch in run.seen])
+        around_batch_s([epoch.within(profile.length) for epoch in run.telling])
         for run in runs
-        if run is not None
+        if run is not None and run.telling
     ]
     if len(around) < len(runs) or not is_surely_more(around[1], around[0]):
         return confirmed

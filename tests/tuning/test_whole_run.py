@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from autotune.cli.search_report import show
-from autotune.measurement.epochs.epoch import RunLength
+from autotune.measurement.epochs.epoch import EpochSeen, OtherPass, RunLength
 from autotune.measurement.goal import Goal, Objective
+from autotune.measurement.interval import Interval
 from autotune.program.config import Config, KnobValue
 from autotune.report import worth
 from autotune.report.worth import Training
 from autotune.results import bestfile
 from autotune.results.result import Finding, SearchResult
-from autotune.results.whole_run import TimedRun, _doubt_of
+from autotune.results.whole_run import Loop, RunFacts, TimedRun, _doubt_of, whole_run
 from autotune.tuning.budget import ENDING_S
 from autotune.tuning.session import EPOCHS_SHARE, least_timed_s
 from autotune.tuning.timed_runs import FIRST_SHARE, pass_seconds
@@ -112,6 +113,28 @@ def test_a_winner_with_ranks_is_not_told_that_time_was_short() -> None:
     config = Config({"world_size": 2})
     assert "several ranks" in _doubt_of(None, config)
     assert "no time" in _doubt_of(None, Config({"world_size": 1}))
+
+
+def test_the_epoch_in_which_a_model_is_compiled_tells_nothing_of_later_ones() -> None:
+    def epoch(evaluation_s: float) -> EpochSeen:
+        passes = (OtherPass("evaluated", 0.0, evaluation_s, 20),)
+        return EpochSeen(5, 5, 0.1, 0.5, passes)
+
+    own, compiled = Config({"compile": "off"}), Config({"compile": "default"})
+    written = TimedRun(own, (epoch(0.2),) * 4, 10.0)
+    loops = (Loop(Interval(100.0, 90.0, 110.0), 10.0, 50),) * 2
+    for seen, evaluation_s, doubt in (
+        ((epoch(27.0),), 0.2, "no time for more than the epoch that compiles"),
+        ((epoch(27.0), epoch(0.1)), 0.1, ""),
+    ):
+        runs = [written, TimedRun(compiled, seen, 10.0)]
+        facts = RunFacts(RunLength(), 3.0)
+        whole = whole_run(written, runs, compiled, loops, Interval(1.5, 1.4, 1.6), facts)
+        assert whole is not None
+        assert whole.after is not None
+        assert whole.after.evaluation_s.estimate == pytest.approx(evaluation_s)
+        assert doubt in whole.doubt
+        assert bool(whole.doubt) is bool(doubt)
 
 
 def test_it_costs_at_most_a_tenth_of_the_budget(tmp_path: Path) -> None:
