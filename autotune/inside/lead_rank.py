@@ -387,6 +387,7 @@ class LeadRank(StepTracker):
                 step_s=report.seconds / report.steps,
                 wait_s=report.wait_s / report.steps,
                 communication_s=recorded[rank].communication_s,
+                queued_s=recorded[rank].queued_s / max(1, recorded[rank].steps),
             )
             for rank, report in enumerate(self._last_block)
         )

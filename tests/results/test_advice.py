@@ -208,6 +208,8 @@ def test_the_slowest_rank_is_named_with_its_reason() -> None:
     assert "loading its data" in advice.evidence
     even = (RankLoad(0, 0.05, 0.001, 0.01), RankLoad(1, 0.05, 0.001, 0.012))
     assert names(readings(ranks=even)) == []
+    busy = (RankLoad(0, 0.05, 0.001, 0.03), RankLoad(1, 0.05, 0.001, 0.005, queued_s=0.024))
+    assert names(readings(ranks=busy)) == [], "other programs use its core"
 
 
 def test_a_large_batch_without_a_warm_up_is_told() -> None:

@@ -106,7 +106,7 @@ class ThreadSampler:
         state = _State(task / "syscall", self._clock)
         own = Path(f"/proc/self/task/{threading.get_native_id()}")
         last, cpu, queued = self._now(task)
-        others_s, held_s, late_s = _others_s(cpu), 0.0, _queued_s(own)
+        others_s, held_s, late_s = _others_s(cpu), 0.0, queued_s(own)
         while not self._is_over.wait(PERIOD_S):
             began = time.perf_counter()
             doing = state.read()
@@ -118,7 +118,7 @@ class ThreadSampler:
             lost_s = in_queue - queued + held_s
             blocked_s = max(0.0, elapsed_s - computing_s - lost_s)
             before_s, others_s = others_s, _others_s(used)
-            was_late_s, late_s = late_s, _queued_s(own)
+            was_late_s, late_s = late_s, queued_s(own)
             if blocked_s > computing_s and others_s - before_s > blocked_s / 2:
                 # It waits for the other threads of an operator, which compute meanwhile
                 self._note(frame, RUNNING, computing_s + blocked_s, 0.0)
@@ -132,7 +132,7 @@ class ThreadSampler:
 
     def _now(self, task: Path) -> tuple[float, float, float]:
         """Return wall time, the thread's CPU time and its time in the queue for a core."""
-        return time.perf_counter(), time.clock_gettime(self._clock), _queued_s(task)
+        return time.perf_counter(), time.clock_gettime(self._clock), queued_s(task)
 
     def _note(
         self, frame: FrameType | None, doing: str, computing_s: float, blocked_s: float
@@ -195,7 +195,7 @@ class _State:
             os.close(self._descriptor)
 
 
-def _queued_s(task: Path) -> float:
+def queued_s(task: Path) -> float:
     """Return the seconds that a thread was ready to run and had no core (proc(5), schedstat)."""
     fields = _text(task / "schedstat").split()
     return int(fields[1]) / 1e9 if len(fields) > 1 else 0.0

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from time import perf_counter
 
+from autotune.inside.examining.thread_sampler import queued_s
 from autotune.inside.ranks.communication import CommunicationClock
 from autotune.inside.ranks.group import Group
 from autotune.inside.ranks.rank_sync import RankCommand, RankSync, Report
@@ -103,19 +106,22 @@ class Tally:
     """
 
     def __init__(self) -> None:
-        self._began = perf_counter()
-        self._paused_at: float | None = None
+        self._task = Path(f"/proc/self/task/{threading.get_native_id()}")
+        self._began, self._queued_before_s = perf_counter(), queued_s(self._task)
+        self._paused_at: tuple[float, float] | None = None
         self._samples = self.steps = 0
         self._wait_s = 0.0
 
     def pause(self) -> None:
         """Stop the clock: time from here to ``go_on()`` does not count."""
-        self._paused_at = perf_counter()
+        self._paused_at = perf_counter(), queued_s(self._task)
 
     def go_on(self) -> None:
         """Start the clock again; does nothing if it was not stopped."""
         if self._paused_at is not None:
-            self._began += perf_counter() - self._paused_at
+            paused_at, queued_before_s = self._paused_at
+            self._began += perf_counter() - paused_at
+            self._queued_before_s += queued_s(self._task) - queued_before_s
             self._paused_at = None
 
     def add(self, step: Step) -> None:
@@ -133,4 +139,7 @@ class Tally:
         seconds = perf_counter() - self._began
         workers = (child.pid for child in multiprocessing.active_children() if child.pid)
         pids = (os.getpid(), *workers)
-        return Report(self._samples, self.steps, seconds, self._wait_s, communication_s, pids)
+        queued = queued_s(self._task) - self._queued_before_s
+        return Report(
+            self._samples, self.steps, seconds, self._wait_s, communication_s, pids, queued
+        )

@@ -28,6 +28,7 @@ class Report:
         wait_s: Time in which it waited for batches.
         communication_s: Seconds of a step in which a collective ran; None if not recorded.
         pids: Ids of the process and its workers.
+        queued_s: Time in which the thread that trains was ready to run and had no core.
     """
 
     samples: int
@@ -36,6 +37,7 @@ class Report:
     wait_s: float
     communication_s: float | None = None
     pids: tuple[int, ...] = ()
+    queued_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,9 @@ def stragglers(readings: Readings) -> Iterator[Advice]:
     yield Advice(
         "straggler",
         f"Rank {slowest.rank} is slower than the others, and all of them wait for it.",
-        f"Without communication, its step takes {ms(own_s[slowest.rank])}, that of the others "
-        f"{ms(usual_s)}; it spends the difference on {what}.",
+        "Without communication, and without waiting for a core, its step takes "
+        f"{ms(own_s[slowest.rank])}, that of the others {ms(usual_s)}; it spends the difference on "
+        f"{what}.",
         "Give all ranks the same work: samples of equal length, the same files, no logging or "
         "evaluation on one rank alone; look for another process on its device or cores.",
         gain=Gain(slowest.step_s / (slowest.step_s - lost_s), "if it were as fast as the others"),
