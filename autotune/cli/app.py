@@ -7,6 +7,7 @@ program. Commands about searches that are over stand in ``past_runs``.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -565,32 +566,44 @@ def _read(
     from autotune.program import line
 
     found = line.read(words, ranks=ranks)
-    for note in (*found.notes, *_strayed(found.program, command)):
+    for note in (*found.notes, *_strayed(found.program, words, command)):
         console.warn(note)
     return found.program
 
 
-def _strayed(program: Program, command: str) -> Iterator[str]:
-    """Yield a warning if options of autotune stand after the program.
+def _strayed(program: Program, words: Sequence[str], command: str) -> Iterator[str]:
+    """Yield a warning if options of autotune stand after the program, with the line to type.
 
     Such an option goes to the program. It is only warned about if the program's file does not
     contain its name.
     """
-    known = _option_names(command)
+    known = _options(command)
     names = [arg.partition("=")[0] for arg in program.args]
     # A program that knows an option of the same name contains it, with dashes or as an identifier.
     text = Path(program.source).read_text(encoding="utf-8", errors="replace")
     strayed = [n for n in names if n in known and n.lstrip("-").replace("-", "_") not in text]
     if strayed:
+        ours, others = list[str](), list(words)
+        for name in strayed:
+            place = next(n for n, word in enumerate(others) if word.split("=")[0] == name)
+            has_value = known[name] and "=" not in others[place]
+            ours += others[place : place + 1 + has_value]
+            del others[place : place + 1 + has_value]
+        end = [] if others[0].endswith(".py") else ["--"]
         yield (
             f"{' '.join(strayed)} stands after the program, so the program gets it. If it is meant "
             "for autotune, press Ctrl-C and type: "
-            f"autotune {command} {' '.join(strayed)} … {program.name} …"
+            f"autotune {command} {shlex.join([*ours, *end, *others])}"
         )
 
 
-def _option_names(command: str) -> set[str]:
-    """Return the options of a subcommand as they are typed, such as ``--budget``."""
+def _options(command: str) -> dict[str, bool]:
+    """Return the options of a subcommand as they are typed, and whether a value follows."""
     group = typer.main.get_command(app)
     found = group.commands[command].params  # type: ignore[attr-defined]
-    return {name for parameter in found for name in parameter.opts if name.startswith("-")}
+    return {
+        name: not getattr(parameter, "is_flag", False)
+        for parameter in found
+        for name in parameter.opts
+        if name.startswith("-")
+    }

@@ -7,8 +7,11 @@ plain line is printed for each trial. stdout stays free for results.
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from typing import TextIO, cast
 
 from rich.console import Console as RichConsole
 from rich.live import Live
@@ -29,6 +32,7 @@ from autotune.tuning.choosing.diagnosis import Diagnosis
 NAMED = 6  # knobs in the opening lines; -v lists the values of all
 COMMAND = "autotune "  # how a command to copy begins
 WHOLE = 10_000  # columns; more than any line has
+PADDING = re.compile(r" +(?=\n)")
 SAFE = {
     FenceKind.OVERLAY: "trials leave your files as they are",
     FenceKind.LANDLOCK: "trials cannot write to your files",
@@ -210,7 +214,28 @@ def results_console() -> RichConsole:
     so that other programs can read it.
     """
     found = RichConsole(highlight=False)
-    return found if found.is_terminal else RichConsole(highlight=False, soft_wrap=True, width=WHOLE)
+    if found.is_terminal:
+        return found
+    return RichConsole(
+        highlight=False, soft_wrap=True, width=WHOLE, file=cast("TextIO", _WithoutPadding())
+    )
+
+
+class _WithoutPadding:
+    """Standard output, whose lines end where their text does: tables pad their last column."""
+
+    @property
+    def encoding(self) -> str:
+        return sys.stdout.encoding
+
+    def isatty(self) -> bool:
+        return False
+
+    def write(self, text: str) -> int:
+        return sys.stdout.write(PADDING.sub("", text))
+
+    def flush(self) -> None:
+        sys.stdout.flush()
 
 
 def plain(value: object) -> str:

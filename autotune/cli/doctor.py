@@ -145,7 +145,7 @@ def _show_advice(out: Console, number: int, advice: Advice) -> None:
             line.add_column(style="dim", width=6)
             line.add_column(overflow="fold")
             line.add_row(label, Text(text))
-            out.print(Padding(line, (0, 0, 0, 3)))
+            out.print(Padding(line, (0, 0, 0, 3), expand=False))
 
 
 def _gain(advice: Advice) -> str:

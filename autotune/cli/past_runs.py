@@ -148,7 +148,8 @@ def export(
     console = Console()
     with errors_told(console):
         chosen = exporter(to)
-        made = chosen.export(bestfile.read(best))
+        file = bestfile.read(best)
+        made = chosen.export(file)
         if output is not None:
             write(output, made.text)
     if as_json:
@@ -162,6 +163,8 @@ def export(
         return
     if output is None:
         sys.stdout.write(made.text)
+    if file.config == file.baseline and not file.evaluation:
+        console.warn(f"{best} changes nothing: the program's own config was kept.")
     for change, reason in made.left_out.items():
         console.warn(f"Left out: {change} ({reason}).")
 

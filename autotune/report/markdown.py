@@ -52,6 +52,7 @@ def _templates() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     found.filters |= {"cell": _line, "line": _line}
     return found

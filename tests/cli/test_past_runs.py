@@ -188,3 +188,19 @@ def _change(database: Path, text: str, other: str) -> None:
             (text, other),
         )
     connection.close()
+
+
+def test_a_file_that_changes_nothing_is_exported_with_that_remark(
+    workplace: Path,
+) -> None:
+    write_best(workplace / "best.yaml", baseline={"num_workers": 0})
+    done = CliRunner().invoke(app, ["export", "--to", "snippet", "best.yaml"])
+    assert done.exit_code == 0
+    assert "changes nothing" in done.stderr
+
+
+def test_off_a_terminal_no_line_is_padded(here: Path) -> None:
+    for words in (["runs"], ["show", "fast"], ["knobs"]):
+        lines = said(*words).splitlines()
+        assert len(lines) > 1
+        assert all(line == line.rstrip() for line in lines)

@@ -13,8 +13,8 @@ MIN_OPENS, SMALL_BYTES = 4.0, 64 * 1024
 MIN_SHARE = 0.25  # of an item's time, for a cause that is told although another one is larger
 
 MENDS = {
-    Cost.PYTHON: "Let more workers load in parallel, and replace loops over elements by operations "
-    "on whole arrays.",
+    Cost.PYTHON: "Let more workers load in parallel; replace loops over elements, if any, by "
+    "operations on whole arrays.",
     Cost.NATIVE: "Let more workers load in parallel; decode and resize once, before the training, "
     "and store the result.",
     Cost.FILES: "Pack many small files into few large ones (tar shards, HDF5, LMDB, Parquet), keep "
