@@ -225,7 +225,13 @@ def load(run_name: str | None = None) -> SearchResult:
     from autotune.report import ShownResult
 
     run = search_dir.find(run_name)
-    result = run.load_study().result
+    study = run.load_study()
+    result = study.result
+    if result is None and study.failure:
+        raise RunDirectoryError(
+            f"The search '{run.name}' measured nothing: {study.failure.rstrip('.')}. Mend the "
+            "program or its arguments, then search again."
+        )
     if result is None:
         raise RunDirectoryError(
             f"The search '{run.name}' has not ended. "

@@ -210,10 +210,10 @@ class _Listed:
 def _about(run: SearchDir) -> _Listed:
     try:
         study = run.load_study()
-        head, found = study.head, study.found
+        head, found, failure = study.head, study.found, study.failure
     except RunDirectoryError as error:
         return _Listed(run.name, run.path, error=str(error))
-    said = "not over" if found is None else found
+    said = found or ("the program failed" if failure else "not over")
     program, trials = str(head.program), study.trial_count
     return _Listed(run.name, run.path, head.created, program, trials, said)
 

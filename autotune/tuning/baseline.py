@@ -175,4 +175,6 @@ def _failure(session: Session, ending: Ending) -> AutotuneError:
     if ending.outcome is Outcome.OUT_OF_TIME and ending.cause is not Cause.INPUT:
         log = session.rigs.directory / "rigs" / f"{session.rigs.started:03d}" / "log.txt"
         return unmeasured(program, session.budget.total_s, session.startup, log)
-    return program_error(program, ending)
+    error = program_error(program, ending)
+    session.study.failure = str(error).partition("\n")[0]
+    return error

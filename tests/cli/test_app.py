@@ -85,6 +85,10 @@ def test_a_script_that_fails_by_itself_stops_the_search_with_its_own_traceback(
     assert "no such data set: imaginary" in said
     assert "fails.py" in said
     assert "autotune/inside" not in said
+    shown = complaint("show")
+    assert "measured nothing" in shown
+    assert "resume" not in shown
+    assert "the program failed" in run("runs").stdout
 
 
 def test_options_of_ours_after_the_program_are_pointed_out_before_it_starts(

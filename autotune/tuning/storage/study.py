@@ -321,6 +321,15 @@ class Study:
         return f"{times(speedup)} faster" if finding is Finding.FASTER else str(finding)
 
     @property
+    def failure(self) -> str:
+        """Why the program itself failed before anything was measured; empty if it did not."""
+        return str(self._study.user_attrs.get("failure", ""))
+
+    @failure.setter
+    def failure(self, why: str) -> None:
+        self._study.set_user_attr("failure", why)
+
+    @property
     def trial_count(self) -> int:
         """How many trials it holds."""
         return len(self._study.get_trials(deepcopy=False))
