@@ -382,14 +382,8 @@ class LeadRank(StepTracker):
     def _conclude(self, measurement: Measurement) -> None:
         recorded = self._gather(self._tally.report(self._communication.stop(self._tally.steps)))
         ranks = tuple(
-            RankLoad(
-                rank=rank,
-                step_s=report.seconds / report.steps,
-                wait_s=report.wait_s / report.steps,
-                communication_s=recorded[rank].communication_s,
-                queued_s=recorded[rank].queued_s / max(1, recorded[rank].steps),
-            )
-            for rank, report in enumerate(self._last_block)
+            _load(rank, *reports)
+            for rank, reports in enumerate(zip(self._last_block, recorded, strict=True))
         )
         self._measured = None
         self._answer(replace(measurement, ranks=ranks))
@@ -628,3 +622,17 @@ def _is_finite(losses: Sequence[float | None]) -> bool:
     """Return whether the last loss is finite; True if the program shows none."""
     last = losses[-1] if losses else None
     return last is None or math.isfinite(last)
+
+
+def _load(rank: int, measured: Report, recorded: Report) -> RankLoad:
+    """Return the load of a rank: a measured step, split as the recorded ones, which are slower."""
+    step_s = measured.seconds / measured.steps
+    share = step_s * recorded.steps / recorded.seconds if recorded.steps else 0.0
+    communication_s = recorded.communication_s
+    return RankLoad(
+        rank=rank,
+        step_s=step_s,
+        wait_s=measured.wait_s / measured.steps,
+        communication_s=None if communication_s is None else share * communication_s,
+        queued_s=share * recorded.queued_s / max(1, recorded.steps),
+    )
