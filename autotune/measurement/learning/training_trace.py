@@ -224,7 +224,8 @@ def compare(
         RATES, written, own, [EXACT + FACTOR * n for n in _noise(RATES, written, shaken)]
     )
     noises = zip(*(_noise(part, written, shaken) for part in PARTS), strict=True)
-    noise = list(accumulate(map(max, noises), max))
+    # A config with fewer steps, of more samples each, is judged in these alone
+    noise = list(accumulate(map(max, noises), max))[:count]
     steps, clear = (
         next((n for n, by in enumerate(noise) if by > most), count)
         for most in (MOST_NOISE, CLEAR_NOISE)
@@ -278,7 +279,7 @@ def _beyond_rounding(
     first, later = (max(n, written.rounding) for n in (noise[0], noise[-1]))
     # Where the noise exceeds what is clear, it has jumped there; in the config perhaps sooner
     near = later if clear >= steps else max(CLEAR_NOISE, written.rounding)
-    limits = [first, *([near] * (clear - 1)), *([later] * (steps - max(1, clear)))][:steps]
+    limits = [first, *([near] * (clear - 1)), *([later] * (steps - max(1, clear)))]
     for part in PARTS:
         yield from _beyond(part, written, own, [FACTOR * limit for limit in limits])
     # A part of the layers may normalise otherwise, which the median does not show
