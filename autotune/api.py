@@ -229,7 +229,7 @@ def load(run_name: str | None = None) -> SearchResult:
     result = study.result
     if result is None and study.failure:
         raise RunDirectoryError(
-            f"The search '{run.name}' measured nothing: {study.failure.rstrip('.')}. Mend the "
+            f"The search '{run.name}' measured nothing: {study.failure}. Mend the "
             "program or its arguments, then search again."
         )
     if result is None:

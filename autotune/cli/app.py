@@ -583,17 +583,18 @@ def _strayed(program: Program, words: Sequence[str], command: str) -> Iterator[s
     text = Path(program.source).read_text(encoding="utf-8", errors="replace")
     strayed = [n for n in names if n in known and n.lstrip("-").replace("-", "_") not in text]
     if strayed:
-        ours, others = list[str](), list(words)
+        ours, theirs = list[str](), list(program.args)
+        before = words[: len(words) - len(theirs)]
         for name in strayed:
-            place = next(n for n, word in enumerate(others) if word.split("=")[0] == name)
-            has_value = known[name] and "=" not in others[place]
-            ours += others[place : place + 1 + has_value]
-            del others[place : place + 1 + has_value]
-        end = [] if others[0].endswith(".py") else ["--"]
+            place = next(n for n, arg in enumerate(theirs) if arg.partition("=")[0] == name)
+            end = place + 1 + (known[name] and "=" not in theirs[place])
+            ours += theirs[place:end]
+            del theirs[place:end]
+        ours += [] if before[0].endswith(".py") else ["--"]
         yield (
             f"{' '.join(strayed)} stands after the program, so the program gets it. If it is meant "
             "for autotune, press Ctrl-C and type: "
-            f"autotune {command} {shlex.join([*ours, *end, *others])}"
+            f"autotune {command} {shlex.join([*ours, *before, *theirs])}"
         )
 
 

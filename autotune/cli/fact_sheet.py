@@ -113,7 +113,7 @@ def _split(facts: MeasureReport) -> Iterator[RenderableType]:
         yield from _ranks(facts.measurements[0].ranks)
         return
     if split is None:
-        yield "Its step could not be profiled: it ended, or its loader waited for its own loop."
+        yield "Its step could not be profiled: it ended, or its loader gave nothing meanwhile."
         return
     yield f"Where a step of {_ms(split.step_s)} goes ({split.steps} steps)"
     table = _table()

@@ -22,7 +22,7 @@ from autotune.results.blame import FAILURES
 from autotune.results.result import Finding, SearchResult
 from autotune.results.wording import as_typed, format_duration, gib, rate, times
 
-OPEN = 1.2  # a speedup that is neither shown nor ruled out
+STILL_POSSIBLE = 1.2  # a speedup up to which an interval that holds 1 leaves nothing to find
 MUCH_NARROWER = 0.5  # factor on the interval from which a correction is worth a line
 
 
@@ -185,7 +185,11 @@ def _faster_evaluation(result: SearchResult) -> Iterator[str]:
 
 def _why_no_gain(result: SearchResult) -> str:
     if (found := result.candidate_speedup) is not None:
-        doubt = "; a quieter machine or a longer --budget tells more" if found.high > OPEN else ""
+        doubt = (
+            "; a quieter machine or a longer --budget tells more"
+            if found.high > STILL_POSSIBLE
+            else ""
+        )
         return f"The best candidate came out at {times(found)} in fresh processes{doubt}."
     if any(record.is_blamed for record in result.rehearsals):
         return "The configs that were faster are not recommended; the reasons are below."

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import dropwhile
 
 from autotune.measurement import claim
 from autotune.measurement.epochs.breakdown import (
@@ -61,11 +62,12 @@ class TimedRun:
 
     @property
     def telling(self) -> tuple[EpochSeen, ...]:
-        """The epochs that tell what later ones take: the first of a compiled model compiles.
+        """The epochs that tell what later ones take: from the first that compiles nothing.
 
-        Evaluation is compiled apart from training, so that takes long once as well.
+        Evaluation is compiled apart from training, so that takes long once as well. Where each
+        epoch compiles, all but the first count.
         """
-        return self.seen[1:] if self.config.get("compile", "off") != "off" else self.seen
+        return tuple(dropwhile(lambda epoch: epoch.compiles, self.seen)) or self.seen[1:]
 
 
 @dataclass(frozen=True)

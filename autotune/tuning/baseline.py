@@ -97,6 +97,7 @@ def _applied(space: ResolvedSpace, profile: Profile, head: SearchInfo) -> Applie
 
 def _measure(session: Session) -> Baseline:
     study, trial_runner = session.study, session.trial_runner
+    study.failure = ""  # the program may have been mended since
     head = study.head
     session.events.on_phase("baseline")
     began = session.rigs.clock()
@@ -176,5 +177,5 @@ def _failure(session: Session, ending: Ending) -> AutotuneError:
         log = session.rigs.directory / "rigs" / f"{session.rigs.started:03d}" / "log.txt"
         return unmeasured(program, session.budget.total_s, session.startup, log)
     error = program_error(program, ending)
-    session.study.failure = str(error).partition("\n")[0]
+    session.study.failure = str(error).partition("\n")[0].rstrip(" .:")
     return error

@@ -34,6 +34,7 @@ WINDOW = WindowPlan(warmup_min_s=0.5, warmup_max_s=5.0, window_min_s=1.0, window
 CEILING = WindowPlan(warmup_min_s=0.2, warmup_max_s=1.0, window_min_s=0.5, window_max_s=1.0)
 SWITCH = WindowPlan(warmup_min_s=0.3, warmup_max_s=2.0, window_min_s=0.6, window_max_s=1.2)
 PATIENCE_S = 90.0  # without a step; examining items takes up to 75 s
+MORE_WINDOWS = 2  # of several ranks: a rank is slow if it is the slowest in all
 TURNS = 3  # pairs of windows, with a debugging switch and without
 
 
@@ -101,6 +102,11 @@ def _look_closer(
         return DoctorReport(str(program), readings, tuple(notes))
 
     if readings.profile.world_size > 1:
+        for _ in range(MORE_WINDOWS):
+            more = rig.measure(written, WINDOW, should_stop, START_SILENCE_S)
+            if isinstance(more, Ending):
+                break
+            readings = replace(readings, again=(*readings.again, more))
         notes.append("Several ranks train: their loads were compared, the rest was left out.")
         return done()
     events.on_phase("profiling a step")

@@ -212,6 +212,16 @@ def test_two_loaders_read_together_both_train() -> None:
     assert epoch.steps_s == pytest.approx(1.5)
 
 
+def test_epochs_in_which_torch_compiles_are_marked() -> None:
+    time, compiled = Time(), [0]
+    clock = EpochClock(time, lambda: compiled[0])
+    for graphs in (1, 1, 3, 3):  # training, nothing, an evaluation that comes every third epoch
+        compiled[0] = graphs
+        trained(clock, time, feed(), 2)
+        clock.epoch_ended()
+    assert [epoch.compiles for epoch in clock.epochs] == [True, False, True, False]
+
+
 EVALUATES = """
 import torch
 from time import sleep

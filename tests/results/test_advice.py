@@ -212,6 +212,14 @@ def test_the_slowest_rank_is_named_with_its_reason() -> None:
     assert names(readings(ranks=busy)) == [], "other programs use its core"
 
 
+def test_a_rank_is_slow_if_it_is_the_slowest_in_each_window() -> None:
+    first = readings(ranks=(RankLoad(0, 0.05, 0.001, 0.03), RankLoad(1, 0.05, 0.025, 0.005)))
+    second = readings(ranks=(RankLoad(0, 0.05, 0.001, 0.005), RankLoad(1, 0.05, 0.025, 0.03)))
+    again = (first.measurement, first.measurement)
+    assert names(replace(first, again=again)) == ["straggler"]
+    assert names(replace(first, again=(first.measurement, second.measurement))) == []
+
+
 def test_a_large_batch_without_a_warm_up_is_told() -> None:
     large = readings(profile={"samples_per_step": 4096.0, "optimizers": (SGD,)})
     assert names(large) == ["large batch"]

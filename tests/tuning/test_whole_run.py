@@ -118,7 +118,7 @@ def test_a_winner_with_ranks_is_not_told_that_time_was_short() -> None:
 def test_the_epoch_in_which_a_model_is_compiled_tells_nothing_of_later_ones() -> None:
     def epoch(evaluation_s: float) -> EpochSeen:
         passes = (OtherPass("evaluated", 0.0, evaluation_s, 20),)
-        return EpochSeen(5, 5, 0.1, 0.5, passes)
+        return EpochSeen(5, 5, 0.1, 0.5, passes, compiles=evaluation_s > 1)
 
     own, compiled = Config({"compile": "off"}), Config({"compile": "default"})
     written = TimedRun(own, (epoch(0.2),) * 4, 10.0)
@@ -126,6 +126,7 @@ def test_the_epoch_in_which_a_model_is_compiled_tells_nothing_of_later_ones() ->
     for seen, evaluation_s, doubt in (
         ((epoch(27.0),), 0.2, "no time for more than the epoch that compiles"),
         ((epoch(27.0), epoch(0.1)), 0.1, ""),
+        ((epoch(3.0), epoch(27.0), epoch(0.1), epoch(0.1)), 0.1, ""),
     ):
         runs = [written, TimedRun(compiled, seen, 10.0)]
         facts = RunFacts(RunLength(), 3.0)

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary, finalize
 
 import torch
 
+from autotune.inside.compiled import frames_compiled
 from autotune.measurement.epochs.epoch import EpochSeen, OtherPass
 
 if TYPE_CHECKING:
@@ -57,19 +58,25 @@ class EpochClock:
 
     Args:
         now: Returns seconds.
+        compiled: Returns a number that grows with each compilation.
 
     Attributes:
         epochs: The epochs that have ended.
     """
 
-    def __init__(self, now: Callable[[], float] = perf_counter) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float] = perf_counter,
+        compiled: Callable[[], int] = frames_compiled,
+    ) -> None:
         self.epochs: list[EpochSeen] = []
-        self._now = now
+        self._now, self._compiled = now, compiled
         self._passes: WeakKeyDictionary[Feed, _Open] = WeakKeyDictionary()
         self._begin()
 
     def _begin(self) -> None:
         self._mark = self._now()
+        self._compiled_before = self._compiled()
         self._in_epoch: list[_Open] = []
         self._stack: list[_Open] = []
         self._is_saving = self._is_computing = False
@@ -255,6 +262,7 @@ class EpochClock:
                     is_cut=any(p.is_cut for p in trained),
                     length=max((p.length for p in trained if p.length), default=None),
                     is_last=is_last,
+                    compiles=self._compiled() > self._compiled_before,
                 )
             )
         self._begin()

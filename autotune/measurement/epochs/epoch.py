@@ -105,6 +105,7 @@ class EpochSeen:
         is_cut: Whether autotune ended a training pass.
         length: Batches of a whole training pass, if it was cut; None if that is unknown.
         is_last: Whether the program ended with it.
+        compiles: Whether torch.compile worked in it, which takes long, and once.
     """
 
     steps: int
@@ -121,6 +122,7 @@ class EpochSeen:
     is_cut: bool = False
     length: int | None = None
     is_last: bool = False
+    compiles: bool = False
 
     @property
     def is_whole(self) -> bool:

@@ -19,6 +19,7 @@ MIN_WAIT, MIN_GAIN = 0.15, 1.1
 GROWTH = "memory growth"  # name of an advice that another one may explain
 WARM_UP = 1  # first readings of memory that are left out: allocators still grow
 STEADY = 2.5  # stretches add the same up to this factor
+MANY = 5  # stretches
 MIN_BYTES = 1 << 20  # in a stretch; what interpreter and allocator gain and lose comes to less
 
 
@@ -34,6 +35,7 @@ class Readings:
         examination: What else was seen.
         switch_costs: By debugging switch (the name of its knob) how much faster the program is
             without it, measured in turns.
+        again: The speed in further windows; of several ranks only.
     """
 
     hardware: Hardware
@@ -42,6 +44,7 @@ class Readings:
     breakdown: StepBreakdown = field(default_factory=StepBreakdown)
     examination: Examination = field(default_factory=Examination)
     switch_costs: Mapping[str, Interval] = field(default_factory=dict)
+    again: tuple[Measurement, ...] = ()
 
     @property
     def step_s(self) -> float:
@@ -116,8 +119,8 @@ def _per_step(readings: Sequence[int], steps: int) -> float:
         return 0.0
     usual = median(added)
     alike = sum(usual / STEADY <= one <= usual * STEADY for one in added)
-    # One may differ: allocators give memory back at any time
-    is_steady = usual > 0 and alike >= len(added) - 1
+    # One of many may differ: allocators give memory back at any time
+    is_steady = usual > 0 and alike >= len(added) - (len(added) >= MANY)
     return usual / steps if is_steady and usual >= MIN_BYTES else 0.0
 
 

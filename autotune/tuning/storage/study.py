@@ -380,7 +380,7 @@ class Study:
 
         A run in which no epoch ended does not count: with a longer budget, it is repeated.
         """
-        runs = [run for run in self.timed_runs if run.config == config and run.seen]
+        runs = [run for run in self.timed_runs if run.config == config and run.telling]
         return runs[number] if number < len(runs) else None
 
     @property
