@@ -13,13 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from autotune.machine import hardware
 from tests import rigging, warm
 
 # A scratch root of this run's own, so that another run beside it is not taken for a leak.
 os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="at-", dir="/tmp")
 tempfile.tempdir = None
-# torch emulates bf16 on every CPU, so what it does to a program is tested on every machine
-warm.have_bf16()
 # The first process of the run says where; workers inherit it.
 os.environ.setdefault("AUTOTUNE_TESTS_COMPILED", str(Path(os.environ["TMPDIR"]) / "compiled"))
 
@@ -85,6 +84,13 @@ def warm_starts(request: pytest.FixtureRequest, _nothing_leaks: None) -> Iterato
         return
     with warm.copies():
         yield
+
+
+@pytest.fixture
+def emulated_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have this CPU taken for one with bf16 instructions: torch emulates them where they lack."""
+    known = hardware._cpu_flags()
+    monkeypatch.setattr(hardware, "_cpu_flags", lambda: {*known, "avx512_bf16"})
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from autotune.machine import hardware
 from autotune.program.config import KnobValue
 from tests.rigging import open_rig
 
-pytestmark = pytest.mark.usefixtures("warm_starts")
+pytestmark = pytest.mark.usefixtures("warm_starts", "emulated_bf16")
 
 Changes = Mapping[str, KnobValue]
 ALL: dict[str, KnobValue] = {

@@ -23,7 +23,6 @@ import atexit
 import ctypes
 import fcntl
 import gc
-import importlib
 import importlib.machinery
 import itertools
 import json
@@ -81,17 +80,9 @@ def _warm_up() -> None:
     _path[:] = sys.path
     for name in PRELOADED:
         __import__(name)
-    have_bf16()
     gc.freeze()
     os.execve = _replaced
     os.execv = lambda path, argv: _replaced(path, argv, os.environ)
-
-
-def have_bf16() -> None:
-    """Have this process and its copies take the CPU for one that computes in bf16."""
-    hardware = importlib.import_module("autotune.machine.hardware")
-    known = hardware._cpu_flags()
-    vars(hardware)["_cpu_flags"] = lambda: {*known, "avx512_bf16"}
 
 
 def _start_by(fork_exec: Callable[..., int]) -> None:

@@ -79,7 +79,10 @@ class Precision(Knob):
                 return NotOffered(f"{_against_scaling(profile)}; this GPU has no other fast format")
             return Domain(tuple(offered))
         if profile.device == "cpu" and not hardware.supports_bf16_cpu:
-            return NotOffered("this CPU has no bf16 instructions and would emulate them")
+            # A program that computes in bf16 here may gain by fp32; none gains by bf16
+            return Domain(
+                ("fp32",), alone="this CPU has no bf16 instructions and would emulate them"
+            )
         return Domain(("fp32", "bf16"))
 
     def refusal(self, value: KnobValue, here: Here) -> str | None:

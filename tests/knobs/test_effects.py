@@ -20,7 +20,7 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
 from tests.rigging import OpenRig, base_setting, open_rig
 
-pytestmark = pytest.mark.usefixtures("warm_starts")
+pytestmark = pytest.mark.usefixtures("warm_starts", "emulated_bf16")
 
 SPACE = "full"
 DEBUGGING = """

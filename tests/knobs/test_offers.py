@@ -15,7 +15,16 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import HandKind, HandWork, OptimizerFacts, Profile
 from autotune.program.program import LaunchPlan
-from tests.made import A100, H100, MACHINES, V100, make_hardware, make_loader, make_profile
+from tests.made import (
+    A100,
+    H100,
+    MACHINES,
+    V100,
+    make_hardware,
+    make_loader,
+    make_profile,
+    make_space,
+)
 
 CUDA = make_profile(device="cuda")
 
@@ -53,7 +62,18 @@ def test_bf16_is_not_offered_where_a_gpu_would_emulate_it(gpus: tuple[object, ..
 def test_bf16_on_the_cpu_needs_the_instructions_whatever_the_gpus_are() -> None:
     assert values("precision", make_hardware(), make_profile()) == ("fp32", "bf16")
     emulating = make_hardware(cpu_flags=(), gpus=(H100,))
-    assert "no bf16 instructions" in reason("precision", emulating, make_profile())
+    resolved = make_space(["precision"]).resolve(emulating, make_profile())
+    assert "no bf16 instructions" in resolved.refused["precision"]
+    assert make_space([]).fix({"precision": "fp32"}).resolve(emulating, make_profile()).fixed
+    with pytest.raises(UsageError, match="no bf16 instructions"):
+        make_space([]).tune(["precision"]).resolve(emulating, make_profile())
+
+
+def test_a_program_that_computes_in_emulated_bf16_may_gain_by_fp32() -> None:
+    profile = replace(make_profile(), program_autocast="bfloat16")
+    space = make_space(["precision"]).resolve(make_hardware(cpu_flags=()), profile)
+    assert space.baseline["precision"] == "bf16"
+    assert set(space.domains["precision"].values) == {"fp32", "bf16"}
 
 
 def test_a_program_with_its_own_autocast_starts_from_its_dtype() -> None:
