@@ -22,6 +22,7 @@ from autotune.knobs import Scope, registry
 from autotune.measurement.block import Block
 from autotune.measurement.compilation import Compilation
 from autotune.measurement.epochs.epoch import EpochSeen, OtherPass
+from autotune.measurement.epochs.interruption import Interruptions
 from autotune.measurement.examination import Examination
 from autotune.measurement.goal import THROUGHPUT, Goal
 from autotune.measurement.interval import Interval
@@ -130,6 +131,7 @@ class Script:
         trains: Returns a factor on all losses under a config; 1 trains what the program does.
         evaluation_s: Returns the seconds of an evaluation under a config.
         evaluation_speedup: Of the evaluation, under other options of its loader.
+        interruptions: What each process does in the middle of its epoch, besides training.
         examination: What ``autotune doctor`` sees of the program.
     """
 
@@ -153,6 +155,7 @@ class Script:
     trains: Callable[[Config], float] = lambda _: 1.0
     evaluation_s: Callable[[Config], float] = lambda _: 0.0
     evaluation_speedup: float = 1.0
+    interruptions: Interruptions | None = None
     examination: Examination = field(default_factory=Examination)
 
     def rate(self, config: Config) -> float:
@@ -307,6 +310,7 @@ class ScriptedRig:
             pilots_before=before,
             pilots_after=self._pilots(applied.config),
             fault_s=FAULT_S,
+            interruptions=machine.script.interruptions,
         )
 
     def _compilation(self, config: Config) -> Compilation | None:

@@ -13,6 +13,7 @@ from torch import distributed
 
 from autotune.inside.data.feed import Feed, first_tensor
 from autotune.inside.epochs import EpochEnds, known_by, uncounted
+from autotune.inside.interruptions import InterruptionWatch
 from autotune.inside.listener import BatchClock, Listener, Root
 from autotune.inside.observe import Observer
 from autotune.inside.ranks.forks import ForkGuard
@@ -87,6 +88,7 @@ class StepTracker(Listener):
         samples_between_starts: Samples between the beginnings of the last two passes that the
             program made over its training loader, in endless mode; None if unknown.
         loss: The last loss, still on its device; None if the program has not shown one.
+        interruptions: What comes in the middle of a pass besides training.
     """
 
     def __init__(
@@ -116,6 +118,8 @@ class StepTracker(Listener):
         self._counts = _Counts()
         self._usual_calls = deque([0], maxlen=STEPS_ALIKE)
         self._stepped = False
+        self._reads_others = False  # in the present step: batches that are not trained on
+        self.interruptions = InterruptionWatch()
         self._uncounted = 0
         self._adopted: dict[int, int] = {}  # by place in `loaders`: number of its last adoption
         self.forks = ForkGuard(self._forked)
@@ -187,10 +191,12 @@ class StepTracker(Listener):
             self.disturbed()  # the program comes back to its loop after doing something else
         if self._stepped:
             self._border()
+            self.interruptions.step_begins()
         if is_new:
             self._take_up(feed)
             if is_after_a_pause:
-                self._counts = _Counts()
+                self._counts, self._reads_others = _Counts(), False
+                self.interruptions.step_begins()
                 self.resumed(feed.begin_s)
         if (clock := self.clock) is not None:
             clock.asked()
@@ -204,6 +210,7 @@ class StepTracker(Listener):
             self.observer.batch_handed_out(feed)
             if self.observer.loaders is not None and not self.observer.is_training(feed):
                 self._ends.took(feed, self.steps, trains=False)
+                self._reads_others = True
                 self.disturbed()
                 return
         self._ends.took(feed, self.steps, trains=self.trains_on(feed))
@@ -361,6 +368,8 @@ class StepTracker(Listener):
         counts = self._counts
         is_usual = counts.calls_without_grad in self._usual_calls
         self._usual_calls.append(counts.calls_without_grad)
+        self.interruptions.step_ended(counts.batches, is_usual=is_usual and not self._reads_others)
+        self._reads_others = False
         self.batches_per_step = max(1, counts.batches)
         self._counts, self._stepped = _Counts(), False
         is_ahead = not self.observer.loaders or self.observer.loader_thread

@@ -78,11 +78,14 @@ class RunFacts:
         length: How many epochs, by its trainer or its code.
         startup_s: Seconds until its first step.
         compile_s: Seconds that the recommended config compiles at the start of a run.
+        interruptions_s: Seconds per batch of evaluation in the middle of the training pass, as the
+            search saw it; None if it saw none.
     """
 
     length: RunLength
     startup_s: float
     compile_s: float = 0.0
+    interruptions_s: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -332,7 +335,7 @@ def whole_run(
         return None
     loop_s = with_timed_loop(as_written, windows_s)
     after_s = after_s.times(loop_s.estimate / windows_s.estimate)
-    before = breakdown(as_written, loop_s)
+    before = breakdown(as_written, loop_s, program.interruptions_s)
     gain, refusal = _evaluation_gain(others)
     timing_s = sum(run.cost_s for run in others)
     faster = gain if gain is not None and gain.is_claimed else None
@@ -351,7 +354,7 @@ def whole_run(
     run = next((run for run in reversed(others) if run.config == best), None)
     found = () if run is None else run.telling
     seen = [epoch.within(length) for epoch in found] or as_written
-    after = breakdown(seen, after_s)
+    after = breakdown(seen, after_s, program.interruptions_s)
     if faster is not None:
         after = _with_faster(after, seen, faster, after_s)
     own = Interval(1.0, 1.0, 1.0)
@@ -376,12 +379,15 @@ def _with_faster(
 ) -> EpochBreakdown:
     """Return an epoch with its evaluation as fast as other options of its loader make it."""
     key, speedup = loader_key(gain.loader.facts), gain.speedup
+    usual_s = breakdown(seen, loop_s).evaluation_s.estimate
     estimate, low, high = (
-        breakdown([epoch.with_passes_over(key, 1 / by) for epoch in seen], loop_s).evaluation_s
+        breakdown([e.with_passes_over(key, 1 / by) for e in seen], loop_s).evaluation_s.estimate
+        / usual_s
         for by in (speedup.estimate, speedup.high, speedup.low)
     )
-    evaluation_s = Interval(estimate.estimate, low.low, high.high)
-    return replace(after, evaluation_s=evaluation_s)
+    before_s = after.evaluation_s
+    faster_s = Interval(before_s.estimate * estimate, before_s.low * low, before_s.high * high)
+    return replace(after, evaluation_s=faster_s)
 
 
 def _doubt_of(run: TimedRun | None, best: Config) -> str:

@@ -12,6 +12,7 @@ from statistics import fmean
 
 from autotune.knobs import registry
 from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement.epochs.interruption import Interruptions, interruptions_s
 from autotune.measurement.goal import Objective
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement, warnings_of
@@ -244,7 +245,8 @@ def _whole_run(
     before, after = (
         Loop(rate, batch, measured.samples_per_epoch, processes) for rate in throughput
     )
-    program = RunFacts(baseline.profile.length, facts.startup_s, compile_s)
+    within_s = interruptions_s(_interruptions(session.study.records))
+    program = RunFacts(baseline.profile.length, facts.startup_s, compile_s, within_s)
     cut_after = None
     if written is not None:
         gain = _of_the_loop(session, speedup, throughput)
@@ -255,6 +257,16 @@ def _whole_run(
         cut_after = None if whole is None else whole.before.cut_after
     sides = (before,) if best is None else (before, after)
     return None, training_steps(program, sides, measured.samples_per_step, cut_after)
+
+
+def _interruptions(records: Sequence[TrialRecord]) -> list[Interruptions]:
+    """Return what each process of the search has seen, as its last measurement tells."""
+    last: dict[int | None, Interruptions] = {}
+    for record in records:
+        measured = record.measurement
+        if measured is not None and measured.interruptions is not None:
+            last[record.rig] = measured.interruptions
+    return [*last.values()]
 
 
 def _of_the_loop(

@@ -211,7 +211,7 @@ class Session:
             self.events.warn(
                 f"A confirmation in fresh processes takes {needed_s:.0f} s, and this budget is too "
                 "short for it: the search can find a faster config but not confirm it. "
-                f"--budget {math.ceil(self.worth_s)}s holds both. To confirm after this search: "
+                "Confirm it afterwards: "
                 f"autotune resume {quote(self.run.name)} "
                 f"--budget {math.ceil(self.budget.total_s + self.worth_s - self.budget.spent_s)}s"
             )
@@ -290,12 +290,12 @@ class Session:
 
     @property
     def epochs_s(self) -> float:
-        """Seconds reserved for timing epochs of both sides; 0 if they are too few for that."""
+        """Seconds reserved for timing epochs; 0 if they are too few for those as written."""
         facts = self.study.facts
         if facts is None or not facts.profile.loaders or not self.reserve_s:
             return 0.0
         kept_s = EPOCHS_SHARE * self.budget.total_s
-        least_s = 2 * (facts.startup_s + least_timed_s(facts.step_s)) + ENDING_S
+        least_s = facts.startup_s + least_timed_s(facts.step_s) + ENDING_S
         return kept_s if kept_s >= least_s else 0.0
 
     @property

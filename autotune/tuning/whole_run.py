@@ -18,7 +18,7 @@ from autotune.tuning.budget import ENDING_S
 from autotune.tuning.conclude import usual_rate
 from autotune.tuning.confirm import ConfirmationResult
 from autotune.tuning.session import EPOCHS_SHARE, Session, least_timed_s
-from autotune.tuning.timed_runs import FIRST_SHARE, Observed, is_in_ranks, timed_run
+from autotune.tuning.timed_runs import Observed, first_share, is_in_ranks, timed_run
 
 WORTH_CONFIRMING = 1.1  # speedup of an evaluation pass, seen in the first process
 
@@ -37,14 +37,13 @@ def _loop_s(session: Session, baseline: Baseline) -> float | None:
 
 
 def needed_budget_s(startup_s: float, step_s: float) -> float:
-    """Return the least budget that leaves time to time the epochs of both sides.
+    """Return the least budget that leaves time to time the epochs of the program as written.
 
     Args:
         startup_s: Seconds until the program's first step.
         step_s: Seconds per step.
     """
-    run_s = startup_s + least_timed_s(step_s)
-    return max(2 * run_s + ENDING_S, (run_s + ENDING_S) / FIRST_SHARE) / EPOCHS_SHARE
+    return (startup_s + least_timed_s(step_s) + ENDING_S) / EPOCHS_SHARE
 
 
 def time_epochs(session: Session, baseline: Baseline, confirmed: ConfirmationResult) -> None:
@@ -66,7 +65,8 @@ def time_epochs(session: Session, baseline: Baseline, confirmed: ConfirmationRes
     loop_s = _loop_s(session, baseline)
     program = Observed(facts.profile, baseline.applied, facts.startup_s, measured.step_s, loop_s)
     session.trial_runner.close()
-    first = study.timed(own) or timed_run(session, program, own, share=FIRST_SHARE)
+    share = first_share(session, program)
+    first = study.timed(own) or timed_run(session, program, own, share=share)
     if first is None:
         needed_s = math.ceil(needed_budget_s(facts.startup_s, facts.step_s))
         session.events.note(

@@ -203,6 +203,39 @@ def test_a_schedule_that_ends_has_as_many_steps_as_it_was_made_for() -> None:
     assert rates[Epochs.ENDLESS][-1] == rates[Epochs.ENDLESS][BATCHES]
 
 
+def test_an_evaluation_every_ten_steps_is_summed_up_whether_it_reads_a_loader_or_not() -> None:
+    model, extra_s = nn.Linear(4, 1), 0.02
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    held_out = DataLoader(TensorDataset(torch.randn(24, 4)), 8)
+
+    def evaluates_a_loader() -> None:
+        with torch.no_grad():
+            for (x,) in held_out:
+                model(x)
+
+    def draws_samples() -> None:
+        with torch.no_grad():
+            for _ in range(5):
+                model(torch.zeros(1, 4))
+
+    for evaluates in (evaluates_a_loader, draws_samples):
+        train_set = DataLoader(TensorDataset(torch.randn(24, 4)), 8, shuffle=True)
+        with watched(Epochs.ENDLESS) as borders:
+            for step, (x,) in enumerate(train_set, 1):
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                optimizer.step()
+                if step % 10 == 0:
+                    evaluates()
+                    sleep(extra_s)
+                if step == 65:
+                    break
+        seen = borders.interruptions.seen
+        assert seen is not None, evaluates
+        assert (seen.later, seen.batches) == (5, 50), evaluates
+        assert seen.seconds >= 5 * extra_s
+
+
 def test_a_failure_within_the_epoch_or_at_once_after_a_switch_is_no_matter_of_epochs() -> None:
     def fails_at(step: int) -> Callable[[int], None]:
         made = iter(range(10_000))

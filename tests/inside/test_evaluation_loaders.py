@@ -316,6 +316,18 @@ def test_options_that_change_what_the_dataset_holds_are_refused() -> None:
     assert tried.found.refusal == "other options change its batches, or the random numbers after it"
 
 
+def test_options_that_another_process_chose_are_compared_after_one_pass_of_each() -> None:
+    facts = read_facts(held_out())
+    for most, refusal in ((5, "there was no time to try others"), (6, "")):
+        tried = EvaluationTurns(facts, [{"num_workers": 2}], most, were_chosen=True)
+        assert tried.found.refusal == refusal
+    for _ in range(6):
+        tried.begins()
+        tried.batch(torch.arange(4.0))
+        tried.pass_ended(0.5 if tried.options else 1.0)
+    assert tried.found.ratios == [2.0, 2.0]
+
+
 def test_the_fastest_options_take_turns_with_the_programs_own() -> None:
     tried = turns({"num_workers": 1}, {"num_workers": 2})
     seconds = {0: 1.0, 1: 0.9, 2: 0.4}

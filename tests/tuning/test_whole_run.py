@@ -9,6 +9,7 @@ import pytest
 
 from autotune.cli.search_report import show
 from autotune.measurement.epochs.epoch import EpochSeen, OtherPass, RunLength
+from autotune.measurement.epochs.interruption import Interruptions, interruptions_s
 from autotune.measurement.goal import Goal, Objective
 from autotune.measurement.interval import Interval
 from autotune.program.config import Config, KnobValue
@@ -19,7 +20,7 @@ from autotune.results.result import Finding, SearchResult
 from autotune.results.whole_run import Loop, RunFacts, TimedRun, _doubt_of, whole_run
 from autotune.tuning.budget import ENDING_S
 from autotune.tuning.session import EPOCHS_SHARE, least_timed_s
-from autotune.tuning.timed_runs import FIRST_SHARE, pass_seconds
+from autotune.tuning.timed_runs import pass_seconds
 from autotune.tuning.whole_run import needed_budget_s
 from tests.made import make_profile
 from tests.scripted import Script, begin
@@ -68,7 +69,7 @@ def test_the_whole_epoch_gains_less_than_its_steps(
 @pytest.mark.parametrize(("startup_s", "step_s"), [(0.5, 0.01), (3.0, 0.1), (3.0, 2.0)])
 def test_the_budget_that_is_advised_leaves_the_time(startup_s: float, step_s: float) -> None:
     told_s = needed_budget_s(startup_s, step_s)
-    slot_s = FIRST_SHARE * EPOCHS_SHARE * told_s
+    slot_s = EPOCHS_SHARE * told_s
     assert slot_s - startup_s - ENDING_S >= least_timed_s(step_s) - 1e-9
 
 
@@ -107,6 +108,44 @@ def test_without_an_evaluation_in_cut_epochs_nothing_is_said_of_their_speedup(
     assert "The training steps of a whole epoch, estimated: about 10 s →" in " ".join(
         told_nothing.training_steps.sentences
     )
+
+
+def test_an_evaluation_that_only_the_search_was_long_enough_to_see_is_counted(
+    tmp_path: Path,
+) -> None:
+    seen = Interruptions(later=9, batches=9000, seconds=18.0)
+    result = found(tmp_path, evaluation_s=lambda _: 0.0, interruptions=seen)
+    whole = result.whole_run
+    assert whole is not None
+    assert whole.after is not None
+    for side in (whole.before, whole.after):
+        assert side.evaluation_s.estimate == pytest.approx(157 * 0.002)
+        assert side.evaluation_s.low < 157 * 0.002 < side.evaluation_s.high
+    assert not whole.misses_evaluation
+
+
+def test_what_processes_saw_between_steps_is_summed_up() -> None:
+    assert interruptions_s([]) is None
+    both = [Interruptions(3, 300, 0.6), Interruptions(1, 100, 0.2)]
+    found = interruptions_s(both)
+    assert found is not None
+    assert found.estimate == pytest.approx(0.002)
+    one = interruptions_s(both[1:])
+    assert one is not None
+    assert one.low < found.low, "one distance tells less than four"
+
+
+def test_where_two_runs_do_not_fit_the_program_as_written_is_timed(tmp_path: Path) -> None:
+    searched = begin(
+        tmp_path, Script(SPEEDS, noise=0.02, start_s=9.0, evaluation_s=lambda _: 6.0), KNOBS
+    )
+    result = searched.go_on(180.0)
+    assert result.finding is Finding.FASTER
+    own, *others = searched.study.timed_runs
+    assert own.config == result.baseline
+    assert own.cost_s + sum(run.cost_s for run in others) <= 18.0
+    assert result.whole_run is not None
+    assert result.whole_run.before.evaluation_s.estimate == pytest.approx(6.0, rel=0.1)
 
 
 def test_a_winner_with_ranks_is_not_told_that_time_was_short() -> None:
@@ -206,12 +245,12 @@ def test_the_hours_of_a_training_are_told_by_whole_epochs(
 def test_a_budget_that_is_too_short_times_only_steps(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = found(tmp_path, 60.0, evaluation_s=lambda _: 6.0)
+    result = found(tmp_path, 60.0, start_s=5.5, evaluation_s=lambda _: 6.0)
     assert result.whole_run is None
     assert result.training_steps is not None
     seconds = result.training_steps.run_seconds
-    assert seconds["baseline"] == pytest.approx(3 + 30 * LOOP_S, rel=0.05)
-    assert seconds["best"] == pytest.approx(3 + 30 * LOOP_S / 2, rel=0.05)
+    assert seconds["baseline"] == pytest.approx(5.5 + 30 * LOOP_S, rel=0.05)
+    assert seconds["best"] == pytest.approx(5.5 + 30 * LOOP_S / 2, rel=0.05)
     out = told(result, tmp_path, capsys)
     assert "The training steps of the whole training, estimated: 30 epochs (train.py:5: for" in out
     assert "Evaluation and checkpoints, which were not timed, come on top." in out

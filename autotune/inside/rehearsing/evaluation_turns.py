@@ -19,9 +19,8 @@ OWN: Options = {}
 LEAST_PASSES = 4  # after the choice: two pairs
 MOST_PASSES = 12  # the same where the options were chosen before
 WORTH_COMPARING = 0.95  # of the seconds of the program's own options
-PASSES_OF_EACH = (
-    2  # before the choice: they must repeat, and workers that persist start in the first
-)
+# Before the choice: they must repeat, and workers that persist start in the first
+PASSES_OF_EACH = 2
 
 
 @dataclass
@@ -46,11 +45,11 @@ class EvaluationTurns:
         most: Number of passes that there is time for.
         against: Why its items must not be loaded elsewhere, as a clause; empty if they may.
         picture: Returns something that compares equal as long as the dataset holds the same.
-        is_within: Whether the passes come in the middle of training passes.
+        were_chosen: Whether another process has chosen these options: one pass of each is enough,
+            before those that count.
 
     Attributes:
         facts: The same.
-        is_within: The same.
         options: The options of the next pass.
     """
 
@@ -62,13 +61,13 @@ class EvaluationTurns:
         *,
         against: str = "",
         picture: Callable[[], object] = lambda: None,
-        is_within: bool = False,
+        were_chosen: bool = False,
     ) -> None:
         self.facts = facts
-        self.is_within = is_within
         self.options = OWN
+        self._each = 1 if were_chosen else PASSES_OF_EACH
         fitting = [
-            n for n in range(len(tries), 0, -1) if PASSES_OF_EACH * (n + 1) + LEAST_PASSES <= most
+            n for n in range(len(tries), 0, -1) if self._each * (n + 1) + LEAST_PASSES <= most
         ]
         self._left = [_Tried(OWN), *map(_Tried, tries[: next(iter(fitting), 0)])]
         self._screened: list[_Tried] = []
@@ -77,7 +76,7 @@ class EvaluationTurns:
         self._passes: list[PassTrial] = []
         self._picture = picture
         self._pictured: object = None
-        self._most = MOST_PASSES if len(tries) == 1 else LEAST_PASSES
+        self._most = MOST_PASSES if were_chosen else LEAST_PASSES
         self._digest = 0
         self._own_digest: tuple[int, int] | None = None
         self._refusal = "" if fitting else "there was no time to try others"
@@ -143,7 +142,7 @@ class EvaluationTurns:
             self._refuse("its passes differ, or change what it loads from")
         elif not is_same:
             del self._left[0]
-        elif len(tried.seconds) >= PASSES_OF_EACH:
+        elif len(tried.seconds) >= self._each:
             self._screened.append(self._left.pop(0))
         if not self._left and not self._refusal:
             self._choose()

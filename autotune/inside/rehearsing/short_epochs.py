@@ -121,6 +121,7 @@ class ShortEpochs(Listener):
         self._fed: set[LoaderFacts] = set()  # loaders read with gradients since the last step
         self._fed_steps: set[LoaderFacts] = set()
         self._turns: EvaluationTurns | None = None
+        self._turns_are_within = False  # in the middle of training passes
         self._timed: tuple[EpochSeen, ...] | None = None  # those before the turns
         # Of loaders that train nothing: seconds of a whole pass, and what other runs know them by
         self._others: dict[LoaderFacts, tuple[float, LoaderFacts, ref[DataLoader[Any]]]] = {}
@@ -212,7 +213,7 @@ class ShortEpochs(Listener):
             return
         seconds, facts, loader = max(others, key=lambda other: other[0])
         spare_s = plan.enough_s - (perf_counter() - self._first_step_at)
-        is_within = any(p.is_within for p in timed[-1].passes)
+        is_within = self._turns_are_within = any(p.is_within for p in timed[-1].passes)
         # Besides the pass, each turn takes the steps before it
         steps_s = timed[-1].steps_s * (1.0 if is_within else min(1.0, 3 / timed[-1].batches))
         turn_s = seconds + timed[-1].start_s + steps_s + timed[-1].saving_s + timed[-1].rest_s
@@ -227,7 +228,7 @@ class ShortEpochs(Listener):
             most=int(spare_s / turn_s),
             against=against,
             picture=self._picture_of(loader),
-            is_within=is_within,
+            were_chosen=plan.options is not None,
         )
         self.seams.loader.evaluation.choose_by(self._options_of)
 
@@ -255,7 +256,7 @@ class ShortEpochs(Listener):
         if turns is not None and not turns.is_over:
             if self._facts(feed) == uncounted(turns.facts):
                 return False
-            return not turns.is_within or not feed.wants_gradients or self._is_late(feed)
+            return not self._turns_are_within or not feed.wants_gradients or self._is_late(feed)
         return self._is_late(feed)
 
     def _is_late(self, feed: Feed) -> bool:

@@ -82,13 +82,18 @@ class EpochBreakdown:
         return 1 / (1 - steps) if steps < 1 else math.inf
 
 
-def breakdown(seen: Sequence[EpochSeen], loop_s: Interval) -> EpochBreakdown:
+def breakdown(
+    seen: Sequence[EpochSeen], loop_s: Interval, interruptions_s: Interval | None = None
+) -> EpochBreakdown:
     """Return what a whole epoch consists of.
 
     Args:
         seen: The epochs of a short run, in order; at least one.
         loop_s: Seconds of a whole training pass, the start of its loader included, as the
             measurement of the training loop gives them.
+        interruptions_s: Seconds per batch of evaluation in the middle of the training pass, by a
+            process that made many more steps than these epochs; None if unknown. Epochs that were
+            seen as a whole tell it themselves.
 
     Raises:
         ValueError: There is no epoch.
@@ -102,17 +107,21 @@ def breakdown(seen: Sequence[EpochSeen], loop_s: Interval) -> EpochBreakdown:
     saved = times_per_pass(others, [e.saved_after for e in others])
     each_save_s = [e.saving_within_s / len(e.saved_after) for e in usual if e.saved_after]
     each_pass_s = [e.within_s / len(e.evaluated_after) for e in others if e.evaluated_after]
+    within_s, is_counted = _times(evaluated, each_pass_s), evaluated.high <= evaluated.low
+    if interruptions_s is not None and any(e.is_cut for e in usual):
+        within_s = interruptions_s.times(fmean(e.length or e.batches for e in usual))
+        is_counted = True
     return EpochBreakdown(
         steps_s=loop_s.times(1 - edge_share),
         edges_s=loop_s.times(edge_share),
-        evaluation_s=_sum(_between(others, usual), _times(evaluated, each_pass_s)),
+        evaluation_s=_sum(_between(others, usual), within_s),
         saving_s=_sum(_mean([e.saving_s for e in usual]), _times(saved, each_save_s)),
         rest_s=_mean([e.rest_s for e in usual]),
         steps=fmean(e.times * e.steps for e in usual),
         is_estimated=not all(e.is_whole for e in usual),
         epochs=len(usual),
         cut_after=max((e.steps for e in usual if e.is_cut), default=None),
-        evaluations=evaluated if evaluated.high > evaluated.low else None,
+        evaluations=None if is_counted else evaluated,
     )
 
 
