@@ -7,11 +7,12 @@ Each of the six programs (``whole_epoch_programs``) is searched. Then the bare p
 ``autotune run`` train in turn, some epochs each time; the first epoch does not count. Of a program
 with one epoch, or with a number of steps, whole runs are timed instead.
 
-The machine's pace is read by pilots before and after the search and each run. The seconds of a run
-are corrected to the pace of the search, by as much as the program's runs follow the pilots; both
-are kept. The prediction counts as right if it lies within the interval of the corrected seconds,
-before and after. Processes of a virtual machine differ by 10 % and more, so the ratios of
-neighbouring runs say more than the seconds.
+The machine's pace is read by pilots before and after each run, and by the search around each of its
+windows. The seconds of a run are corrected to the median pace of the windows behind the search's
+figures, by as much as the program's runs follow the pilots; both are kept. The prediction counts
+as right if it lies within the interval of the corrected seconds, before and after. Processes of a
+virtual machine differ by 10 % and more, so the ratios of neighbouring runs say more than the
+seconds.
 
 All that was measured is kept in ``--work``: a benchmark that was cut short goes on where it stood.
 ``--again`` starts anew.
@@ -27,6 +28,7 @@ import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean, median
 from time import monotonic
 from typing import Any
 
@@ -34,9 +36,10 @@ from autotune.machine import hardware
 from autotune.measurement.interval import Interval
 from autotune.results import bestfile
 from autotune.tuning.budget import parse_duration
+from autotune.tuning.storage import search_dir
 from benchmarks.record import as_figures, median_ratio, save
 from benchmarks.whole_epoch_programs import PROGRAMS, Program
-from benchmarks.whole_epoch_runs import TAIL, Stopwatch, Timed, between, slope_of, surroundings
+from benchmarks.whole_epoch_runs import TAIL, Stopwatch, Timed, slope_of, surroundings
 
 SIDES = "baseline", "best"
 SHARE = 0.1  # of the budget that timing whole epochs may cost
@@ -109,7 +112,7 @@ class Campaign:
         command += ["--budget", self._options.budget]
         command += ["--output", str(self._best), str(self._script)]
         command += self._program.given(self._program.searched_for)
-        before, began = self._watch.pace(), monotonic()
+        began = monotonic()
         ended = subprocess.run(
             command,
             cwd=self._script.parent,
@@ -124,7 +127,7 @@ class Campaign:
             raise SystemExit(f"{self._program.name}: the search failed:\n{said[-TAIL:]}")
         self._state["search"] = {
             "seconds": round(monotonic() - began, 1),
-            "pace": between(before, self._watch.pace()),
+            "pace": search_pace(self._script.parent / ".autotune" / self._script.stem),
         }
         self._keep()
 
@@ -146,6 +149,18 @@ class Campaign:
         part = self._kept.with_suffix(".part")
         part.write_text(json.dumps(self._state), encoding="utf-8")
         part.replace(self._kept)
+
+
+def search_pace(run: Path) -> float | None:
+    """Return the machine's median pace around the windows that a search's figures come from.
+
+    They are those of the confirmation, if there was one. None if no pilots could be read.
+    """
+    study = search_dir.SearchDir(run).load_study()
+    confirmed = [window.measurement for windows in study.confirmation for window in windows]
+    searched = [r.measurement for r in study.records if r.measurement is not None]
+    paces = [m.pace for m in confirmed or searched if m.pace is not None]
+    return median(fmean([pace.one_core, pace.all_cores]) for pace in paces) if paces else None
 
 
 def judged(

@@ -107,9 +107,11 @@ def surroundings() -> dict[str, str]:
     """Return the environment in which programs are searched and timed: the same for both.
 
     Lightning's bar, which names the epoch, shows up on a terminal, or where rich is told of one.
-    Drawing it takes time from the training.
+    Drawing it takes time from the training. Compiled modules are kept, as those of an installed
+    package are: to compile autotune anew in each process would take more than a second.
     """
-    return {**os.environ, "PYTHONUNBUFFERED": "1", "FORCE_COLOR": "1"}
+    kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONUNBUFFERED": "1", "FORCE_COLOR": "1"}
 
 
 def slope_of(sides: Sequence[Sequence[Timed]]) -> float:
