@@ -58,7 +58,7 @@ def examine_items(loader: DataLoader[Any]) -> ItemsExamined | None:
         if not loaded.items or not sampler.seen.total_s:
             return None
         item_s = loaded.seconds / loaded.items
-        opens = len(files.paths)
+        opens = len(files.opened)
         per_open = (read.read_bytes - before.read_bytes) / opens if opens else 0.0
         file_share = files.replay_s(per_open) / loaded.seconds
         where, where_share, within = _lines(sampler.seen)

@@ -116,7 +116,7 @@ def _told(items: ItemsExamined) -> list[tuple[Cost, float]]:
 def _where(items: ItemsExamined) -> str:
     if items.where and items.within:
         return f"{items.where} (in {items.within})"
-    return items.where or items.within
+    return items.where or (items.within and f"{items.within}, in a library")
 
 
 def _gain(readings: Readings) -> Gain | None:
