@@ -26,8 +26,8 @@ CLEARLY_WORSE = 0.85
 def explore(session: Session, space: ResolvedSpace, diagnosis: Diagnosis) -> None:
     """Measure the proposed configs and record each; a failed trial does not end the search.
 
-    It ends when only the time reserved for rehearsal and confirmation is left, when nothing better
-    is in sight, or at the first Ctrl-C.
+    It ends when only the time reserved for rehearsal and confirmation is left, when nothing that
+    this time allows promises more, or at the first Ctrl-C.
     """
     study, events = session.study, session.events
     events.on_phase("searching")
@@ -45,7 +45,7 @@ def explore(session: Session, space: ResolvedSpace, diagnosis: Diagnosis) -> Non
     while not session.until_last_trial():
         proposal = next(proposals, None)
         if proposal is None:
-            events.note("Nothing better is in sight: the search ends early.")
+            events.note("Nothing that the time left allows promises more: the search ends early.")
             break
         events.on_trial_start(proposal.config, proposal.why, space)
         record = session.trial_runner(

@@ -19,6 +19,7 @@ from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.results.bestfile import BestFile
 from autotune.results.measure_report import MeasureReport
+from autotune.results.wording import format_duration
 from autotune.rig.failures import program_error
 from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
@@ -79,8 +80,11 @@ def measure_config(
         throwaway_rigs(program, hardware, fence, reports, surroundings) as rigs,
     ):
         events.on_fence(rigs.fence)
+        began_s = surroundings.clock()
         for number in range(1, processes + 1):
-            events.on_phase(f"process {number} of {processes}")
+            each_s = (surroundings.clock() - began_s) / max(1, len(found))
+            usual = f", about {format_duration(each_s)}" if found else ""
+            events.on_phase(f"process {number} of {processes}{usual}")
             subject = _Subject(rigs, program, best, hardware, stop)
             try:
                 found.append(_one(subject, is_first=not found))
