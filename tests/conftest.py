@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -118,8 +119,23 @@ def _without_libraries(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _children() -> set[int]:
-    everyone = {child.pid for child in psutil.Process().children(recursive=True)}
-    return everyone - warm.nursery_pids()
+    """Return what runs below this process, as far as it is no nursery.
+
+    Read from what the kernel keeps of each thread, where it does: to look through all processes
+    before and after each test would take longer than most of the tests.
+    """
+    if not Path(f"/proc/self/task/{os.getpid()}/children").exists():
+        everyone = {child.pid for child in psutil.Process().children(recursive=True)}
+        return everyone - warm.nursery_pids()
+    found: set[int] = set()
+    todo = [os.getpid()]
+    while todo:
+        threads = Path(f"/proc/{todo.pop()}/task")
+        with suppress(OSError):  # it has ended meanwhile
+            for thread in threads.iterdir():
+                todo += map(int, (thread / "children").read_text().split())
+        found.update(todo)
+    return found - warm.nursery_pids()
 
 
 def _scratch() -> set[Path]:

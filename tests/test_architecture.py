@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -89,10 +90,19 @@ def _name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _imports(path: Path, *, anywhere: bool) -> Iterator[str]:
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def _imports(path: Path, *, anywhere: bool) -> tuple[str, ...]:
     """Names of imported modules: all of them, or those at import time alone."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    todo: list[ast.AST] = [tree]
+    return tuple(_imported(path, anywhere=anywhere))
+
+
+def _imported(path: Path, *, anywhere: bool) -> Iterator[str]:
+    todo: list[ast.AST] = [_tree(path)]
     while todo:
         node = todo.pop()
         match node:
@@ -151,8 +161,7 @@ def test_only_the_seams_change_attributes_of_pytorch() -> None:
     for path in _modules():
         if "seams" in path.parts:
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
+        for node in ast.walk(_tree(path)):
             match node:
                 case ast.Assign(targets=[ast.Attribute() as target]):
                     assert not ast.unparse(target).startswith(("torch.", "nn.")), path
@@ -160,11 +169,13 @@ def test_only_the_seams_change_attributes_of_pytorch() -> None:
                     pytest.fail(f"{path}:{node.lineno} uses setattr")
 
 
-@pytest.mark.parametrize("tool", ["mlflow", "wandb", "tensorboard", "IPython"])
-def test_tools_of_users_are_imported_within_functions_of_the_integrations(tool: str) -> None:
-    users = {_name(p) for p in _modules() if _imports_package(p, tool)}
-    assert all(name.startswith(("autotune.integrations.", "autotune.inside.")) for name in users)
-    assert not [_name(p) for p in _modules() if _imports_package(p, tool, anywhere=False)]
+def test_tools_of_users_are_imported_within_functions_of_the_integrations() -> None:
+    rooms = "autotune.integrations.", "autotune.inside."
+    for tool in ("mlflow", "wandb", "tensorboard", "IPython"):
+        users = {_name(p) for p in _modules() if _imports_package(p, tool)}
+        assert all(name.startswith(rooms) for name in users), tool
+        eager = [_name(p) for p in _modules() if _imports_package(p, tool, anywhere=False)]
+        assert not eager, tool
 
 
 def test_only_two_files_import_optuna() -> None:
@@ -217,7 +228,7 @@ def test_the_search_reads_on_one_screen() -> None:
 
 def test_every_module_opens_with_what_it_is_for() -> None:
     for path in _modules():
-        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        docstring = ast.get_docstring(_tree(path))
         assert docstring, path
         assert docstring.splitlines()[0].endswith((".", ":")), path
 

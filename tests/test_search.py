@@ -105,7 +105,7 @@ def _started(*command: str) -> Iterator[subprocess.Popen[str]]:
 def _wait_for_trials(run: search_dir.SearchDir, count: int, search: subprocess.Popen[str]) -> None:
     while len(_records(run)) < count:
         assert search.poll() is None, "the search should live until it is stopped"
-        time.sleep(0.2)
+        time.sleep(1.0)
 
 
 def _records(run: search_dir.SearchDir) -> list[object]:

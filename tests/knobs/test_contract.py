@@ -47,7 +47,13 @@ JUNK: tuple[Any, ...] = (
 ACRONYM = re.compile(r"^(DataLoader|[A-Z]{2,})\b")
 
 every_knob = pytest.mark.parametrize("knob", registry().values(), ids=registry().keys())
-every_machine = pytest.mark.parametrize("hardware", MACHINES.values(), ids=MACHINES.keys())
+
+
+def everywhere() -> Iterator[tuple[str, Hardware, Profile]]:
+    """Yield every machine with every program, and both by name."""
+    for machine, hardware in MACHINES.items():
+        for program, profile in PROFILES.items():
+            yield f"{program}, {machine}", hardware, profile
 
 
 def values_here(knob: Knob, hardware: Hardware, profile: Profile) -> tuple[KnobValue, ...]:
@@ -85,49 +91,41 @@ def test_a_knob_of_names_lists_them(knob: Knob) -> None:
 
 
 @every_knob
-@every_machine
-def test_a_knob_is_offered_with_values_or_refused_with_a_reason(
-    knob: Knob, hardware: Hardware
-) -> None:
-    for program, profile in PROFILES.items():
+def test_a_knob_is_offered_with_values_or_refused_with_a_reason(knob: Knob) -> None:
+    for where, hardware, profile in everywhere():
         offer = knob.domain(Here(hardware, profile))
         if isinstance(offer, NotOffered):
-            assert is_clause(offer.reason), program
+            assert is_clause(offer.reason), where
         else:
-            assert isinstance(offer, Domain), program
-            assert all(type(v) is knob.value_type for v in offer.values), program
+            assert isinstance(offer, Domain), where
+            assert all(type(v) is knob.value_type for v in offer.values), where
 
 
 @every_knob
-@every_machine
-def test_every_value_and_the_programs_own_are_read_back_as_themselves(
-    knob: Knob, hardware: Hardware
-) -> None:
-    for program, profile in PROFILES.items():
+def test_every_value_and_the_programs_own_are_read_back_as_themselves(knob: Knob) -> None:
+    for where, hardware, profile in everywhere():
         for value in values_here(knob, hardware, profile):
-            assert is_exactly(knob.parse(value), value), program
+            assert is_exactly(knob.parse(value), value), where
 
 
 @every_knob
-@every_machine
-def test_activity_and_conflicts_are_told_for_any_config(knob: Knob, hardware: Hardware) -> None:
-    for program, profile in PROFILES.items():
+def test_activity_and_conflicts_are_told_for_any_config(knob: Knob) -> None:
+    for where, hardware, profile in everywhere():
         for config in neighbouring_configs(knob, hardware, profile):
-            assert isinstance(knob.is_active(config), bool), program
+            assert isinstance(knob.is_active(config), bool), where
             conflict = knob.conflict(config)
-            assert conflict is None or conflict.endswith("."), program
+            assert conflict is None or conflict.endswith("."), where
 
 
 @every_knob
-@every_machine
-def test_a_launch_plan_is_changed_by_copy(knob: Knob, hardware: Hardware) -> None:
+def test_a_launch_plan_is_changed_by_copy(knob: Knob) -> None:
     plan = LaunchPlan(("python", "train.py"), "/somewhere", {"PATH": "/bin"})
     before = LaunchPlan(plan.argv, plan.cwd, dict(plan.env))
-    for profile in PROFILES.values():
+    for where, hardware, profile in everywhere():
         for value in values_here(knob, hardware, profile):
             launched = knob.launch(value, plan)
-            assert launched.env.items() >= plan.env.items()
-            assert plan == before
+            assert launched.env.items() >= plan.env.items(), where
+            assert plan == before, where
 
 
 @every_knob

@@ -1,5 +1,6 @@
 """Its loop supplies the items that its loader reads: without a step, there are no more items."""
 
+import time
 from queue import Queue
 
 import torch
@@ -25,5 +26,6 @@ for batch in DataLoader(Played(), batch_size=AHEAD):
     optimizer.zero_grad()
     net(batch).square().mean().backward()
     optimizer.step()
+    time.sleep(0.003)  # what it plays in takes time
     for item in batch:
         queue.put(item)

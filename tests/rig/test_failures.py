@@ -274,6 +274,7 @@ def test_how_ranks_ended_that_a_program_started_itself_is_told_apart(
     assert ending.reason.startswith(reason)
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_what_a_spawned_process_raised_is_read_from_what_spawn_raises(tmp_path: Path) -> None:
     """With torch's own message, so that it is the same failure with autotune's hooks or without."""
     script = tmp_path / "train.py"

@@ -150,11 +150,15 @@ def test_of_two_training_loaders_none_is_touched_and_files_are_renamed_aside(
     assert (workplace / "last.pt").read_text() == "precious"
 
 
-def test_after_a_program_has_ended_the_next_config_hears_so(tmp_path: Path) -> None:
+def test_a_program_that_ends_in_a_window_gives_what_was_measured_and_the_next_config_hears_so(
+    tmp_path: Path,
+) -> None:
     endless = WindowPlan(warmup_min_s=0.0, warmup_max_s=0.3, window_min_s=600.0, window_max_s=600.0)
-    with open_rig(tmp_path, "no_loader.py", "8000") as opened:
-        assert isinstance(opened.measure(endless), Measurement)
+    with open_rig(tmp_path, "no_loader.py", "4000") as opened:
+        measurement = opened.measure(endless)
         ending = opened.measure()
+    assert isinstance(measurement, Measurement)
+    assert measurement.stop_reason == "the program ended"
     assert isinstance(ending, Ending)
     assert ending.outcome is Outcome.RAN_OUT
 
@@ -207,14 +211,6 @@ def test_a_program_that_gives_no_baseline_says_why(
     assert isinstance(ending, Ending)
     assert ending.outcome is outcome
     assert said in ending.reason
-
-
-def test_a_program_that_ends_during_a_window_still_gives_what_was_measured(tmp_path: Path) -> None:
-    endless = WindowPlan(warmup_min_s=0.0, warmup_max_s=0.3, window_min_s=600.0, window_max_s=600.0)
-    with open_rig(tmp_path, "no_loader.py", "8000") as opened:
-        measurement = opened.measure(endless)
-    assert isinstance(measurement, Measurement)
-    assert measurement.stop_reason == "the program ended"
 
 
 def test_a_program_with_its_own_autocast_is_recognised(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -123,10 +125,25 @@ def test_a_loop_that_feeds_its_own_loader_is_measured_although_the_loader_is_sil
     assert "could not be profiled" in capsys.readouterr().out
 
 
+def test_later_processes_are_announced_with_how_long_the_earlier_ones_took() -> None:
+    class Listens(Events):
+        said: ClassVar[list[str]] = []
+
+        def on_phase(self, name: str) -> None:
+            self.said.append(name)
+
+    machine = ScriptedMachine(Script(start_s=40.0))
+    measure_config(PROGRAM, None, HARDWARE, 3, Listens(), surroundings=machine.surroundings)
+    first, second, _third = Listens.said
+    assert first == "process 1 of 3"
+    found = re.fullmatch(r"process 2 of 3, about (4\d|5\d)s", second)
+    assert found, second
+
+
 def test_ctrl_c_in_a_later_process_keeps_what_the_earlier_ones_gave() -> None:
     class Interrupts(Events):
         def on_phase(self, name: str) -> None:
-            if name == "process 3 of 3":
+            if name.startswith("process 3 of 3"):
                 signal.raise_signal(signal.SIGINT)
 
     machine = ScriptedMachine(Script())

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import socket
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -86,9 +88,15 @@ def test_the_command_can_be_printed_and_typed(tmp_path: Path) -> None:
     command = done.stdout.strip()
     assert "-P -m autotune.rig.local_ranks --ranks 2 -- " in command
     assert command.endswith(f"-m autotune.inside.train {best} {PROGRAMS / 'saves.py'} out")
+    # As a shell reads what was printed: variables first, then the words
+    read = ["sh", "-c", f"printf '%s\\0' {command}"]
+    *words, _ = subprocess.run(read, capture_output=True, text=True, check=True).stdout.split("\0")
+    variables = [*takewhile(lambda word: re.match(r"\w+=", word), words)]
     typed = subprocess.run(
-        ["sh", "-c", command], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
+        words[len(variables) :],
+        capture_output=True, text=True, cwd=tmp_path, check=False,
+        env=os.environ | dict(word.split("=", 1) for word in variables),
+    )  # fmt: skip
     assert typed.returncode == 0, typed.stderr
     assert (tmp_path / "out" / "best.pt").exists()
 
