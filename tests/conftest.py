@@ -22,6 +22,8 @@ os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="at-", dir="/tmp")
 tempfile.tempdir = None
 # The first process of the run says where; workers inherit it.
 os.environ.setdefault("AUTOTUNE_TESTS_COMPILED", str(Path(os.environ["TMPDIR"]) / "compiled"))
+# Tests compile small models: processes that compile for it take longer to start than that does.
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 PROGRAMS = Path(__file__).parent / "programs"
 THREADS_OF_LIBRARIES = ("tqdm", "pin_memory", "QueueFeeder")

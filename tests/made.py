@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from optuna.storages import InMemoryStorage
 
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine.hardware import Gpu, Hardware
@@ -170,7 +173,13 @@ def storage_in(directory: Path) -> str:
     return f"sqlite:///{directory / 'study.db'}"
 
 
+@cache
+def memory_of(_directory: Path) -> InMemoryStorage:
+    """Return the storage that stands for one in a directory: a file takes longer than a search."""
+    return InMemoryStorage()
+
+
 def make_study(directory: Path, space: SearchSpace, options: SearchOptions | None = None) -> Study:
-    """Return a new study in a SQLite file in a directory."""
+    """Return a new study in the memory that stands for a directory."""
     head = make_head(space, options=options or SearchOptions(180.0))
-    return Study.create(storage_in(directory), "autotune", head)
+    return Study.create(memory_of(directory), "autotune", head)

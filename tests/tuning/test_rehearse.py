@@ -33,7 +33,7 @@ from autotune.tuning.choosing.ranking import promising
 from autotune.tuning.conclude import conclude
 from autotune.tuning.confirm import ConfirmationResult
 from autotune.tuning.storage.study import Study
-from tests.made import make_applied, make_loader, make_record, storage_in
+from tests.made import make_applied, make_loader, make_record, memory_of
 from tests.rigging import PROGRAMS, fence, never
 from tests.tuning.test_session import BASE, OTHER, RESOLVED, Clock, Made, baseline, made, tell
 
@@ -126,7 +126,7 @@ def test_a_config_that_comes_through_is_rehearsed_once_and_alone(tmp_path: Path)
     assert stage.asked == [OTHER]
     rehearse_best(given.session, baseline())
     assert stage.asked == [OTHER], "a resumed search does not do it again"
-    (record,) = Study.load(storage_in(tmp_path), "autotune").rehearsals
+    (record,) = Study.load(memory_of(tmp_path), "autotune").rehearsals
     assert (record.config, record.own, record.is_blamed, record.cost_s) == (OTHER, PASSED, False, 8)
     assert promising(given.study, RESOLVED)[0].config == OTHER
 

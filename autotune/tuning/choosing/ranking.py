@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from autotune.knobs.space.space import ResolvedSpace
@@ -11,14 +12,17 @@ from autotune.tuning.storage.study import Study
 
 SAME_SPEED = 0.99  # of the fastest: within the noise of live measurements, as fast
 SAME_SPEED_APART = 0.95  # the same of configs in different processes
+# By how many standard deviations of its estimate a config that needs a process of its own has to be
+# faster besides: starting and compiling it takes most of the time of a confirmation.
+APART_BY = 0.5
 
 
 def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRecord]:
     """Return the measured records that may win, best first.
 
     Among those as fast as the best, within the noise of a live measurement, the one with the fewest
-    changes comes first: a knob without effect does not belong in a best config. Where the best one
-    needs another process, the difference between processes counts as noise as well. The
+    changes comes first: a knob without effect does not belong in a best config. A config that needs
+    a process of its own comes first only if it is faster than the others beyond the noise. The
     baseline, configs without the user's fixed values and those that the space defers are left out.
     """
     able = [
@@ -31,21 +35,37 @@ def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRe
     ]
     if not able:
         return []
-    best = max(able, key=_speed)
+    best = _leader(able, space)
 
     def order(record: TrialRecord) -> tuple[bool, int, float]:
         is_apart = space.needs_restart(best.config, record.config)
-        same = SAME_SPEED_APART if is_apart else SAME_SPEED
-        is_level = _speed(record) >= same * _speed(best)
+        is_level = not is_apart and _speed(record) >= SAME_SPEED * _speed(best)
         changes = len(record.config.changes_from(space.baseline))
         return (not is_level, changes if is_level else 0, -_speed(record))
 
     return sorted(able, key=order)
 
 
+def _leader(able: Sequence[TrialRecord], space: ResolvedSpace) -> TrialRecord:
+    """Return the fastest record; in doubt, the fastest that runs in the process of the baseline."""
+    best = max(able, key=_speed)
+    together = [r for r in able if not space.needs_restart(space.baseline, r.config)]
+    if not together:
+        return best
+    rival = max(together, key=_speed)
+    noise = math.exp(-APART_BY * _deviation(best))
+    return rival if _speed(rival) >= SAME_SPEED_APART * noise * _speed(best) else best
+
+
 def _speed(record: TrialRecord) -> float:
     assert record.speedup is not None, "only measured records are ranked"
     return record.speedup.estimate
+
+
+def _deviation(record: TrialRecord) -> float:
+    """Return about one standard deviation of the logarithm of a record's speedup."""
+    assert record.speedup is not None, "only measured records are ranked"
+    return math.log(record.speedup.high / record.speedup.low) / 4
 
 
 def looks_faster(record: TrialRecord) -> bool:

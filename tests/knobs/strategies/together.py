@@ -28,7 +28,7 @@ from autotune.program.program_traits import ProgramTraits
 from tests.made import make_loader
 
 SAMPLES, BATCH = 90, 32  # three batches in an epoch, the last one smaller
-EPOCHS = 7  # 21 steps
+EPOCHS = 5  # 15 steps
 BASELINE: dict[str, KnobValue] = {
     "batch_size": BATCH,
     "accumulation_steps": 1,

@@ -26,7 +26,7 @@ from tests.made import (
     make_record,
     make_space,
     make_study,
-    storage_in,
+    memory_of,
 )
 
 TIME_FOR = 40  # trials, of which the last ones are spent on what may be best
@@ -89,7 +89,7 @@ class Search:
 
     def resumed(self) -> None:
         """Go on as another process would: with nothing but the storage."""
-        self.study = Study.load(storage_in(self._directory), "autotune")
+        self.study = Study.load(memory_of(self._directory), "autotune")
         self.study.take_lease()
         self.study.release_lease()
 

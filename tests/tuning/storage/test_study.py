@@ -45,7 +45,6 @@ from tests.made import (
     make_profile,
     make_record,
     make_space,
-    make_study,
     storage_in,
 )
 
@@ -69,7 +68,13 @@ sys.stdin.read()
 
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
-    return make_study(tmp_path, SEARCH_SPACE)
+    return stored(tmp_path)
+
+
+def stored(directory: Path) -> Study:
+    """Return a new study in a file, as a search keeps it."""
+    head = make_head(SEARCH_SPACE, options=SearchOptions(180.0))
+    return Study.create(storage_in(directory), "autotune", head)
 
 
 def loaded(directory: Path) -> Study:
@@ -220,7 +225,7 @@ def test_slopes_are_kept_from_the_first_confirmation_on(study: Study, tmp_path: 
 
 def test_a_taken_name_is_not_overwritten(study: Study, tmp_path: Path) -> None:
     with pytest.raises(optuna.exceptions.DuplicatedStudyError):
-        make_study(tmp_path, SEARCH_SPACE)
+        stored(tmp_path)
 
 
 def test_a_missing_run_is_named_with_how_to_start_one(study: Study, tmp_path: Path) -> None:
@@ -246,7 +251,7 @@ def test_a_run_of_a_later_format_is_refused(study: Study, tmp_path: Path) -> Non
 def test_a_run_in_a_directory_with_spaces_and_quotes(tmp_path: Path) -> None:
     place = tmp_path / 'it\'s a "place" 100%'
     place.mkdir()
-    tell(make_study(place, SEARCH_SPACE), make_record(SPACE.baseline))
+    tell(stored(place), make_record(SPACE.baseline))
     assert len(loaded(place).records) == 1
     assert (place / "study.db").is_file()
 
