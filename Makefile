@@ -6,7 +6,7 @@ BIN := .venv/bin
 DEMO := examples/digits_cnn/train.py
 # on two cores: starts of processes wait for the disk; threads that wait must not spin; what is
 # compiled is kept, also where the environment says otherwise, as each process would compile it anew
-TESTS := OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE= \
+TESTS := OMP_WAIT_POLICY=PASSIVE OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= \
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal
 
 .PHONY: demo test quick lint docs libraries clean

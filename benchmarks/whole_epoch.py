@@ -127,7 +127,7 @@ class Campaign:
             raise SystemExit(f"{self._program.name}: the search failed:\n{said[-TAIL:]}")
         self._state["search"] = {
             "seconds": round(monotonic() - began, 1),
-            "pace": search_pace(self._script.parent / ".autotune" / self._script.stem),
+            "pace": search_pace(self._script.parent / ".autotune"),
         }
         self._keep()
 
@@ -151,12 +151,13 @@ class Campaign:
         part.replace(self._kept)
 
 
-def search_pace(run: Path) -> float | None:
-    """Return the machine's median pace around the windows that a search's figures come from.
+def search_pace(runs: Path) -> float | None:
+    """Return the machine's median pace around the windows that the last search's figures come from.
 
     They are those of the confirmation, if there was one. None if no pilots could be read.
     """
-    study = search_dir.SearchDir(run).load_study()
+    last = max(runs.iterdir(), key=lambda run: run.stat().st_mtime)
+    study = search_dir.SearchDir(last).load_study()
     confirmed = [window.measurement for windows in study.confirmation for window in windows]
     searched = [r.measurement for r in study.records if r.measurement is not None]
     paces = [m.pace for m in confirmed or searched if m.pace is not None]

@@ -132,9 +132,11 @@ def _children() -> set[int]:
     found: set[int] = set()
     todo = [os.getpid()]
     while todo:
-        threads = Path(f"/proc/{todo.pop()}/task")
-        with suppress(OSError):  # it has ended meanwhile
-            for thread in threads.iterdir():
+        threads: list[Path] = []
+        with suppress(OSError):  # the process has ended meanwhile
+            threads = [*Path(f"/proc/{todo.pop()}/task").iterdir()]
+        for thread in threads:
+            with suppress(OSError):
                 todo += map(int, (thread / "children").read_text().split())
         found.update(todo)
     return found - warm.nursery_pids()

@@ -10,6 +10,7 @@ from time import perf_counter
 from autotune.measurement.epochs.interruption import Interruptions
 
 USUAL_STEPS = 15  # of which the median is what a step takes
+LEAST = 1.0  # such steps that an interruption takes, else it is noise
 
 
 class InterruptionWatch:
@@ -37,6 +38,10 @@ class InterruptionWatch:
         """Note that the program goes on after a step boundary, with its next step."""
         self._began = self._now()
 
+    def pass_left(self) -> None:
+        """Note that the program has left its training pass: what came then is not in its middle."""
+        self._began = None
+
     def step_ended(self, batches: int, *, is_usual: bool) -> None:
         """Note a step.
 
@@ -51,14 +56,17 @@ class InterruptionWatch:
         seconds = self._now() - began
         if is_usual:
             self._usual_s.append(seconds)
-        elif self._usual_s:
-            self._interrupted(max(0.0, seconds - median(self._usual_s)))
+        elif self._usual_s and seconds > (1 + LEAST) * (usual_s := median(self._usual_s)):
+            self._interrupted(seconds - usual_s)
 
     def _interrupted(self, seconds: float) -> None:
         if self._first is None:
             self._first = self._batches
             return
-        before = self.seen or Interruptions(0, 0, 0.0)
+        before = self.seen or Interruptions(0, 0, 0.0, 0.0)
         self.seen = Interruptions(
-            before.later + 1, self._batches - self._first, before.seconds + seconds
+            before.later + 1,
+            self._batches - self._first,
+            before.seconds + seconds,
+            max(before.largest_s, seconds),
         )

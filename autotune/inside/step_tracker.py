@@ -187,15 +187,18 @@ class StepTracker(Listener):
         is_new = self.feed is not feed
         is_part_of_the_step = self.feed is not None and self._feed_steps == 0
         is_after_a_pause = is_new and not (self._stepped or self._counts.batches)
-        if is_new and not is_part_of_the_step and not is_after_a_pause:
-            self.disturbed()  # the program comes back to its loop after doing something else
+        if is_new and not is_part_of_the_step:
+            self.interruptions.pass_left()
+            self._reads_others = False
+            if not is_after_a_pause:
+                self.disturbed()  # the program comes back to its loop after doing something else
         if self._stepped:
             self._border()
             self.interruptions.step_begins()
         if is_new:
             self._take_up(feed)
             if is_after_a_pause:
-                self._counts, self._reads_others = _Counts(), False
+                self._counts = _Counts()
                 self.interruptions.step_begins()
                 self.resumed(feed.begin_s)
         if (clock := self.clock) is not None:

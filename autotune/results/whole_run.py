@@ -19,6 +19,7 @@ from autotune.measurement.epochs.breakdown import (
     breakdown,
     ending_s,
     is_surely_more,
+    tells_within,
     usual_epochs,
     with_timed_loop,
 )
@@ -104,19 +105,27 @@ class Loop:
     samples_per_epoch: int | None
     processes: int = 1
 
+    def batches(self, epoch: EpochSeen) -> float | None:
+        """Return the batches of a whole training pass of the program; None if its end is unknown.
+
+        Args:
+            epoch: One of the program as written.
+        """
+        batches = epoch.length if epoch.is_cut else epoch.batches
+        known = [] if batches is None else [float(batches)]
+        if self.samples_per_epoch is not None:
+            known.append(self.samples_per_epoch / self.samples_per_batch)
+        found = min(known, default=0.0)
+        return found if 0 < found < ENDLESS else None
+
     def seconds(self, epoch: EpochSeen) -> Interval | None:
         """Return the seconds of a whole training pass of the program; None if its end is unknown.
 
         Args:
             epoch: One of the program as written.
         """
-        batches = epoch.length if epoch.is_cut else epoch.batches
-        known = [] if batches is None else [batches * self.samples_per_batch]
-        known += [] if self.samples_per_epoch is None else [self.samples_per_epoch]
-        samples = min(known, default=0.0)
-        if not 0 < samples < ENDLESS * self.samples_per_batch:
-            return None
-        return self._in_any_process(samples)
+        batches = self.batches(epoch)
+        return None if batches is None else self._in_any_process(batches * self.samples_per_batch)
 
     def _in_any_process(self, samples: float) -> Interval:
         """Return the seconds of some samples, with what processes differ in added to the bounds."""
@@ -335,7 +344,8 @@ def whole_run(
         return None
     loop_s = with_timed_loop(as_written, windows_s)
     after_s = after_s.times(loop_s.estimate / windows_s.estimate)
-    before = breakdown(as_written, loop_s, program.interruptions_s)
+    within_s = _within_s(as_written, loops[0], program.interruptions_s)
+    before = breakdown(as_written, loop_s, within_s)
     gain, refusal = _evaluation_gain(others)
     timing_s = sum(run.cost_s for run in others)
     faster = gain if gain is not None and gain.is_claimed else None
@@ -354,9 +364,9 @@ def whole_run(
     run = next((run for run in reversed(others) if run.config == best), None)
     found = () if run is None else run.telling
     seen = [epoch.within(length) for epoch in found] or as_written
-    after = breakdown(seen, after_s, program.interruptions_s)
+    after = breakdown(seen, after_s, within_s)
     if faster is not None:
-        after = _with_faster(after, seen, faster, after_s)
+        after = _with_faster(after, seen, faster, after_s, within_s)
     own = Interval(1.0, 1.0, 1.0)
     return WholeRun(
         before,
@@ -374,20 +384,31 @@ def whole_run(
     )
 
 
+def _within_s(
+    as_written: Sequence[EpochSeen], loop: Loop, interruptions_s: Interval | None
+) -> Interval | None:
+    """Return the seconds in the middle of a pass by the search; None if the epochs tell them."""
+    batches = loop.batches(usual_epochs(as_written)[-1])
+    if interruptions_s is None or batches is None:
+        return None
+    found = interruptions_s.times(batches)
+    return None if tells_within(as_written, found) else found
+
+
 def _with_faster(
-    after: EpochBreakdown, seen: Sequence[EpochSeen], gain: EvaluationGain, loop_s: Interval
+    after: EpochBreakdown,
+    seen: Sequence[EpochSeen],
+    gain: EvaluationGain,
+    loop_s: Interval,
+    within_s: Interval | None,
 ) -> EpochBreakdown:
     """Return an epoch with its evaluation as fast as other options of its loader make it."""
     key, speedup = loader_key(gain.loader.facts), gain.speedup
-    usual_s = breakdown(seen, loop_s).evaluation_s.estimate
     estimate, low, high = (
-        breakdown([e.with_passes_over(key, 1 / by) for e in seen], loop_s).evaluation_s.estimate
-        / usual_s
+        breakdown([e.with_passes_over(key, 1 / by) for e in seen], loop_s, within_s).evaluation_s
         for by in (speedup.estimate, speedup.high, speedup.low)
     )
-    before_s = after.evaluation_s
-    faster_s = Interval(before_s.estimate * estimate, before_s.low * low, before_s.high * high)
-    return replace(after, evaluation_s=faster_s)
+    return replace(after, evaluation_s=Interval(estimate.estimate, low.low, high.high))
 
 
 def _doubt_of(run: TimedRun | None, best: Config) -> str:

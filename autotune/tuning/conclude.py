@@ -245,8 +245,8 @@ def _whole_run(
     before, after = (
         Loop(rate, batch, measured.samples_per_epoch, processes) for rate in throughput
     )
-    within_s = interruptions_s(_interruptions(session.study.records))
-    program = RunFacts(baseline.profile.length, facts.startup_s, compile_s, within_s)
+    seen_s = interruptions_s(_interruptions(session.study.records, baseline.space))
+    program = RunFacts(baseline.profile.length, facts.startup_s, compile_s, seen_s)
     cut_after = None
     if written is not None:
         gain = _of_the_loop(session, speedup, throughput)
@@ -259,12 +259,17 @@ def _whole_run(
     return None, training_steps(program, sides, measured.samples_per_step, cut_after)
 
 
-def _interruptions(records: Sequence[TrialRecord]) -> list[Interruptions]:
-    """Return what each process of the search has seen, as its last measurement tells."""
+def _interruptions(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[Interruptions]:
+    """Return what each process of the search has seen, as its last measurement tells.
+
+    Processes of their own are left out: they compile, or train in several ranks.
+    """
     last: dict[int | None, Interruptions] = {}
     for record in records:
         measured = record.measurement
-        if measured is not None and measured.interruptions is not None:
+        if measured is None or space.needs_restart(space.baseline, record.config):
+            continue
+        if measured.interruptions is not None:
             last[record.rig] = measured.interruptions
     return [*last.values()]
 

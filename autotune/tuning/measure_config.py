@@ -82,8 +82,10 @@ def measure_config(
         events.on_fence(rigs.fence)
         began_s = surroundings.clock()
         for number in range(1, processes + 1):
-            each_s = (surroundings.clock() - began_s) / max(1, len(found))
-            usual = f", about {format_duration(each_s)}" if found else ""
+            usual = ""
+            if found:
+                each_s = (surroundings.clock() - began_s) / len(found)
+                usual = f", about {format_duration(each_s)}"
             events.on_phase(f"process {number} of {processes}{usual}")
             subject = _Subject(rigs, program, best, hardware, stop)
             try:

@@ -18,7 +18,7 @@ from autotune.results.whole_run import TimedRun
 from autotune.tuning.budget import ENDING_S, Until
 from autotune.tuning.session import Session, least_timed_s
 
-FIRST_SHARE = 0.6  # of the time, if both sides fit: it ends early where nothing is tried
+FIRST_SHARE = 0.6  # of the time, if a run fits into that: it ends early where nothing is tried
 PASSES = 8  # of training and evaluation that fit into a timed run, if they are cut
 # The most share of a timed run that a training pass takes which is not cut, and how much longer
 # than foretold it may be. Two epochs fit even if their evaluation is cut only after the same time.
@@ -63,8 +63,8 @@ def around_s(session: Session, program: Observed) -> tuple[float | None, str]:
         return None, "the program trains without a DataLoader, so its epochs cannot be seen"
     if is_in_ranks(session):
         return None, "it trains in several ranks"
-    share = first_share(session, program)
-    run = timed_run(session, program, program.applied.baseline, share=share)
+    # The winner's run decides as well, so its time has to be left
+    run = timed_run(session, program, program.applied.baseline, share=FIRST_SHARE)
     if run is None:
         return None, NO_TIME
     if not run.telling:
@@ -85,7 +85,7 @@ def is_in_ranks(session: Session) -> bool:
 
 
 def first_share(session: Session, program: Observed) -> float:
-    """Return the share of the time that the program as written gets: all, if two runs do not fit.
+    """Return the share of the time that the program as written gets: all, if it needs more.
 
     Without a run under the best config, what lies around its steps is taken to be as before.
     """

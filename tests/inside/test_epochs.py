@@ -236,6 +236,25 @@ def test_an_evaluation_every_ten_steps_is_summed_up_whether_it_reads_a_loader_or
         assert seen.seconds >= 5 * extra_s
 
 
+def test_an_evaluation_after_a_pass_that_the_program_leaves_is_none_in_its_middle() -> None:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = DataLoader(TensorDataset(torch.randn(80, 4)), 8, shuffle=True)
+    with watched(Epochs.ENDLESS) as borders:
+        for _ in range(5):
+            for number, (x,) in enumerate(loader):
+                if number == 8:
+                    break
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                optimizer.step()
+            with torch.no_grad():
+                model(torch.zeros(1, 4))
+            sleep(0.02)
+    assert borders.steps == 40
+    assert borders.interruptions.seen is None
+
+
 def test_a_failure_within_the_epoch_or_at_once_after_a_switch_is_no_matter_of_epochs() -> None:
     def fails_at(step: int) -> Callable[[int], None]:
         made = iter(range(10_000))

@@ -10,6 +10,7 @@ from autotune.measurement.epochs.breakdown import (
     around_batch_s,
     breakdown,
     ending_s,
+    tells_within,
     usual_epochs,
     with_timed_loop,
 )
@@ -64,6 +65,24 @@ def test_how_often_it_evaluates_in_an_epoch_is_told_by_the_distance(
     else:
         assert found.evaluations is not None
         assert vars(found.evaluations) == pytest.approx(vars(times))
+
+
+def test_only_what_cut_epochs_do_not_tell_is_taken_from_the_search() -> None:
+    regular, none = [cut(5, 10, 15)] * 3, [cut()] * 3  # 0.5 s after every 5 of 20 batches
+    own_s = breakdown(regular, LOOP).evaluation_s
+    for seen, times, expected in (
+        (regular, 1.0, True),
+        (regular, 0.2, True),
+        (regular, 10.0, False),  # the search saw more than these: something that comes less often
+        (none, 1.0, False),
+        ([cut(5)], 1.0, False),  # once in all: how often is not known
+        ([replace(one, is_cut=False, length=None) for one in none], 1.0, True),
+    ):
+        assert tells_within(seen, own_s.times(times)) is expected, (seen, times)
+    more_s = own_s.times(10.0)
+    counted = breakdown(regular, LOOP, more_s)
+    assert counted.evaluation_s == more_s
+    assert counted.evaluations is None
 
 
 def test_what_comes_in_the_middle_of_a_whole_pass_counts_as_it_came() -> None:

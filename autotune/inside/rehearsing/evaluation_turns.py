@@ -65,6 +65,7 @@ class EvaluationTurns:
     ) -> None:
         self.facts = facts
         self.options = OWN
+        self._were_chosen = were_chosen
         self._each = 1 if were_chosen else PASSES_OF_EACH
         fitting = [
             n for n in range(len(tries), 0, -1) if self._each * (n + 1) + LEAST_PASSES <= most
@@ -152,7 +153,7 @@ class EvaluationTurns:
         best = min(others, key=lambda tried: tried.seconds[-1], default=None)
         if best is None:
             self._refuse("other options change its batches, or the random numbers after it")
-        elif best.seconds[-1] > WORTH_COMPARING * own.seconds[-1]:
+        elif not self._were_chosen and best.seconds[-1] > WORTH_COMPARING * own.seconds[-1]:
             self._refuse("no other option was faster")
         else:
             self._chosen = best.options

@@ -83,7 +83,7 @@ class EpochBreakdown:
 
 
 def breakdown(
-    seen: Sequence[EpochSeen], loop_s: Interval, interruptions_s: Interval | None = None
+    seen: Sequence[EpochSeen], loop_s: Interval, within_s: Interval | None = None
 ) -> EpochBreakdown:
     """Return what a whole epoch consists of.
 
@@ -91,9 +91,9 @@ def breakdown(
         seen: The epochs of a short run, in order; at least one.
         loop_s: Seconds of a whole training pass, the start of its loader included, as the
             measurement of the training loop gives them.
-        interruptions_s: Seconds per batch of evaluation in the middle of the training pass, by a
-            process that made many more steps than these epochs; None if unknown. Epochs that were
-            seen as a whole tell it themselves.
+        within_s: Seconds of what comes in the middle of a whole training pass, evaluation and
+            saving, by a process that made many more steps than these epochs; None if they tell it
+            themselves.
 
     Raises:
         ValueError: There is no epoch.
@@ -106,16 +106,13 @@ def breakdown(
     evaluated = times_per_pass(others, [e.evaluated_after for e in others])
     saved = times_per_pass(others, [e.saved_after for e in others])
     each_save_s = [e.saving_within_s / len(e.saved_after) for e in usual if e.saved_after]
-    each_pass_s = [e.within_s / len(e.evaluated_after) for e in others if e.evaluated_after]
-    within_s, is_counted = _times(evaluated, each_pass_s), evaluated.high <= evaluated.low
-    if interruptions_s is not None and any(e.is_cut for e in usual):
-        within_s = interruptions_s.times(fmean(e.length or e.batches for e in usual))
-        is_counted = True
+    is_counted = within_s is not None or evaluated.high <= evaluated.low
+    saving_within_s = _times(saved, each_save_s) if within_s is None else Interval(0.0, 0.0, 0.0)
     return EpochBreakdown(
         steps_s=loop_s.times(1 - edge_share),
         edges_s=loop_s.times(edge_share),
-        evaluation_s=_sum(_between(others, usual), within_s),
-        saving_s=_sum(_mean([e.saving_s for e in usual]), _times(saved, each_save_s)),
+        evaluation_s=_sum(_between(others, usual), within_s or _within(others)),
+        saving_s=_sum(_mean([e.saving_s for e in usual]), saving_within_s),
         rest_s=_mean([e.rest_s for e in usual]),
         steps=fmean(e.times * e.steps for e in usual),
         is_estimated=not all(e.is_whole for e in usual),
@@ -123,6 +120,24 @@ def breakdown(
         cut_after=max((e.steps for e in usual if e.is_cut), default=None),
         evaluations=None if is_counted else evaluated,
     )
+
+
+def tells_within(seen: Sequence[EpochSeen], most_s: Interval) -> bool:
+    """Return whether epochs tell themselves what comes in the middle of a training pass.
+
+    They do if they were not cut. Else they do if they saw at which distances it comes, and miss
+    nothing that comes less often.
+
+    Args:
+        seen: The epochs of a short run of the program as written, in order; at least one.
+        most_s: Seconds of it in a whole training pass, by a process that made many more steps.
+    """
+    others = _others(seen)
+    if not any(e.is_cut for e in usual_epochs(seen)):
+        return True
+    evaluated = times_per_pass(others, [e.evaluated_after for e in others])
+    is_regular = evaluated.high > 0 and evaluated.low == evaluated.high
+    return is_regular and _within(others).high >= most_s.low
 
 
 def usual_epochs(seen: Sequence[EpochSeen]) -> list[EpochSeen]:
@@ -199,6 +214,12 @@ def is_surely_more(after: Interval, before: Interval) -> bool:
         return False
     doubt = math.hypot(*((s.high - s.low) / 2 / s.estimate for s in (before, after)))
     return math.log(after.estimate / before.estimate) > doubt
+
+
+def _within(others: Sequence[EpochSeen]) -> Interval:
+    """Return the seconds of evaluation in the middle of a whole training pass."""
+    each_pass_s = [e.within_s / len(e.evaluated_after) for e in others if e.evaluated_after]
+    return _times(times_per_pass(others, [e.evaluated_after for e in others]), each_pass_s)
 
 
 def _times(times: Interval, seconds: Sequence[float]) -> Interval:

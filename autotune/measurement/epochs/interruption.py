@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from autotune.measurement.interval import Interval
 
-APART = 0.16  # relative half-width of the same work in any two processes, see breakdown.py
+# Relative half-width of the same work in any two processes (breakdown.py), and under the configs
+# that a search tries: they may evaluate faster or slower than the program as written.
+APART = 0.3
 
 
 @dataclass(frozen=True)
@@ -23,25 +25,28 @@ class Interruptions:
         later: Their number, without the first.
         batches: Batches that were trained on from the first to the last of them.
         seconds: How much longer than others the steps took in which they came; without the first.
+        largest_s: The most that one of them took.
     """
 
     later: int
     batches: int
     seconds: float
+    largest_s: float
 
 
 def interruptions_s(processes: Iterable[Interruptions]) -> Interval | None:
     """Return the seconds of interruptions per batch of the training pass; None if they are unknown.
 
-    Those of several kinds, at several distances, count together. A stretch that ends with one of
-    them may hold up to one more or less than others of its length, which the interval allows for.
+    Those of several kinds, at several distances, count together. Another stretch of the same length
+    may hold one more or less, also of the longest kind, which the interval allows for.
 
     Args:
         processes: What each process has seen.
     """
-    seen = [one for one in processes if one.batches]
+    seen = [one for one in processes if one.batches and one.seconds > 0]
     if not seen:
         return None
-    rate = sum(one.seconds for one in seen) / sum(one.batches for one in seen)
-    half = min(1.0, math.hypot(APART, 1 / sum(one.later for one in seen)))
-    return Interval(rate, rate * (1 - half), rate * (1 + half))
+    all_s = sum(one.seconds for one in seen)
+    rate = all_s / sum(one.batches for one in seen)
+    half = math.hypot(APART, max(one.largest_s for one in seen) / all_s)
+    return Interval(rate, rate * max(0.0, 1 - half), rate * (1 + half))

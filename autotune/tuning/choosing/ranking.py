@@ -14,7 +14,7 @@ SAME_SPEED = 0.99  # of the fastest: within the noise of live measurements, as f
 SAME_SPEED_APART = 0.95  # the same of configs in different processes
 # By how many standard deviations of its estimate a config that needs a process of its own has to be
 # faster besides: starting and compiling it takes most of the time of a confirmation.
-APART_BY = 0.5
+APART_BY, APART_LEAST = 0.5, 0.9
 
 
 def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRecord]:
@@ -37,9 +37,13 @@ def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRe
         return []
     best = _leader(able, space)
 
+    is_own = _is_own(best, space)
+
     def order(record: TrialRecord) -> tuple[bool, int, float]:
         is_apart = space.needs_restart(best.config, record.config)
-        is_level = not is_apart and _speed(record) >= SAME_SPEED * _speed(best)
+        same = SAME_SPEED_APART if is_apart else SAME_SPEED
+        may_be_level = not is_apart or (is_own and _is_own(record, space))
+        is_level = may_be_level and _speed(record) >= same * _speed(best)
         changes = len(record.config.changes_from(space.baseline))
         return (not is_level, changes if is_level else 0, -_speed(record))
 
@@ -49,12 +53,17 @@ def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRe
 def _leader(able: Sequence[TrialRecord], space: ResolvedSpace) -> TrialRecord:
     """Return the fastest record; in doubt, the fastest that runs in the process of the baseline."""
     best = max(able, key=_speed)
-    together = [r for r in able if not space.needs_restart(space.baseline, r.config)]
+    together = [record for record in able if not _is_own(record, space)]
     if not together:
         return best
     rival = max(together, key=_speed)
-    noise = math.exp(-APART_BY * _deviation(best))
-    return rival if _speed(rival) >= SAME_SPEED_APART * noise * _speed(best) else best
+    same = max(APART_LEAST, SAME_SPEED_APART * math.exp(-APART_BY * _deviation(best)))
+    return rival if _speed(rival) >= same * _speed(best) else best
+
+
+def _is_own(record: TrialRecord, space: ResolvedSpace) -> bool:
+    """Return whether a record's config needs a process of its own."""
+    return space.needs_restart(space.baseline, record.config)
 
 
 def _speed(record: TrialRecord) -> float:

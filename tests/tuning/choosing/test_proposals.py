@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.knobs.space.space import ResolvedSpace, SearchSpace
+from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.visit import Visit
 from autotune.program.config import Config, KnobValue
@@ -296,6 +297,28 @@ def test_within_the_noise_the_config_with_the_fewest_changes_comes_first() -> No
     three = config(num_workers=2, precision="bf16", channels_last=True)
     assert configs(ranked([make_record(three, 1.51), make_record(one, 1.50)], SPACE))[0] == one
     assert configs(ranked([make_record(three, 1.60), make_record(one, 1.50)], SPACE))[0] == three
+
+
+def test_a_config_with_a_process_of_its_own_has_to_be_faster_beyond_the_noise() -> None:
+    knobs = make_space(["num_workers", "channels_last", "compile"])
+    space = knobs.resolve(HARDWARE, PROFILE)
+    here = space.baseline.replace(num_workers=2)
+    own = here.replace(compile="default")
+    more = own.replace(channels_last=True)
+
+    def order(*speeds: tuple[Config, float], spread: float = 0.02) -> list[Config]:
+        records = [make_record(config, speed) for config, speed in speeds]
+        known = [
+            replace(r, speedup=Interval(s, s * math.exp(-2 * spread), s * math.exp(2 * spread)))
+            for r, (_, s) in zip(records, speeds, strict=True)
+        ]
+        return configs(ranked(known, space))
+
+    assert order((own, 1.55), (here, 1.50)) == [here, own]
+    assert order((own, 1.70), (here, 1.50)) == [own, here]
+    assert order((own, 1.63), (here, 1.50), spread=0.2) == [here, own], "hardly known"
+    assert order((own, 1.80), (here, 1.50), spread=0.9) == [own, here], "however little is known"
+    assert order((more, 1.81), (own, 1.80), (here, 1.50)) == [own, more, here]
 
 
 def test_beyond_the_noise_fewer_changes_do_not_count() -> None:
