@@ -262,7 +262,7 @@ def _whole_run(
 def _interruptions(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[Interruptions]:
     """Return what each process of the search has seen, as its last measurement tells.
 
-    Processes of their own are left out: they compile, or train in several ranks.
+    Processes that the baseline cannot share are left out: they compile, or train in ranks.
     """
     last: dict[int | None, Interruptions] = {}
     for record in records:

@@ -12,7 +12,7 @@ from autotune.tuning.storage.study import Study
 
 SAME_SPEED = 0.99  # of the fastest: within the noise of live measurements, as fast
 SAME_SPEED_APART = 0.95  # the same of configs in different processes
-# By how many standard deviations of its estimate a config that needs a process of its own has to be
+# By how many standard deviations of its estimate a config that needs a fresh process has to be
 # faster besides: starting and compiling it takes most of the time of a confirmation.
 APART_BY, APART_LEAST = 0.5, 0.9
 
@@ -22,8 +22,8 @@ def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRe
 
     Among those as fast as the best, within the noise of a live measurement, the one with the fewest
     changes comes first: a knob without effect does not belong in a best config. A config that needs
-    a process of its own comes first only if it is faster than the others beyond the noise. The
-    baseline, configs without the user's fixed values and those that the space defers are left out.
+    a fresh process comes first only if it is faster than the others beyond the noise. The baseline,
+    configs without the user's fixed values and those that the space defers are left out.
     """
     able = [
         r
@@ -62,7 +62,7 @@ def _leader(able: Sequence[TrialRecord], space: ResolvedSpace) -> TrialRecord:
 
 
 def _is_own(record: TrialRecord, space: ResolvedSpace) -> bool:
-    """Return whether a record's config needs a process of its own."""
+    """Return whether a record's config needs a process that the baseline cannot share."""
     return space.needs_restart(space.baseline, record.config)
 
 
