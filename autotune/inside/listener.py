@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -100,6 +101,15 @@ class Listener:
 
     def loss_seen(self, loss: torch.Tensor) -> None:
         """The program calls ``backward()`` on a tensor, which is normally the loss."""
+
+    def saving(self, what: Any, where: Any) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Return a context that lasts while the program saves an object.
+
+        Args:
+            what: The object.
+            where: The file that ``torch.save`` writes; None for another function.
+        """
+        return nullcontext()
 
     def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has made a step."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +31,9 @@ JUST_SWITCHED = 3
 # In a program without a DataLoader, some of the first steps may not call the model that is counted.
 # After this many, a step is the only unit that can be counted.
 MAX_UNCOUNTED = 8
-# Number of recent steps to which a step's calls without gradients are compared: a count that none
-# of them had is a validation pass. A teacher model is called equally often in every step.
+# Number of recent steps to which a step's calls without gradients, and what it saved, are compared:
+# counts that none of them had are a validation pass or a checkpoint. A teacher model is called
+# equally often in every step.
 STEPS_ALIKE = 4
 TOKEN_DTYPES = {torch.int64, torch.int32}  # what embeddings take
 
@@ -60,6 +63,7 @@ class _Counts:
     wait_s: float = 0.0
     tokens: int = 0
     calls_without_grad: int = 0
+    saves: int = 0
     root: Root | None = None  # the largest that was called with gradients
 
 
@@ -116,7 +120,7 @@ class StepTracker(Listener):
         self._feed_steps = 0
         self._feed_samples = 0
         self._counts = _Counts()
-        self._usual_calls = deque([0], maxlen=STEPS_ALIKE)
+        self._usual = deque([(0, 0)], maxlen=STEPS_ALIKE)
         self._stepped = False
         self._reads_others = False  # in the present step: batches that are not trained on
         self.interruptions = InterruptionWatch()
@@ -306,6 +310,12 @@ class StepTracker(Listener):
             self._counts.tokens += tensor.numel()
         self._counts.forward_samples += int(tensor.shape[0]) if tensor is not None else 1
 
+    @contextmanager
+    def saving(self, what: Any, where: Any) -> Iterator[None]:  # noqa: ARG002
+        """Count what is saved in the thread that trains; another thread saves while it trains."""
+        yield
+        self._counts.saves += threading.current_thread() is threading.main_thread()
+
     def loss_seen(self, loss: torch.Tensor) -> None:
         """Keep the last loss without reading it, because reading would wait for the device."""
         if loss.numel() == 1:
@@ -369,8 +379,9 @@ class StepTracker(Listener):
 
     def _border(self) -> None:
         counts = self._counts
-        is_usual = counts.calls_without_grad in self._usual_calls
-        self._usual_calls.append(counts.calls_without_grad)
+        besides = counts.calls_without_grad, counts.saves
+        is_usual = besides in self._usual
+        self._usual.append(besides)
         self.interruptions.step_ended(counts.batches, is_usual=is_usual and not self._reads_others)
         self._reads_others = False
         self.batches_per_step = max(1, counts.batches)
@@ -382,7 +393,7 @@ class StepTracker(Listener):
         self._feed_steps += 1
         self._feed_samples += samples
         if not is_usual:
-            self.disturbed()  # a validation pass; a teacher model is called alike in every step
+            self.disturbed()  # a validation pass or a checkpoint
         if self.observer.is_complete:
             self.on_step_end(Step(samples, counts.wait_s, counts.tokens))
             self.seams.forward.calls.clear()

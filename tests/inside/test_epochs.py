@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from autotune.inside.interruptions import InterruptionWatch
 from autotune.inside.meter import Flow, Instruments, Meter
 from autotune.inside.ranks.group import ALONE
 from autotune.inside.step_profiler import StepProfiler
@@ -203,7 +205,36 @@ def test_a_schedule_that_ends_has_as_many_steps_as_it_was_made_for() -> None:
     assert rates[Epochs.ENDLESS][-1] == rates[Epochs.ENDLESS][BATCHES]
 
 
-def test_an_evaluation_every_ten_steps_is_summed_up_whether_it_reads_a_loader_or_not() -> None:
+def test_a_checkpoint_in_each_step_is_part_of_the_steps() -> None:
+    weight = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    with watched(Epochs.ENDLESS) as borders:
+        for step, _ in enumerate(loader_of(), 1):
+            optimizer.step()
+            torch.save(weight, io.BytesIO())
+            if step == 8:
+                borders.disturbances = 0
+            if step == 40:
+                break
+    assert borders.disturbances == 0
+    assert borders.interruptions.seen is None
+
+
+def test_where_interruptions_come_less_often_than_at_first_the_later_ones_count() -> None:
+    now_s = 0.0
+    watch = InterruptionWatch(lambda: now_s)
+    for step in range(1, 4001):
+        watch.step_begins()
+        comes = step % 25 == 0 if step < 500 else step % 1000 == 0
+        now_s += 0.51 if comes else 0.01
+        watch.step_ended(1, is_usual=not comes)
+    seen = watch.seen
+    assert seen is not None
+    assert (seen.later, seen.batches, seen.longest) == (1, 1000, 1000)
+    assert seen.seconds == pytest.approx(0.5)
+
+
+def test_what_comes_every_ten_steps_is_summed_up_whatever_it_is() -> None:
     model, extra_s = nn.Linear(4, 1), 0.02
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     held_out = DataLoader(TensorDataset(torch.randn(24, 4)), 8)
@@ -218,7 +249,10 @@ def test_an_evaluation_every_ten_steps_is_summed_up_whether_it_reads_a_loader_or
             for _ in range(5):
                 model(torch.zeros(1, 4))
 
-    for evaluates in (evaluates_a_loader, draws_samples):
+    def saves() -> None:
+        torch.save(model.state_dict(), io.BytesIO())
+
+    for evaluates in (evaluates_a_loader, draws_samples, saves):
         train_set = DataLoader(TensorDataset(torch.randn(24, 4)), 8, shuffle=True)
         with watched(Epochs.ENDLESS) as borders:
             for step, (x,) in enumerate(train_set, 1):

@@ -96,9 +96,9 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
 def test_installed_seams_are_removed_without_a_trace(tmp_path: Path) -> None:
     before = [vars(owner).get(name) for owner, name in PATCHED]
     seams = SeamSet(Listener(), None)
+    seams.guard_files(Start(PROGRAM, None, str(tmp_path / "files"), FenceKind.GUARD))
     seams.install()
     seams.watch()
-    seams.guard_files(Start(PROGRAM, None, str(tmp_path / "files"), FenceKind.GUARD))
     during = [vars(owner).get(name) for owner, name in PATCHED]
     assert all(a is not b for a, b in zip(before, during, strict=True))
     model = conv_net()

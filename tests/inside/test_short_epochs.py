@@ -84,7 +84,6 @@ def run(program: str, role: str, plan: RehearsalPlan, applied: AppliedConfig) ->
         listener._timer.cancel()
         listener._timer.join()
         listener.seams.remove()
-        listener.saving.remove()
     return Rehearsal(told[0] if told else None, ending)
 
 

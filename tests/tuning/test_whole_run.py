@@ -113,7 +113,7 @@ def test_without_an_evaluation_in_cut_epochs_nothing_is_said_of_their_speedup(
 def test_an_evaluation_that_only_the_search_was_long_enough_to_see_is_counted(
     tmp_path: Path,
 ) -> None:
-    seen = Interruptions(later=9, batches=9000, seconds=18.0, largest_s=2.0)
+    seen = Interruptions(later=9, batches=9000, seconds=18.0, largest_s=2.0, longest=1000)
     result = found(tmp_path, evaluation_s=lambda _: 0.0, interruptions=seen)
     whole = result.whole_run
     assert whole is not None
@@ -126,16 +126,19 @@ def test_an_evaluation_that_only_the_search_was_long_enough_to_see_is_counted(
 
 def test_what_processes_saw_between_steps_is_summed_up() -> None:
     assert interruptions_s([]) is None
-    both = [Interruptions(3, 300, 0.6, 0.2), Interruptions(1, 100, 0.2, 0.2)]
+    both = [Interruptions(3, 300, 0.6, 0.2, 100), Interruptions(1, 100, 0.2, 0.2, 100)]
     found = interruptions_s(both)
     assert found is not None
     assert found.estimate == pytest.approx(0.002)
     one = interruptions_s(both[1:])
     assert one is not None
     assert one.low < found.low, "one distance tells less than four"
-    rare = interruptions_s([Interruptions(18, 3500, 21.7, 20.0)])
+    rare = interruptions_s([Interruptions(18, 3500, 21.7, 20.0, 200)])
     assert rare is not None
     assert rare.high > 0.0105, "0.1 s every 200 batches and 20 s every 2,000"
+    clock = interruptions_s([Interruptions(20, 2000, 4.0, 0.2, 300)])
+    assert clock is not None
+    assert clock.low < 0.2 / 300 < clock.high, "at distances of up to 300 batches"
 
 
 def test_where_two_runs_do_not_fit_the_program_as_written_is_timed(tmp_path: Path) -> None:

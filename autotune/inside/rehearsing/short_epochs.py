@@ -31,7 +31,6 @@ from autotune.inside.rehearsing.evaluation_turns import EvaluationTurns
 from autotune.inside.rehearsing.training_recorder import TrainingRecorder
 from autotune.inside.seams import SeamSet
 from autotune.inside.seams.equal_conditions import even_out
-from autotune.inside.seams.saving import SavingSeam
 from autotune.inside.steering import Steering, loose_knobs
 from autotune.measurement.epochs.epoch import EpochSeen
 from autotune.measurement.run_mode import Epochs
@@ -125,9 +124,6 @@ class ShortEpochs(Listener):
         self._timed: tuple[EpochSeen, ...] | None = None  # those before the turns
         # Of loaders that train nothing: seconds of a whole pass, and what other runs know them by
         self._others: dict[LoaderFacts, tuple[float, LoaderFacts, ref[DataLoader[Any]]]] = {}
-        self.saving = SavingSeam(self._saving)
-        if self._recorder is not None or self._clock is not None:
-            self.saving.install()
         self._ending = threading.Lock()  # whoever acquires it reports; it is never released
         self._process = os.getpid()
         self._timer = threading.Timer(
@@ -290,7 +286,8 @@ class ShortEpochs(Listener):
                 self._turns.pass_ended(self._clock.whole_s(feed))
 
     @contextmanager
-    def _saving(self, what: Any, where: Any) -> Iterator[None]:
+    def saving(self, what: Any, where: Any) -> Iterator[None]:
+        """Record what is saved where training is traced, and time it where epochs are."""
         if self._recorder is not None:
             yield
             self._recorder.saved(what, where)

@@ -40,6 +40,7 @@ from autotune.inside.seams.optimizer import OptimizerSeam
 from autotune.inside.seams.overlay import OverlaySeam
 from autotune.inside.seams.rank_output import RankOutputSeam, mute_output
 from autotune.inside.seams.rates import RatesSeam
+from autotune.inside.seams.saving import SavingSeam
 from autotune.inside.seams.scaling import ScalingSeam
 from autotune.inside.seams.scheduler import SchedulerSeam
 from autotune.inside.seams.torch_settings import TorchSettingsSeam
@@ -139,9 +140,11 @@ class SeamSet:
         self.foreign_loaders = ForeignLoaders()
         self.flags = FlagsSeam()
         self._backward = BackwardSeam(listener) if listener is not None else None
+        self._saving = SavingSeam(listener.saving) if listener is not None else None
         self.downloads = DownloadsSeam()
         self._trackers: TrackersSeam | None = None
-        self._files: OverlaySeam | GuardSeam | RankOutputSeam | None = None
+        self._files: OverlaySeam | GuardSeam | None = None
+        self._output: RankOutputSeam | None = None
         self._telling: TellSavesSeam | None = None
         self._imported = ImportedSeam()
         self._watches_loop = False
@@ -170,6 +173,8 @@ class SeamSet:
             self.by_hand.install()
         if self._backward is not None:
             self._backward.install()
+        if self._saving is not None:
+            self._saving.install()
         if self._listener is not None or self.scaling.is_needed:
             self.scaling.install()
         if self._listener is not None or self.accumulation.steps > 1:
@@ -216,6 +221,8 @@ class SeamSet:
     def guard_files(self, start: Start, tell: Callable[[str], None] = lambda _: None) -> None:
         """Keep a trial from changing the user's files, and from reporting to experiment trackers.
 
+        Call it before ``install()``, which wraps functions that are redirected here.
+
         Args:
             start: Says which fence surrounds this process, and where shadow files go.
             tell: Called with each sentence that the user should read about the program's files.
@@ -251,8 +258,8 @@ class SeamSet:
             if self._trackers is None:  # a guarded rank has them already
                 self._trackers = TrackersSeam(shadow_dir)
                 self._trackers.install()
-            self._files = RankOutputSeam(shadow_dir, [*_unguarded(), *open_places], self._group)
-            self._files.install()
+            self._output = RankOutputSeam(shadow_dir, [*_unguarded(), *open_places], self._group)
+            self._output.install()
 
     def remove(self) -> None:
         """Put PyTorch back as it was, whichever seams are installed.
@@ -260,7 +267,8 @@ class SeamSet:
         Seams that replaced the same attribute are removed in the reverse order of installation.
         """
         seams = (self.transfer, self.autocast, self.uses, self.flags, self.checkpoint, self.forward)
-        files = (self._telling, self._files, self._trackers, self.downloads)
+        silenced = (self._telling, self._output)
+        files = (*silenced, self._saving, self._files, self._trackers, self.downloads)
         self._end_loop_watch()
         self._imported.remove()
         for seam in (*files, self._backward, *seams, self.process):

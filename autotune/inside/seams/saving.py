@@ -26,7 +26,7 @@ Around = Callable[[Any, Any], AbstractContextManager[None]]
 class SavingSeam(Seam):
     """Enters a context around each object that the program saves.
 
-    ``ShortEpochs`` makes and installs it before the program starts.
+    ``SeamSet`` installs it for a listener, before the program starts.
 
     Args:
         around: Returns the context of an object, which ends when the object is written. It also

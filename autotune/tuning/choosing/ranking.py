@@ -37,13 +37,12 @@ def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRe
         return []
     best = _leader(able, space)
 
-    is_own = _is_own(best, space)
-
     def order(record: TrialRecord) -> tuple[bool, int, float]:
         is_apart = space.needs_restart(best.config, record.config)
         same = SAME_SPEED_APART if is_apart else SAME_SPEED
-        may_be_level = not is_apart or (is_own and _is_own(record, space))
-        is_level = may_be_level and _speed(record) >= same * _speed(best)
+        # One of another process than the fastest was compared with it by ``_leader()``
+        is_settled = is_apart and not (_restarts(best, space) and _restarts(record, space))
+        is_level = not is_settled and _speed(record) >= same * _speed(best)
         changes = len(record.config.changes_from(space.baseline))
         return (not is_level, changes if is_level else 0, -_speed(record))
 
@@ -53,7 +52,7 @@ def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRe
 def _leader(able: Sequence[TrialRecord], space: ResolvedSpace) -> TrialRecord:
     """Return the fastest record; in doubt, the fastest that runs in the process of the baseline."""
     best = max(able, key=_speed)
-    together = [record for record in able if not _is_own(record, space)]
+    together = [record for record in able if not _restarts(record, space)]
     if not together:
         return best
     rival = max(together, key=_speed)
@@ -61,7 +60,7 @@ def _leader(able: Sequence[TrialRecord], space: ResolvedSpace) -> TrialRecord:
     return rival if _speed(rival) >= same * _speed(best) else best
 
 
-def _is_own(record: TrialRecord, space: ResolvedSpace) -> bool:
+def _restarts(record: TrialRecord, space: ResolvedSpace) -> bool:
     """Return whether a record's config needs a process that the baseline cannot share."""
     return space.needs_restart(space.baseline, record.config)
 
