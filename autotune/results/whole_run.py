@@ -70,6 +70,11 @@ class TimedRun:
         """
         return tuple(dropwhile(lambda epoch: epoch.compiles, self.seen)) or self.seen[1:]
 
+    @property
+    def tells_first_alone(self) -> bool:
+        """Whether only the first epoch tells something: it is slower than later ones."""
+        return len(self.telling) == 1 and len(self.seen) == 1
+
 
 @dataclass(frozen=True)
 class RunFacts:
@@ -259,11 +264,16 @@ class WholeRun:
         yield f"A whole epoch{how}: {epoch}."
         if self.doubt:
             yield f"{self.doubt}."
+        if before.is_first:
+            yield (
+                "Only the first epoch was seen, and later ones may be faster, as the lower bounds "
+                "allow."
+            )
         yield from self._run_sentences()
         yield f"Of the epoch: {', '.join(self._parts())}."
         if before.share(before.saving_s) >= WORTH_NAMING:
             yield "Saving was timed on the disk of the search's scratch; others may be slower."
-        if before.ceiling <= 1 / WORTH_TELLING:
+        if before.ceiling <= 1 / WORTH_TELLING and not before.is_first:
             yield f"Faster training steps alone give at most {before.ceiling:.1f}x."
         yield from self._evaluation_sentences()
 
@@ -345,42 +355,39 @@ def whole_run(
     loop_s = with_timed_loop(as_written, windows_s)
     after_s = after_s.times(loop_s.estimate / windows_s.estimate)
     within_s = _within_s(as_written, loops[0], program.interruptions_s)
+    is_first = written.tells_first_alone
+    bounds_later = is_first and length.epochs != 1
     before = breakdown(as_written, loop_s, within_s)
     gain, refusal = _evaluation_gain(others)
-    timing_s = sum(run.cost_s for run in others)
+    whole = WholeRun(
+        before.as_first if bounds_later else before,
+        None,
+        None,
+        length,
+        program.startup_s,
+        gain,
+        refusal,
+        ending_s=ending_s(as_written),
+        timing_s=sum(run.cost_s for run in others),
+    )
     faster = gain if gain is not None and gain.is_claimed else None
     if best is None and faster is None:
-        return WholeRun(
-            before,
-            None,
-            None,
-            length,
-            program.startup_s,
-            gain,
-            refusal,
-            ending_s=ending_s(as_written),
-            timing_s=timing_s,
-        )
+        return whole
     run = next((run for run in reversed(others) if run.config == best), None)
-    found = () if run is None else run.telling
+    found, doubt = ((), "") if best is None else _seen_under(best, run, is_first=is_first)
     seen = [epoch.within(length) for epoch in found] or as_written
     after = breakdown(seen, after_s, within_s)
     if faster is not None:
         after = _with_faster(after, seen, faster, after_s, within_s)
     own = Interval(1.0, 1.0, 1.0)
-    return WholeRun(
-        before,
-        after,
-        _gain(before, after, own if best is None else speedup),
-        length,
-        program.startup_s,
-        gain,
-        refusal,
-        "" if best is None else _doubt_of(run, best),
-        program.compile_s,
-        ending_s(as_written),
-        timing_s,
-        None if run is None else run.outputs,
+    after = after.as_first if bounds_later else after
+    return replace(
+        whole,
+        after=after,
+        speedup=_gain(whole.before, after, own if best is None else speedup),
+        doubt=doubt,
+        compile_s=program.compile_s,
+        outputs=None if run is None else run.outputs,
     )
 
 
@@ -411,23 +418,39 @@ def _with_faster(
     return replace(after, evaluation_s=Interval(estimate.estimate, low.low, high.high))
 
 
-def _doubt_of(run: TimedRun | None, best: Config) -> str:
-    """Return why all but the training steps is taken to be as before; empty if it was seen."""
+def _seen_under(
+    best: Config, run: TimedRun | None, *, is_first: bool
+) -> tuple[tuple[EpochSeen, ...], str]:
+    """Return the epochs under a config that compare with those as written.
+
+    Args:
+        best: The config.
+        run: Its timed run; None without one.
+        is_first: Whether only the first epoch was seen as written.
+
+    Returns:
+        The epochs, and why there is none of them, as a sentence: all but the training steps is then
+        taken to be as before.
+    """
     if run is None and best.get("world_size", 1) != 1:
-        return (
+        return (), (
             "Under this config the program trains in several ranks, whose epochs are not timed: "
             "all but the steps is as before"
         )
     if run is None:
-        return "There was no time to run epochs under this config: all but the steps is as before"
-    if run.telling:
-        return ""
-    if run.seen:
-        return (
-            "Under this config there was no time for more than the epoch that compiles: all but "
-            "the steps is as before"
+        return (), (
+            "There was no time to run epochs under this config: all but the steps is as before"
         )
-    return (
+    if is_first and run.seen and not run.seen[0].compiles:
+        return run.seen[:1], ""
+    if run.telling and not is_first and not run.tells_first_alone:
+        return run.telling, ""
+    if run.seen:
+        return (), (
+            "Under this config, too few epochs were seen after the first: all but the steps is as "
+            "before"
+        )
+    return (), (
         f"Under this config, its whole epochs could not be timed ({run.reason.rstrip('.')}); as "
         "written, they could. Train a short while before you rely on it"
     )

@@ -17,7 +17,7 @@ from autotune.report import worth
 from autotune.report.worth import Training
 from autotune.results import bestfile
 from autotune.results.result import Finding, SearchResult
-from autotune.results.whole_run import Loop, RunFacts, TimedRun, _doubt_of, whole_run
+from autotune.results.whole_run import Loop, RunFacts, TimedRun, WholeRun, _seen_under, whole_run
 from autotune.tuning.budget import ENDING_S
 from autotune.tuning.session import EPOCHS_SHARE, least_timed_s
 from autotune.tuning.timed_runs import pass_seconds
@@ -156,8 +156,8 @@ def test_where_two_runs_do_not_fit_the_program_as_written_is_timed(tmp_path: Pat
 
 def test_a_winner_with_ranks_is_not_told_that_time_was_short() -> None:
     config = Config({"world_size": 2})
-    assert "several ranks" in _doubt_of(None, config)
-    assert "no time" in _doubt_of(None, Config({"world_size": 1}))
+    assert "several ranks" in _seen_under(config, None, is_first=False)[1]
+    assert "no time" in _seen_under(Config({"world_size": 1}), None, is_first=False)[1]
 
 
 def test_the_epoch_in_which_a_model_is_compiled_tells_nothing_of_later_ones() -> None:
@@ -169,7 +169,7 @@ def test_the_epoch_in_which_a_model_is_compiled_tells_nothing_of_later_ones() ->
     written = TimedRun(own, (epoch(0.2),) * 4, 10.0)
     loops = (Loop(Interval(100.0, 90.0, 110.0), 10.0, 50),) * 2
     for seen, evaluation_s, doubt in (
-        ((epoch(27.0),), 0.2, "no time for more than the epoch that compiles"),
+        ((epoch(27.0),), 0.2, "too few epochs were seen after the first"),
         ((epoch(27.0), epoch(0.1)), 0.1, ""),
         ((epoch(3.0), epoch(27.0), epoch(0.1), epoch(0.1)), 0.1, ""),
     ):
@@ -181,6 +181,38 @@ def test_the_epoch_in_which_a_model_is_compiled_tells_nothing_of_later_ones() ->
         assert whole.after.evaluation_s.estimate == pytest.approx(evaluation_s)
         assert doubt in whole.doubt
         assert bool(whole.doubt) is bool(doubt)
+
+
+def test_first_epochs_are_compared_with_first_epochs_and_bound_later_ones_from_above() -> None:
+    def epochs(*evaluation_s: float) -> tuple[EpochSeen, ...]:
+        passes = [(OtherPass("evaluated", 0.0, seconds, 20),) for seconds in evaluation_s]
+        return tuple(EpochSeen(5, 5, 0.1, 0.5, its) for its in passes)
+
+    own, other = Config({"num_workers": 0}), Config({"num_workers": 2})
+    loops = (Loop(Interval(100.0, 90.0, 110.0), 10.0, 50),) * 2
+
+    def whole(*seen: tuple[EpochSeen, ...], **length: Any) -> WholeRun:
+        runs = [TimedRun(*one, 10.0) for one in zip((own, other), seen, strict=True)]
+        facts = RunFacts(RunLength(**length), 3.0)
+        found = whole_run(runs[0], runs, other, loops, Interval(1.5, 1.4, 1.6), facts)
+        assert found is not None
+        return found
+
+    first = whole(epochs(2.0), epochs(2.0, 0.1, 0.1))
+    assert first.after is not None
+    assert first.after.evaluation_s.estimate == 2.0
+    assert first.before.evaluation_s.low == first.after.evaluation_s.low == 0.0
+    assert first.speedup is not None
+    assert first.speedup.estimate < 1.5, "no more than the steps gain"
+    assert "Only the first epoch was seen" in " ".join(first.sentences)
+    only = whole(epochs(2.0), epochs(2.0, 0.1, 0.1), epochs=1.0)
+    assert only.after is not None
+    assert only.after.evaluation_s.estimate == 2.0
+    assert only.before.evaluation_s.low > 1.0, "it is the only epoch of the training"
+    later = whole(epochs(2.0, 0.1, 0.1), epochs(2.0))
+    assert later.after is not None
+    assert later.after.evaluation_s.estimate == pytest.approx(0.1)
+    assert "too few epochs were seen" in later.doubt
 
 
 def test_it_costs_at_most_a_tenth_of_the_budget(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from autotune.measurement.epochs.epoch import EpochSeen, times_per_pass
@@ -38,6 +38,7 @@ class EpochBreakdown:
         cut_after: Steps after which a training pass was cut, at most; None if none was cut.
         evaluations: How often evaluation comes in the middle of the epoch, where that was not seen
             for sure; else None.
+        is_first: Whether it is the first epoch of a process, which is slower than later ones.
     """
 
     steps_s: Interval
@@ -50,6 +51,17 @@ class EpochBreakdown:
     epochs: int
     cut_after: int | None = None
     evaluations: Interval | None = None
+    is_first: bool = False
+
+    @property
+    def as_first(self) -> EpochBreakdown:
+        """The same as a first epoch, which gives only upper bounds for what is around its steps."""
+        evaluation_s, saving_s, rest_s = (
+            replace(part, low=0.0) for part in (self.evaluation_s, self.saving_s, self.rest_s)
+        )
+        return replace(
+            self, evaluation_s=evaluation_s, saving_s=saving_s, rest_s=rest_s, is_first=True
+        )
 
     @property
     def parts(self) -> dict[str, Interval]:
