@@ -19,6 +19,7 @@ from autotune import __version__
 from autotune.cli import compare as comparing
 from autotune.cli import completion, past_runs, skill, support, tracker_log
 from autotune.cli.exits import errors_told
+from autotune.cli.messages import Messages, Verbosity
 from autotune.cli.options import (
     LINE,
     AllowEnvOption,
@@ -267,20 +268,20 @@ def run(
     from autotune.results import bestfile
     from autotune.rig.torchrun_plan import Nodes, nodes_of, trust_note, with_ranks
 
-    console = _console(quiet=quiet)
+    messages = Messages(Verbosity.QUIET if quiet else Verbosity.NORMAL)
     words = _words(program, args)
-    with errors_told(console):
+    with errors_told(messages):
         if as_json and not print_command:
             raise UsageError("--json is for --print-command: what a training prints is its own.")
         file = bestfile.read(best)
         for line in file.use(best, options.names(",".join(allow_env or []))):
-            console.warn(line)
-        subject = _read(console, words, "run")
+            messages.warn(line)
+        subject = _read(messages, words, "run")
         machine = hardware.detect(subject.visible_devices)
         for warning in file.warnings(machine, subject.fingerprint):
-            console.warn(warning)
+            messages.warn(warning)
         if note := file.ranks_warning(best, subject.ranks):
-            console.warn(note)
+            messages.warn(note)
         plan = run_plan(file, best, subject, machine)
         nodes = nodes_of(os.environ) if nnodes is None else Nodes(nnodes, node_rank, rdzv_endpoint)
         if nodes.count > 1 and plan.ranks is None:
@@ -290,7 +291,7 @@ def run(
             )
         plan = with_ranks(plan, nodes)
         if trust := trust_note(nodes, os.environ):
-            console.warn(trust)
+            messages.warn(trust)
         if print_command:
             sys.stdout.write(f"{plan_json(plan) if as_json else plan.command}\n")
             return
@@ -522,7 +523,7 @@ for command in (
 
 
 def _console(*, verbose: bool = False, quiet: bool = False) -> Console:
-    from autotune.cli.console import Console, Verbosity
+    from autotune.cli.console import Console
 
     if verbose:
         return Console(Verbosity.VERBOSE)
@@ -560,14 +561,14 @@ def _words(
 
 
 def _read(
-    console: Console, words: Sequence[str], command: str, ranks: int | None = None
+    messages: Messages, words: Sequence[str], command: str, ranks: int | None = None
 ) -> Program:
     """Return the program that a command line starts, and warn about what was not taken as typed."""
     from autotune.program import line
 
     found = line.read(words, ranks=ranks)
     for note in (*found.notes, *_strayed(found.program, words, command)):
-        console.warn(note)
+        messages.warn(note)
     return found.program
 
 
@@ -577,12 +578,12 @@ def _strayed(program: Program, words: Sequence[str], command: str) -> Iterator[s
     Such an option goes to the program. It is only warned about if the program's file does not
     contain its name.
     """
-    known = _options(command)
-    names = [arg.partition("=")[0] for arg in program.args]
+    names = [arg.partition("=")[0] for arg in program.args if arg.startswith("-")]
     # A program that knows an option of the same name contains it, with dashes or as an identifier.
     text = Path(program.source).read_text(encoding="utf-8", errors="replace")
-    strayed = [n for n in names if n in known and n.lstrip("-").replace("-", "_") not in text]
-    if strayed:
+    unknown = [n for n in names if n.lstrip("-").replace("-", "_") not in text]
+    known = _options(command) if unknown else {}
+    if strayed := [n for n in unknown if n in known]:
         ours, theirs = list[str](), list(program.args)
         before = words[: len(words) - len(theirs)]
         for name in strayed:

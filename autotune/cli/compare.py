@@ -242,7 +242,8 @@ def _table(title: str, names: tuple[str, str], rows: Sequence[Difference]) -> Ta
 
 def show(found: Comparison, *, as_json: bool) -> None:
     """Print which of two sides is faster."""
-    from autotune.cli.console import plain, results_console
+    from autotune.cli.console import results_console
+    from autotune.cli.messages import plain
     from autotune.results.wording import bounds
     from autotune.tuning.compare import Difference, as_data
 

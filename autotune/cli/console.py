@@ -10,14 +10,13 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from enum import IntEnum
 from typing import TextIO, cast
 
 from rich.console import Console as RichConsole
 from rich.live import Live
-from rich.text import Text
 
 from autotune.cli.live_view import LiveView
+from autotune.cli.messages import Messages, Verbosity, plain
 from autotune.integrations.progress import FollowingEvents, difference
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.program.config import Config
@@ -30,7 +29,6 @@ from autotune.tuning.choosing.bounds import bounded, sentences
 from autotune.tuning.choosing.diagnosis import Diagnosis
 
 NAMED = 6  # knobs in the opening lines; -v lists the values of all
-COMMAND = "autotune "  # how a command to copy begins
 WHOLE = 10_000  # columns; more than any line has
 PADDING = re.compile(r" +(?=\n)")
 SAFE = {
@@ -40,15 +38,7 @@ SAFE = {
 }
 
 
-class Verbosity(IntEnum):
-    """How much is said: warnings and errors; what happens; every reason and detail."""
-
-    QUIET = 0
-    NORMAL = 1
-    VERBOSE = 2
-
-
-class Console(FollowingEvents):
+class Console(Messages, FollowingEvents):
     """Prints on stderr what happens in a search.
 
     It is the ``Events`` of the command line; the search calls its hooks on the main thread.
@@ -58,11 +48,8 @@ class Console(FollowingEvents):
     """
 
     def __init__(self, verbosity: Verbosity = Verbosity.NORMAL) -> None:
-        super().__init__()
-        self._talk = RichConsole(stderr=True, highlight=False)
-        # Elsewhere than on a terminal, a line stays a line
-        self._talk.soft_wrap = not self._talk.is_terminal
-        self._verbosity = verbosity
+        Messages.__init__(self, verbosity)
+        FollowingEvents.__init__(self)
         self._live: Live | None = None
         self._program = ""
 
@@ -181,31 +168,6 @@ class Console(FollowingEvents):
         for warning in fence.warnings:
             self.warn(warning)
 
-    def note(self, text: str) -> None:
-        """Print a sentence of information."""
-        self._say(f"  {plain(text)}")
-
-    def warn(self, text: str) -> None:
-        """Print a sentence that the user should not miss."""
-        # A line break would be copied along with a command that the sentence names
-        soft_wrap = True if COMMAND in text else None
-        self._talk.print(f"[yellow]{plain(text)}[/]", soft_wrap=soft_wrap)
-
-    def error(self, message: str, program_traceback: str = "") -> None:
-        """Print an error; the program's own traceback comes first."""
-        self.end()
-        if program_traceback:
-            self._talk.print(Text(program_traceback.rstrip()), soft_wrap=True)
-        self._talk.print(Text("autotune: ", style="bold red") + Text(message), soft_wrap=True)
-
-    def _say(self, markup: str) -> None:
-        if self._verbosity > Verbosity.QUIET:
-            self._talk.print(markup)
-
-    def _detail(self, text: str) -> None:
-        if self._verbosity is Verbosity.VERBOSE:
-            self._talk.print(f"  [dim]{plain(text)}[/]")
-
 
 def results_console() -> RichConsole:
     """Return the console for results on stdout.
@@ -236,11 +198,6 @@ class _WithoutPadding:
 
     def flush(self) -> None:
         sys.stdout.flush()
-
-
-def plain(value: object) -> str:
-    """Return text with its square brackets escaped, so that rich does not read them as markup."""
-    return str(value).replace("[", r"\[")
 
 
 def _trial_line(number: int, record: TrialRecord, changes: str, *, is_best: bool) -> str:

@@ -9,7 +9,8 @@ from pydantic import TypeAdapter
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from autotune.cli.console import plain, results_console
+from autotune.cli.console import results_console
+from autotune.cli.messages import plain
 from autotune.measurement.interval import Interval
 from autotune.measurement.memory import Memory
 from autotune.measurement.rank_load import RankLoad

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from autotune.cli.console import plain, results_console
+from autotune.cli.console import results_console
+from autotune.cli.messages import plain
 from autotune.knobs import registry
 from autotune.knobs.base import Here
 from autotune.machine.hardware import Hardware

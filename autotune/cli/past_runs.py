@@ -17,6 +17,7 @@ from rich.text import Text
 
 from autotune.cli import completion
 from autotune.cli.exits import errors_told
+from autotune.cli.messages import Messages
 from autotune.cli.options import JsonOption, RunArgument
 from autotune.errors import RunDirectoryError, UsageError
 
@@ -54,12 +55,11 @@ def report(
 ) -> None:
     """Write what a search found as one page: HTML, or Markdown for a pull request."""
     from autotune import api
-    from autotune.cli.console import Console
     from autotune.report import Training, html, markdown
     from autotune.results.wording import as_typed
 
-    console = Console()
-    with errors_told(console):
+    messages = Messages()
+    with errors_told(messages):
         if open_ and format_ is Format.MD:
             raise UsageError("--open shows HTML; leave out --format md.")
         if str(output) == "-" and (as_json or open_):
@@ -84,18 +84,18 @@ def report(
 
 def runs(as_json: JsonOption = False) -> None:
     """List the searches of this folder, the latest first, with what each one found."""
-    from autotune.cli.console import Console, results_console
+    from autotune.cli.console import results_console
     from autotune.tuning.storage import search_dir
 
-    console = Console()
-    with errors_told(console):
+    messages = Messages()
+    with errors_told(messages):
         rows = [_about(run) for run in search_dir.every()]
     if as_json:
         listed = [{**vars(row), "path": str(row.path)} for row in rows]
         sys.stdout.write(f"{json.dumps(listed, indent=1)}\n")
         return
     if not rows:
-        console.note("There is no search in this folder. 'autotune search PROGRAM' starts one.")
+        messages.note("There is no search in this folder. 'autotune search PROGRAM' starts one.")
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in COLUMNS:
@@ -115,11 +115,10 @@ def show(run: RunArgument = None, as_json: JsonOption = False) -> None:
     """Print again what a search found."""
     from autotune import api
     from autotune.cli import search_report
-    from autotune.cli.console import Console
     from autotune.results.wording import as_typed
 
-    console = Console()
-    with errors_told(console):
+    messages = Messages()
+    with errors_told(messages):
         result = api.load(run)
     search_report.show(result, as_typed(result.run_dir / "best.yaml"), as_json=as_json)
 
@@ -141,12 +140,11 @@ def export(
     as_json: JsonOption = False,
 ) -> None:
     """Write a best.yaml in the words of another tool; what that cannot say is listed."""
-    from autotune.cli.console import Console
     from autotune.results import bestfile
     from autotune.results.exporters import exporter
 
-    console = Console()
-    with errors_told(console):
+    messages = Messages()
+    with errors_told(messages):
         chosen = exporter(to)
         file = bestfile.read(best)
         made = chosen.export(file)
@@ -163,10 +161,10 @@ def export(
         return
     if output is None:
         sys.stdout.write(made.text)
-    if file.config == file.baseline and not file.evaluation:
-        console.warn(f"{best} changes nothing: the program's own config was kept.")
+    if file.applied.is_as_written:
+        messages.warn(f"{best} changes nothing: the program's own config was kept.")
     for change, reason in made.left_out.items():
-        console.warn(f"Left out: {change} ({reason}).")
+        messages.warn(f"Left out: {change} ({reason}).")
 
 
 def write(path: Path, text: str) -> None:

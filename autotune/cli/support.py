@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from autotune import __version__
 from autotune.cli.exits import errors_told
+from autotune.cli.messages import Messages
 from autotune.cli.options import JsonOption, RunArgument
 from autotune.errors import UsageError
 
@@ -30,10 +31,9 @@ RELEVANT = re.compile(r"(OMP|MKL|KMP|CUDA|PYTORCH|TORCH|NCCL|GLOO|OPENBLAS|SLURM
 
 def env(as_json: JsonOption = False) -> None:
     """Print versions, machine and settings for a bug report; it names none of your folders."""
-    from autotune.cli.console import Console
     from autotune.machine import hardware
 
-    with errors_told(Console()):
+    with errors_told(Messages()):
         machine = hardware.detect()
         fence = _fence()
     facts: dict[str, object] = {
@@ -58,10 +58,9 @@ def env(as_json: JsonOption = False) -> None:
 
 def dashboard(run: RunArgument = None) -> None:
     """Show the study of a search in optuna-dashboard, in the browser."""
-    from autotune.cli.console import Console
     from autotune.tuning.storage import search_dir
 
-    with errors_told(Console()):
+    with errors_told(Messages()):
         found = search_dir.find(run)
         if importlib.util.find_spec("optuna_dashboard") is None:
             raise UsageError(

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from autotune.cli.exits import errors_told
+from autotune.cli.messages import Messages
 from autotune.cli.options import JsonOption, RunArgument
 from autotune.errors import UsageError
 
@@ -31,12 +32,11 @@ def log(
 ) -> None:
     """Log what a search found to MLflow, W&B or TensorBoard, in a new run named after it."""
     from autotune import api
-    from autotune.cli.console import Console
     from autotune.integrations.tracked_result import tracked_result
     from autotune.integrations.trackers import tracker
 
-    console = Console()
-    with errors_told(console):
+    messages = Messages()
+    with errors_told(messages):
         chosen = tracker(to)
         if logdir is not None and to != TENSORBOARD:
             raise UsageError(
@@ -52,4 +52,4 @@ def log(
         return
     sys.stdout.write(f"{logged.to}\n")
     for what, reason in logged.left_out.items():
-        console.warn(f"Left out: {what} ({reason}).")
+        messages.warn(f"Left out: {what} ({reason}).")

@@ -16,6 +16,8 @@ from autotune.results.bestfile import BestFile
 def run_plan(best: BestFile, path: Path, program: Program, machine: Hardware) -> LaunchPlan:
     """Return the plan of the process that trains with a best.yaml.
 
+    A file that changes nothing starts the program's own process, without autotune in it.
+
     Args:
         best: The contents of the file.
         path: Path of the file.
@@ -26,10 +28,11 @@ def run_plan(best: BestFile, path: Path, program: Program, machine: Hardware) ->
     Raises:
         UsageError: There are fewer GPUs than ranks.
     """
-    plan = python_plan(
+    ranks = best.program.ranks if program.ranks is None else program.ranks
+    own = program.own_plan if best.applied.is_as_written and ranks is None else None
+    plan = own or python_plan(
         "autotune.inside.train", str(path), *program.words, cwd=".", options=program.python_options
     )
-    ranks = best.program.ranks if program.ranks is None else program.ranks
     # AUTOTUNE_RUN tells an autotune.apply() in the program that the config is applied already.
     plan = replace(plan, ranks=ranks).with_env(**program.env).with_env(AUTOTUNE_RUN="1")
     plan = launch_plan_for(best.applied, plan)

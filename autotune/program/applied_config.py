@@ -59,6 +59,11 @@ class AppliedConfig:
         """
         return cls(baseline, baseline, ProgramTraits.of(profile, flags), rule or LrRule.AUTO)
 
+    @property
+    def is_as_written(self) -> bool:
+        """Whether the program trains under it as it does without autotune."""
+        return self.config == self.baseline and not self.evaluation
+
     def changes(self) -> dict[str, KnobValue]:
         """Return the changed knobs that the seams must set.
 

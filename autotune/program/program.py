@@ -106,17 +106,37 @@ class Program:
         ``autotune run`` passes these words to the process that trains. Variables, ranks and
         interpreter options are not among them, because that process is already started with them.
         """
-        filters = [word for value in self.warning_filters for word in ("-W", value)]
-        safe_path = [] if self.import_root else ["-P"]
-        if self.kind is ProgramKind.MODULE:
-            return (*filters, *safe_path, "-m", self.target, *self.args)
         target = self.path_typed or self.target
         # A script at "tools/time" or "lr=1/train" would be read as a command or a variable. After
         # an interpreter option it is read as a script; -q has no effect here.
         is_odd = "=" in target or not target.endswith(".py")
-        as_python = ["-q"] if is_odd and self.target == self.source else []
-        name = f"{target}:{self.function}" if self.function else target
-        return (*filters, *safe_path, *as_python, name, *self.args)
+        is_file = self.kind is not ProgramKind.MODULE and self.target == self.source
+        return (*self._options, *(("-q",) if is_odd and is_file else ()), *self._what)
+
+    @property
+    def own_plan(self) -> LaunchPlan | None:
+        """The plan that starts it without autotune; None if it is a function.
+
+        Its command line's variables and ranks are not part of it.
+        """
+        if self.function or self.kind is ProgramKind.PICKLED_FUNCTION:
+            return None
+        argv = sys.executable, *self.python_options, *self._options, *self._what
+        return LaunchPlan(argv, self.cwd)
+
+    @property
+    def _options(self) -> tuple[str, ...]:
+        """Options of the interpreter that are set when the program begins."""
+        filters = [word for value in self.warning_filters for word in ("-W", value)]
+        return (*filters, *(() if self.import_root else ("-P",)))
+
+    @property
+    def _what(self) -> tuple[str, ...]:
+        """What the interpreter runs, with the program's arguments."""
+        if self.kind is ProgramKind.MODULE:
+            return ("-m", self.target, *self.args)
+        target = self.path_typed or self.target
+        return (f"{target}:{self.function}" if self.function else target, *self.args)
 
     @property
     def visible_devices(self) -> str | None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.cli.console import Console, Verbosity
+from autotune.cli.console import Console
+from autotune.cli.messages import Verbosity
 from autotune.program.profile import OptimizerFacts
 from autotune.tuning.choosing.bounds import Share
 from autotune.tuning.choosing.diagnosis import Bottleneck, Diagnosis

@@ -37,7 +37,8 @@ FORMS = (
     "cd sub && python ../probe.py",
 )
 
-# What autotune.inside.train does, but for torch and a config
+TRAINS = "autotune.inside.train"
+# What it does, but for torch and a config
 START = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[3])!r})
@@ -80,8 +81,10 @@ def by_autotune(line: str, best: Path) -> list[dict[str, Any]]:
     """Return what the processes see that ``autotune run BEST -- LINE`` starts, without torch."""
     program = read(shlex.split(line)).program
     plan = run_plan(bestfile.read(best), best, program, hardware.detect())
-    before, after = plan.argv[: plan.argv.index("-m")], plan.argv[plan.argv.index("-m") + 2 :]
-    plan = with_ranks(replace(plan, argv=(*before, "-c", START, *after)))
+    if TRAINS in plan.argv:
+        before, after = plan.argv[: plan.argv.index("-m")], plan.argv[plan.argv.index("-m") + 2 :]
+        plan = replace(plan, argv=(*before, "-c", START, *after))
+    plan = with_ranks(plan)
     return outputs(list(plan.argv), env={**os.environ, **plan.env})
 
 
@@ -100,12 +103,27 @@ def test_a_rig_starts_the_ranks_and_the_module_of_a_line(tmp_path: Path) -> None
 
 
 def test_a_program_sees_what_its_own_line_shows_it(place: Path) -> None:
-    best = place / "best.yaml"
-    write_best(best, baseline={"num_workers": 0})
+    bests = place / "nothing.yaml", place / "best.yaml"
+    for best, workers in zip(bests, (0, 1), strict=True):
+        write_best(best, {"num_workers": 0}, num_workers=workers)
     for line in (*FORMS, "torchrun --nproc-per-node 2 --standalone probe.py --lr 1"):
         folder, _, typed = line.rpartition(" && ")
         os.chdir(place / folder.removeprefix("cd "))
         native = outputs(["bash", "-c", line], cwd=place)
-        under = by_autotune(typed, best)
-        differs = {k for a, b in zip(native, under, strict=True) for k in a if a[k] != b[k]}
-        assert not differs, (line, [[(one[k]) for k in differs] for one in (*native, *under)])
+        for best in bests:
+            seen = by_autotune(typed, best)
+            differs = {k for a, b in zip(native, seen, strict=True) for k in a if a[k] != b[k]}
+            assert not differs, (line, [[(one[k]) for k in differs] for one in (*native, *seen)])
+
+
+def test_a_file_that_changes_nothing_starts_the_program_without_autotune(place: Path) -> None:
+    best = place / "best.yaml"
+    machine = hardware.detect()
+    for workers in (0, 2):
+        write_best(best, {"num_workers": 0}, num_workers=workers)
+        for line, is_own in (("A=1 python -u probe.py x", True), ("probe.py:main", False)):
+            plan = run_plan(bestfile.read(best), best, read(shlex.split(line)).program, machine)
+            is_bare = plan.argv == (sys.executable, "-u", "probe.py", "x")
+            assert is_bare is (is_own and not workers), plan
+            assert is_bare or TRAINS in plan.argv
+            assert plan.env["AUTOTUNE_RUN"] == "1", "an autotune.apply() in it does nothing"

@@ -1,0 +1,69 @@
+"""Messages: notes, warnings and errors for a person, on stderr.
+
+Commands that search nothing need no more than this, so it imports little: ``autotune run`` starts a
+training with it.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from rich.console import Console as RichConsole
+from rich.text import Text
+
+COMMAND = "autotune "  # how a command to copy begins
+
+
+class Verbosity(IntEnum):
+    """How much is said: warnings and errors; what happens; every reason and detail."""
+
+    QUIET = 0
+    NORMAL = 1
+    VERBOSE = 2
+
+
+class Messages:
+    """Prints sentences on stderr.
+
+    Args:
+        verbosity: How much is printed.
+    """
+
+    def __init__(self, verbosity: Verbosity = Verbosity.NORMAL) -> None:
+        self._talk = RichConsole(stderr=True, highlight=False)
+        # Elsewhere than on a terminal, a line stays a line
+        self._talk.soft_wrap = not self._talk.is_terminal
+        self._verbosity = verbosity
+
+    def end(self) -> None:
+        """Remove what is shown for the moment only; harmless if there is nothing."""
+
+    def note(self, text: str) -> None:
+        """Print a sentence of information."""
+        self._say(f"  {plain(text)}")
+
+    def warn(self, text: str) -> None:
+        """Print a sentence that the user should not miss."""
+        # A line break would be copied along with a command that the sentence names
+        soft_wrap = True if COMMAND in text else None
+        self._talk.print(f"[yellow]{plain(text)}[/]", soft_wrap=soft_wrap)
+
+    def error(self, message: str, program_traceback: str = "") -> None:
+        """Print an error; the program's own traceback comes first."""
+        self.end()
+        if program_traceback:
+            self._talk.print(Text(program_traceback.rstrip()), soft_wrap=True)
+        self._talk.print(Text("autotune: ", style="bold red") + Text(message), soft_wrap=True)
+
+    def _say(self, markup: str) -> None:
+        if self._verbosity > Verbosity.QUIET:
+            self._talk.print(markup)
+
+    def _detail(self, text: str) -> None:
+        if self._verbosity is Verbosity.VERBOSE:
+            self._talk.print(f"  [dim]{plain(text)}[/]")
+
+
+def plain(value: object) -> str:
+    """Return text with its square brackets escaped, so that rich does not read them as markup."""
+    return str(value).replace("[", r"\[")
