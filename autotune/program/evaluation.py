@@ -36,7 +36,7 @@ class EvaluationPlan:
     Attributes:
         cores: CPU cores that the program may use.
         pins: Whether batches are copied to a device.
-        enough_s: Seconds after the first step from which no further pass begins.
+        enough_s: Seconds after the start of the program from which no further pass begins.
         loop_s: Seconds of a whole training pass, as the search measured it; None if unknown.
         options: The only options to try; by default, those worth trying for the loader.
     """

@@ -168,7 +168,7 @@ def _plan(
     evaluation = EvaluationPlan(
         cores=session.study.head.hardware.cpu_quota,
         pins=profile.device != "cpu",
-        enough_s=ENOUGH * run_s,
+        enough_s=slot_s - ENDING_S - (1 - ENOUGH) * run_s,
         loop_s=program.loop_s,
         options=options,
     )

@@ -265,7 +265,7 @@ def test_a_programs_epochs_are_timed_and_its_evaluation_loader_is_tried(tmp_path
         enough_s=0.0,
         pass_s=0.05,
         # The steps of a busy machine may hide the evaluation, so their seconds are given
-        evaluation=EvaluationPlan(enough_s=3.0, loop_s=0.05, options={"num_workers": 2}),
+        evaluation=EvaluationPlan(enough_s=20.0, loop_s=0.05, options={"num_workers": 2}),
     )
     found = run(str(program), "", plan, applied_of())
     assert found.has_passed, found

@@ -16,11 +16,10 @@ from autotune.program.evaluation import EvaluationTrials, Options, PassTrial
 from autotune.program.profile import LoaderFacts
 
 OWN: Options = {}
-LEAST_PASSES = 4  # after the choice: two pairs
-MOST_PASSES = 12  # the same where the options were chosen before
+LEAST_PASSES = 2  # after the choice: one pair
+PASSES, MOST_PASSES = 4, 12  # wanted after the choice, and where the options were chosen before
+STARTS_ONCE = "persistent_workers"
 WORTH_COMPARING = 0.95  # of the seconds of the program's own options
-# Before the choice: they must repeat, and workers that persist start in the first
-PASSES_OF_EACH = 2
 
 
 @dataclass
@@ -34,10 +33,12 @@ class _Tried:
 class EvaluationTurns:
     """Takes turns between the program's own options and others, in whole passes.
 
-    ``ShortEpochs`` calls it in the program's main thread. First each set of options gets some
-    passes. They begin with the same random state, and must hand out the batches of the program's
-    own options, bit for bit, leave the random state that those leave, and change nothing that the
-    dataset holds. Then the fastest one and the program's own take turns: those passes count.
+    ``ShortEpochs`` calls it in the program's main thread. First each set of options gets a pass.
+    The program's own get two, which must be the same, and so do workers that persist, which start
+    in the first. These passes begin with the same random state. They must hand out the batches of
+    the program's own options, bit for bit, leave the random state that those leave, and change
+    nothing that the dataset holds. Then the fastest one and the program's own take turns: those
+    passes count.
 
     Args:
         facts: By which the loader is recognised, also where it is built anew for each pass.
@@ -66,9 +67,10 @@ class EvaluationTurns:
         self.facts = facts
         self.options = OWN
         self._were_chosen = were_chosen
-        self._each = 1 if were_chosen else PASSES_OF_EACH
         fitting = [
-            n for n in range(len(tries), 0, -1) if self._each * (n + 1) + LEAST_PASSES <= most
+            count
+            for count in range(len(tries), 0, -1)
+            if sum(map(self._first_passes, (OWN, *tries[:count]))) + LEAST_PASSES <= most
         ]
         self._left = [_Tried(OWN), *map(_Tried, tries[: next(iter(fitting), 0)])]
         self._screened: list[_Tried] = []
@@ -77,7 +79,7 @@ class EvaluationTurns:
         self._passes: list[PassTrial] = []
         self._picture = picture
         self._pictured: object = None
-        self._most = MOST_PASSES if were_chosen else LEAST_PASSES
+        self._most = MOST_PASSES if were_chosen else PASSES
         self._digest = 0
         self._own_digest: tuple[int, int] | None = None
         self._refusal = "" if fitting else "there was no time to try others"
@@ -129,6 +131,10 @@ class EvaluationTurns:
         """What was tried so far."""
         return EvaluationTrials(self.facts, tuple(self._passes), self._refusal)
 
+    def _first_passes(self, options: Options) -> int:
+        """Return how many passes some options get before the choice."""
+        return 2 if not self._were_chosen and (not options or STARTS_ONCE in options) else 1
+
     def _refuse(self, why: str) -> None:
         self._refusal, self.options = why, OWN
 
@@ -143,7 +149,7 @@ class EvaluationTurns:
             self._refuse("its passes differ, or change what it loads from")
         elif not is_same:
             del self._left[0]
-        elif len(tried.seconds) >= self._each:
+        elif len(tried.seconds) >= self._first_passes(tried.options):
             self._screened.append(self._left.pop(0))
         if not self._left and not self._refusal:
             self._choose()

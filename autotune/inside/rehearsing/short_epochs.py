@@ -95,7 +95,7 @@ class ShortEpochs(Listener):
         self._over = over
         self._epochs = self._evaluations = 0
         self._is_evaluating = False
-        self._first_step_at = math.inf
+        self._started, self._first_step_at = started, math.inf
         self._heard = perf_counter()
         self._passes = Passes(None if epochs is Epochs.WHOLE else plan.other_batches)
         self._lead: Pass | None = None
@@ -208,7 +208,7 @@ class ShortEpochs(Listener):
         if not is_worth_it:
             return
         seconds, facts, loader = max(others, key=lambda other: other[0])
-        spare_s = plan.enough_s - (perf_counter() - self._first_step_at)
+        spare_s = plan.enough_s - (perf_counter() - self._started)
         is_within = self._turns_are_within = any(p.is_within for p in timed[-1].passes)
         # Besides the pass, each turn takes the steps before it
         steps_s = timed[-1].steps_s * (1.0 if is_within else min(1.0, 3 / timed[-1].batches))
@@ -390,7 +390,7 @@ class ShortEpochs(Listener):
     @property
     def _has_had_turns(self) -> bool:
         plan = self._plan.evaluation
-        return plan is None or perf_counter() - self._first_step_at >= plan.enough_s
+        return plan is None or perf_counter() - self._started >= plan.enough_s
 
     def _facts(self, feed: Feed) -> LoaderFacts:
         """Return the facts that identify a feed's loader, even if it is rebuilt for each epoch."""
