@@ -18,7 +18,6 @@ from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement, warnings_of
 from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import ENDED_BY_US, Outcome
-from autotune.measurement.stats import spread
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import LrRule, global_batch
@@ -33,13 +32,14 @@ from autotune.results.record import (
 )
 from autotune.results.result import Finding, LargerBatch, SearchResult
 from autotune.results.training_steps import TrainingSteps, training_steps
+from autotune.results.verdict import changes_of
 from autotune.results.whole_run import Loop, RunFacts, WholeRun, whole_run
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.growth import check_s, samples_ratio
 from autotune.tuning.choosing.bounds import Share, bounded, sentences, shares
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
 from autotune.tuning.choosing.proposals import restarts
-from autotune.tuning.choosing.ranking import promising, ranked
+from autotune.tuning.choosing.ranking import checked_first, promising, ranked
 from autotune.tuning.choosing.sampler import OURS
 from autotune.tuning.confirm import ConfirmationResult
 from autotune.tuning.confirmation import Confirmation, winner_of
@@ -48,8 +48,8 @@ from autotune.tuning.session import Session
 WORTH_TELLING = 1.05  # speedup over what is recommended
 CARRIED_IS_DOUBTFUL = 0.02
 CARRIED = (
-    "The two configs share a process, and memory that one leaves behind may have changed the "
-    "other's speed by up to {:.0%}; the interval allows for that."
+    "The two configs share a process, and memory that one leaves behind changed the other's speed "
+    "by up to {:.0%}, as page faults tell. That was taken out, and the interval allows for it."
 )
 
 
@@ -77,8 +77,8 @@ def conclude(
     if confirmation is None:
         rates = (usual_rate(session, baseline),) * 2
     else:
-        before, after = (spread([m.throughput for m in s]) for s in (base_side, best_side))
-        rates = before, after
+        before, after = confirmation.rates
+        rates = before, after if is_faster else before
     whole, steps = _whole_run(
         session,
         baseline,
@@ -106,7 +106,10 @@ def conclude(
         reason=(_why_nothing(records) if candidate is None else "") or confirmed.reason,
         untried=tuple(_untried(session, baseline, records, best)),
         worth_s=session.worth_s,
-        warnings=_warnings(session, confirmation, best if is_faster else None),
+        warnings=(
+            *_warnings(session, confirmation, best if is_faster else None),
+            *_passed_over(session, baseline),
+        ),
         records=tuple(records),
         head=session.study.head,
         applied=_applied(session, baseline, records, best, whole),
@@ -326,6 +329,18 @@ def _warnings(
         found = (*found, CARRIED.format(confirmation.carried_share))
     unseen = warning(session.study.rehearsals, recommended) if recommended is not None else ""
     return (*found, unseen) if unseen else found
+
+
+def _passed_over(session: Session, baseline: Baseline) -> Iterator[str]:
+    """Yield which faster config was not confirmed, because there was no time to check it."""
+    study, space = session.study, baseline.space
+    fastest, taken = (next(iter(f(study, space)), None) for f in (promising, checked_first))
+    if fastest is not None and fastest is not taken and fastest.speedup is not None:
+        changes = changes_of(fastest.config, space.baseline)
+        yield (
+            f"{changes} was faster still ({fastest.speedup.estimate:.2f}x in its trial). There was "
+            "no time to check what it trains; a longer --budget leaves some."
+        )
 
 
 def _why_nothing(records: Sequence[TrialRecord]) -> str:

@@ -42,7 +42,7 @@ from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import WindowPlan
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.growth import may_win
-from autotune.tuning.choosing.ranking import promising
+from autotune.tuning.choosing.ranking import checked_first
 from autotune.tuning.confirmation import (
     PAIRS,
     TURNS,
@@ -248,7 +248,7 @@ def confirm_best(session: Session, baseline: Baseline) -> ConfirmationResult:
     other candidate is tried.
     """
     session.trial_runner.close()  # its process would compete with the rounds
-    able = promising(session.study, baseline.space)
+    able = checked_first(session.study, baseline.space)
     faster = [r for r in able if may_win(session, baseline.space, r.config)]
     result = ConfirmationResult(None, reason="" if faster else _why_nothing_was_compared(session))
     records = session.study.records

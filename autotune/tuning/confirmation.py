@@ -17,7 +17,7 @@ from autotune.measurement.claim import APART, MAX_LOOKS, Claim, apart, together
 from autotune.measurement.goal import NO_COUNTER, THROUGHPUT, Goal, Objective
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
-from autotune.measurement.stats import MAX_DRAINED, t_quantile
+from autotune.measurement.stats import MAX_DRAINED, spread, t_quantile
 from autotune.program.config import Config
 from autotune.results.record import Side, WindowRecord
 
@@ -52,19 +52,22 @@ class Confirmation:
         speedup: Of the winner over the baseline, with its 95 % interval.
         baseline: All windows of the baseline, in the order in which they ran.
         winner: All windows of the candidate.
+        rates: Samples per second of both sides, each as in a process of its own: median and range
+            of the windows.
         rounds: How many rounds were run.
         is_apart: Whether a round is one process of each side, because they cannot share one.
         raw: The speedup without the correction by the pilots; None if nothing was corrected.
         corrections: The least and the largest factor on the speed of a window that was taken out,
             relative to their median; None if nothing was corrected.
         chance: How likely the last planned look would find the winner faster, from 0 to 1.
-        carried_share: By what share the sides may have changed each other's speed, because what
-            one leaves in a process stays there for the other. The speedup's interval allows for it.
+        carried_share: By what share the sides have changed each other's speed at most, because what
+            one leaves in a process stays there for the other. That was taken out of the speedup.
     """
 
     speedup: Interval
     baseline: tuple[Measurement, ...]
     winner: tuple[Measurement, ...]
+    rates: tuple[Interval, Interval]
     rounds: int
     is_apart: bool = False
     raw: Interval | None = None
@@ -152,64 +155,108 @@ def read(
     baseline = tuple(w.measurement for w in windows if w.side is Side.BASELINE)
     winner = tuple(w.measurement for w in windows if w.side is Side.WINNER)
     is_apart = is_pair(rounds[0])
-    too_high, too_low = (0.0, 0.0) if is_apart else _carried_over(rounds)
+    factors = [[1.0] * len(r) for r in rounds]
+    if not is_apart and goal.objective is not Objective.MEMORY:
+        factors = _alone_factors(rounds)
+    alone = [
+        [_times(w, f) for w, f in zip(r, fs, strict=True)]
+        for r, fs in zip(rounds, factors, strict=True)
+    ]
+    carried_share = max(max(f, 1 / f) for fs in factors for f in fs) - 1
 
     def claimed(slopes: Slopes) -> Claim:
-        claim = _claim(rounds, share, slopes, goal, extra_work, is_apart=is_apart)
-        found = claim.speedup
-        carried = Interval(found.estimate, found.low / (1 + too_high), found.high * (1 + too_low))
-        return replace(claim, speedup=carried)
+        as_seen, found = (
+            _claim(these, share, slopes, goal, extra_work, is_apart=is_apart)
+            for these in (rounds, alone)
+        )
+        return replace(found, speedup=_doubted(found.speedup, as_seen.speedup))
 
     raw = claimed(UNPACED)
     uncorrected = Confirmation(
         raw.speedup,
         baseline,
         winner,
+        (_rates(alone, Side.BASELINE), _rates(alone, Side.WINNER)),
         len(rounds),
         is_apart,
         chance=raw.chance,
-        carried_share=max(too_high, too_low),
+        carried_share=carried_share,
     )
     if not any(slopes) or not _corrects_both_alike(windows, slopes):
         return uncorrected
-    factors = [_pace_factor(w.measurement, slopes) for w in windows]
-    middle = median(factors)
+    paces = [_pace_factor(w.measurement, slopes) for w in windows]
+    middle = median(paces)
     corrected = claimed(slopes)
     return replace(
         uncorrected,
         speedup=corrected.speedup,
         chance=corrected.chance,
         raw=raw.speedup,
-        corrections=(min(factors) / middle, max(factors) / middle),
+        corrections=(min(paces) / middle, max(paces) / middle),
     )
 
 
-def _carried_over(rounds: Sequence[Round]) -> tuple[float, float]:
-    """Return by what shares the speedup may be too high and too low, because sides share processes.
+def _alone_factors(rounds: Sequence[Round]) -> list[list[float]]:
+    """Return, for each window, the factor on its speed that gives its speed in an own process.
 
     What a config leaves in a process can change another one's speed: after another batch the C
     library may map memory anew in each step, or stop doing so. The time that goes into page faults
-    shows it. In processes that were started as a side, this side's first window is compared with
-    its last one, which comes after the other side's.
+    shows it.
     """
-    slowed = {}
-    for side in Side:
-        own = [[w.measurement for w in r if w.side is side] for r in rounds if r[0].side is side]
-        slowed[side] = fmean([_slowed(turns[0], turns[-1]) for turns in own] or [0.0])
-    gained, lost = slowed[Side.BASELINE], slowed[Side.WINNER]
-    return max(0.0, gained) + max(0.0, -lost), max(0.0, lost) + max(0.0, -gained)
+    own = {side: _own_faults(rounds, side) for side in Side}
+    return [[_alone_factor(w.measurement.fault_share, own[w.side]) for w in r] for r in rounds]
 
 
-def _slowed(before: Measurement, after: Measurement) -> float:
-    """Return by what share page faults made the later of two windows slower.
+def _own_faults(rounds: Sequence[Round], side: Side) -> Interval | None:
+    """Return what share of its time a side spends in page faults in a process of its own.
 
-    Negative if they made it faster; 0.0 if the shares of time differ by no more than their scatter.
+    A process that was started as a side is its own until the other side's first window. None if
+    there is no such process.
     """
-    was, now = before.fault_share, after.fault_share
-    scatter = math.hypot(was.high - was.estimate, now.high - now.estimate)
-    if abs(now.estimate - was.estimate) <= scatter:
-        return 0.0
-    return (1 - min(was.estimate, MOST_FAULTS)) / (1 - min(now.estimate, MOST_FAULTS)) - 1
+    shares = [r[0].measurement.fault_share for r in rounds if r[0].side is side]
+    if not shares:
+        return None
+    mean = fmean(share.estimate for share in shares)
+    reach = math.hypot(*(share.high - share.estimate for share in shares)) / len(shares)
+    return Interval(mean, mean - reach, mean + reach)
+
+
+def _alone_factor(now: Interval, own: Interval | None) -> float:
+    """Return the factor on a speed that replaces its share of page faults by another one.
+
+    1.0 if the shares differ by no more than the scatter of both, or if the other one is unknown.
+    """
+    if own is None or abs(now.estimate - own.estimate) <= math.hypot(
+        now.high - now.estimate, own.high - own.estimate
+    ):
+        return 1.0
+    return (1 - min(own.estimate, MOST_FAULTS)) / (1 - min(now.estimate, MOST_FAULTS))
+
+
+def _times(window: WindowRecord, factor: float) -> WindowRecord:
+    """Return a window that made its samples at another speed."""
+    measured = window.measurement
+    faster = replace(measured, throughput=measured.throughput.times(factor))
+    return replace(window, measurement=faster)
+
+
+def _rates(rounds: Sequence[Round], side: Side) -> Interval:
+    """Return the samples per second of a side: median and range of its windows."""
+    return spread([w.measurement.throughput for r in rounds for w in r if w.side is side])
+
+
+def _doubted(alone: Interval, as_seen: Interval) -> Interval:
+    """Return a speedup without what sides left for each other, with the doubt of that correction.
+
+    The interval is wider by half of the correction. The correction never helps a claim: the lower
+    bound is at most the one without it.
+
+    Args:
+        alone: The speedup with the correction.
+        as_seen: The same without it.
+    """
+    doubt = math.exp(abs(math.log(alone.estimate / as_seen.estimate)) / 2)
+    return Interval(alone.estimate, min(alone.low / doubt, as_seen.low), alone.high * doubt)
 
 
 def _corrects_both_alike(windows: Sequence[WindowRecord], slopes: Slopes) -> bool:

@@ -12,7 +12,6 @@ from statistics import fmean
 from autotune.measurement.epochs.breakdown import around_batch_s, is_surely_more
 from autotune.measurement.goal import Objective
 from autotune.measurement.interval import Interval
-from autotune.measurement.stats import spread
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.budget import ENDING_S
 from autotune.tuning.conclude import usual_rate
@@ -115,7 +114,7 @@ def rejudged(
     ]
     if len(around) < len(runs) or not is_surely_more(around[1], around[0]):
         return confirmed
-    rate = spread([window.throughput for window in confirmation.winner]).estimate
+    rate = confirmation.rates[1].estimate
     loop_s = profile.samples_per_step / profile.batches_per_step / rate
     before_s = loop_s + around[0].estimate
     # More time around the loop means less speedup, so the bounds change places

@@ -29,7 +29,7 @@ from autotune.results.result import Finding, SearchResult
 from autotune.rig.rig import Rig
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.checking.rehearse import rehearse_best
-from autotune.tuning.choosing.ranking import promising
+from autotune.tuning.choosing.ranking import checked_first, promising
 from autotune.tuning.conclude import conclude
 from autotune.tuning.confirm import ConfirmationResult
 from autotune.tuning.storage.study import Study
@@ -139,6 +139,28 @@ def test_what_fails_under_the_winner_alone_is_not_recommended_and_the_next_best_
     assert [r.config for r in promising(given.study, RESOLVED)] == [OTHER]
     text = said(concluded(given), capsys)
     assert "Not recommended: num_workers=2 fails outside of the training loop: TypeError" in text
+
+
+def test_one_that_compiles_gives_way_to_a_checked_one_unless_it_is_much_faster_or_there_is_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, (total_s, compiled, first) in enumerate(
+        (
+            (120.0, 1.7, OTHER),
+            (120.0, 2.9, COMPILED),
+            (900.0, 1.7, COMPILED),
+        )
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        speedups = {OTHER: 1.4, COMPILED: compiled}
+        given, stage = rehearsed(folder, {}, total_s=total_s, speedups=speedups)
+        assert promising(given.study, RESOLVED)[0].config == COMPILED
+        assert checked_first(given.study, RESOLVED)[0].config == first
+        assert stage.asked[:1] == ([] if total_s < 900 and first is COMPILED else [first])
+        note = "was faster still (1.70x in its trial). There was no time to check what it trains"
+        text = " ".join(said(concluded(given), capsys).split())
+        assert (note in text) is (first is OTHER)
 
 
 def test_where_nothing_else_is_faster_no_gain_is_said_with_the_reason(

@@ -36,6 +36,8 @@ from autotune.tuning.session import Session
 from autotune.tuning.storage.study import Study
 
 MAX_CANDIDATES = 4
+# How many times the speed of the next best is worth a config whose training nobody has checked
+WORTH_UNCHECKED = 1.5
 # A rehearsal that time ended is repeated if there is this many times the time that it took.
 WORTH_MORE = 1.5
 UNEVEN = "the program fails where its runs are made comparable"
@@ -64,8 +66,8 @@ def rehearse_best(session: Session, baseline: Baseline) -> Rehearsed:
     is_blamed = False
     for _ in range(MAX_CANDIDATES):
         able = promising(study, baseline.space)
-        fit = (r for r in able if may_be_checked(session, baseline.space, r.config))
-        candidate = next(fit, None)
+        fit = [r for r in able if may_be_checked(session, baseline.space, r.config)]
+        candidate = _first_in_time(session, baseline, fit)
         if candidate is None:
             session.has_candidate = False
             can_go_on = is_blamed and session.until_last_trial() is None
@@ -86,6 +88,32 @@ def rehearse_best(session: Session, baseline: Baseline) -> Rehearsed:
             return Rehearsed.GO_ON
         is_blamed = True
     return Rehearsed.GO_ON
+
+
+def _first_in_time(
+    session: Session, baseline: Baseline, able: Sequence[TrialRecord]
+) -> TrialRecord | None:
+    """Return the first config, or one that is little slower and leaves time to check it.
+
+    A config that needs a fresh process, to compile for example, takes so long to confirm that no
+    time may be left to see what it trains. None if there is no config.
+
+    Args:
+        session: Gives the time.
+        baseline: The program as written.
+        able: Configs that look faster, best first.
+    """
+    least_s = session.least_rehearsal_s + session.check_s
+    worth = [r for r in able if _speed(r) * WORTH_UNCHECKED > _speed(able[0])]
+    for record in worth:
+        left_s = session.budget.left_s - _kept_s(session, baseline, record)
+        if left_s >= least_s or not session.needs_own_process(record.config, baseline.space):
+            return record
+    return next(iter(able), None)
+
+
+def _speed(record: TrialRecord) -> float:
+    return record.speedup.estimate if record.speedup is not None else 0.0
 
 
 def _is_known(study: Study, config: Config, most_s: float) -> bool:
