@@ -374,7 +374,7 @@ def whole_run(
     if best is None and faster is None:
         return whole
     run = next((run for run in reversed(others) if run.config == best), None)
-    found, doubt = ((), "") if best is None else _seen_under(best, run, is_first=is_first)
+    found, doubt = ((), "") if best is None else _seen_under(run, is_first=is_first)
     seen = [epoch.within(length) for epoch in found] or as_written
     after = breakdown(seen, after_s, within_s)
     if faster is not None:
@@ -418,13 +418,10 @@ def _with_faster(
     return replace(after, evaluation_s=Interval(estimate.estimate, low.low, high.high))
 
 
-def _seen_under(
-    best: Config, run: TimedRun | None, *, is_first: bool
-) -> tuple[tuple[EpochSeen, ...], str]:
+def _seen_under(run: TimedRun | None, *, is_first: bool) -> tuple[tuple[EpochSeen, ...], str]:
     """Return the epochs under a config that compare with those as written.
 
     Args:
-        best: The config.
         run: Its timed run; None without one.
         is_first: Whether only the first epoch was seen as written.
 
@@ -432,11 +429,6 @@ def _seen_under(
         The epochs, and why there is none of them, as a sentence: all but the training steps is then
         taken to be as before.
     """
-    if run is None and best.get("world_size", 1) != 1:
-        return (), (
-            "Under this config the program trains in several ranks, whose epochs are not timed: "
-            "all but the steps is as before"
-        )
     if run is None:
         return (), (
             "There was no time to run epochs under this config: all but the steps is as before"

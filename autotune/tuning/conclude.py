@@ -338,8 +338,8 @@ def _passed_over(session: Session, baseline: Baseline) -> Iterator[str]:
     if fastest is not None and fastest is not taken and fastest.speedup is not None:
         changes = changes_of(fastest.config, space.baseline)
         yield (
-            f"{changes} was faster still ({fastest.speedup.estimate:.2f}x in its trial). There was "
-            "no time to check what it trains; a longer --budget leaves some."
+            f"{changes} looked faster still ({fastest.speedup.estimate:.2f}x in its trial). There "
+            "was no time to check what it trains; a longer --budget leaves some."
         )
 
 

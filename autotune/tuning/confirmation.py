@@ -52,8 +52,8 @@ class Confirmation:
         speedup: Of the winner over the baseline, with its 95 % interval.
         baseline: All windows of the baseline, in the order in which they ran.
         winner: All windows of the candidate.
-        rates: Samples per second of both sides, each as in a process of its own: median and range
-            of the windows.
+        rates: Samples per second of both sides, each as in a process that runs it alone:
+            median and range of the windows.
         rounds: How many rounds were run.
         is_apart: Whether a round is one process of each side, because they cannot share one.
         raw: The speedup without the correction by the pilots; None if nothing was corrected.
@@ -197,7 +197,7 @@ def read(
 
 
 def _alone_factors(rounds: Sequence[Round]) -> list[list[float]]:
-    """Return, for each window, the factor on its speed that gives its speed in an own process.
+    """Return, for each window, the factor on its speed that gives its speed where it runs alone.
 
     What a config leaves in a process can change another one's speed: after another batch the C
     library may map memory anew in each step, or stop doing so. The time that goes into page faults
@@ -208,9 +208,9 @@ def _alone_factors(rounds: Sequence[Round]) -> list[list[float]]:
 
 
 def _own_faults(rounds: Sequence[Round], side: Side) -> Interval | None:
-    """Return what share of its time a side spends in page faults in a process of its own.
+    """Return what share of its time a side spends in page faults in a process that runs it alone.
 
-    A process that was started as a side is its own until the other side's first window. None if
+    That is a process that was started as the side, until the other side's first window. None if
     there is no such process.
     """
     shares = [r[0].measurement.fault_share for r in rounds if r[0].side is side]

@@ -61,8 +61,6 @@ def around_s(session: Session, program: Observed) -> tuple[float | None, str]:
     """
     if not program.profile.loaders:
         return None, "the program trains without a DataLoader, so its epochs cannot be seen"
-    if is_in_ranks(session):
-        return None, "it trains in several ranks"
     # The winner's run decides as well, so its time has to be left
     run = timed_run(session, program, program.applied.baseline, share=FIRST_SHARE)
     if run is None:
@@ -75,13 +73,11 @@ def around_s(session: Session, program: Observed) -> tuple[float | None, str]:
     return batch_s.estimate / samples_per_batch, ""
 
 
-def is_in_ranks(session: Session) -> bool:
-    """Return whether the program as written trains in several ranks.
-
-    Each of them would cut its passes at another moment, so their epochs are not timed.
-    """
+def _is_in_ranks(session: Session, config: Config) -> bool:
+    """Return whether the program trains in several ranks under a config."""
     facts, program = session.study.facts, session.study.head.program
-    return program.ranks is not None or (facts is not None and facts.profile.world_size > 1)
+    has_own = program.ranks is not None or (facts is not None and facts.profile.world_size > 1)
+    return has_own or config.get("world_size", 1) != 1
 
 
 def first_share(session: Session, program: Observed) -> float:
@@ -124,6 +120,8 @@ def timed_run(
     )
     with session.rigs.new() as rig:
         plan = _plan(session, program, slot_s, run_s, options)
+        if _is_in_ranks(session, config):
+            plan = _for_ranks(plan, most=_batches(program, run_s))
         ran = rig.rehearse(replace(program.applied, config=config), plan, should_stop)
     seen, failure = ran.seen, ran.ending.reason if ran.ending is not None else ""
     tried = seen.tried if seen is not None else None
@@ -164,7 +162,6 @@ def _plan(
     """Return how a config is run in some seconds."""
     profile = program.profile
     pass_s = pass_seconds(run_s, program.loop_s)
-    batch_s = (program.step_s or pass_s) / max(1.0, profile.batches_per_step)
     evaluation = EvaluationPlan(
         cores=session.study.head.hardware.cpu_quota,
         pins=profile.device != "cpu",
@@ -174,7 +171,7 @@ def _plan(
     )
     return RehearsalPlan(
         # A trainer counts its batches itself
-        batches=max(3, int(pass_s / batch_s)) if profile.trainer else 3,
+        batches=_batches(program, run_s) if profile.trainer else 3,
         other_batches=ALL if profile.trainer else 2,
         most_epochs=MOST_EPOCHS,
         enough_s=(COMPARING_ENOUGH if options else EPOCHS_ENOUGH) * run_s,
@@ -183,3 +180,24 @@ def _plan(
         pass_s=pass_s,
         evaluation=evaluation if options is None or options else None,
     )
+
+
+def _for_ranks(plan: RehearsalPlan, most: int) -> RehearsalPlan:
+    """Return a plan for several ranks, which must all cut a pass after the same batch.
+
+    So passes end by their batches, not by the time that each rank sees. Options of evaluation
+    loaders are not tried.
+
+    Args:
+        plan: The plan for one process.
+        most: Batches of a pass.
+    """
+    other_batches = max(most, plan.other_batches)
+    return replace(plan, batches=most, other_batches=other_batches, pass_s=0.0, evaluation=None)
+
+
+def _batches(program: Observed, run_s: float) -> int:
+    """Return the batches after which a pass of a timed run has had its time."""
+    pass_s = pass_seconds(run_s, program.loop_s)
+    batch_s = (program.step_s or pass_s) / max(1.0, program.profile.batches_per_step)
+    return max(3, int(pass_s / batch_s))

@@ -17,7 +17,7 @@ from autotune.tuning.budget import ENDING_S
 from autotune.tuning.conclude import usual_rate
 from autotune.tuning.confirm import ConfirmationResult
 from autotune.tuning.session import EPOCHS_SHARE, Session, least_timed_s
-from autotune.tuning.timed_runs import Observed, first_share, is_in_ranks, timed_run
+from autotune.tuning.timed_runs import Observed, first_share, timed_run
 
 WORTH_CONFIRMING = 1.1  # speedup of an evaluation pass, seen in the first process
 
@@ -57,9 +57,6 @@ def time_epochs(session: Session, baseline: Baseline, confirmed: ConfirmationRes
     facts, study = session.study.facts, session.study
     if facts is None or not facts.profile.loaders or session.stop.requests:
         return
-    if is_in_ranks(session):
-        session.events.note("Whole epochs were not timed: the program trains in several ranks.")
-        return
     measured, own = baseline.measurement, baseline.space.baseline
     loop_s = _loop_s(session, baseline)
     program = Observed(facts.profile, baseline.applied, facts.startup_s, measured.step_s, loop_s)
@@ -83,12 +80,11 @@ def time_epochs(session: Session, baseline: Baseline, confirmed: ConfirmationRes
     confirmation, candidate = confirmed.confirmation, confirmed.candidate
     is_faster = confirmation is not None and confirmation.is_faster
     best = candidate.config if is_faster and candidate is not None else None
-    has_ranks = best is not None and best.get("world_size", 1) != 1
     compiles = best is not None and best.get("compile", "off") != "off"
     # A process that compiles has no time left to compare
     if options and (best is None or compiles) and study.timed(own, number=1) is None:
         timed_run(session, program, own, share=1.0, options=options)
-    if best is not None and not has_ranks and study.timed(best) is None:
+    if best is not None and study.timed(best) is None:
         timed_run(session, program, best, share=1.0, options={} if compiles else options)
 
 

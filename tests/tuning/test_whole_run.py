@@ -17,7 +17,7 @@ from autotune.report import worth
 from autotune.report.worth import Training
 from autotune.results import bestfile
 from autotune.results.result import Finding, SearchResult
-from autotune.results.whole_run import Loop, RunFacts, TimedRun, WholeRun, _seen_under, whole_run
+from autotune.results.whole_run import Loop, RunFacts, TimedRun, WholeRun, whole_run
 from autotune.tuning.budget import ENDING_S
 from autotune.tuning.session import EPOCHS_SHARE, least_timed_s
 from autotune.tuning.timed_runs import pass_seconds
@@ -152,12 +152,6 @@ def test_where_two_runs_do_not_fit_the_program_as_written_is_timed(tmp_path: Pat
     assert own.cost_s + sum(run.cost_s for run in others) <= 18.0
     assert result.whole_run is not None
     assert result.whole_run.before.evaluation_s.estimate == pytest.approx(6.0, rel=0.1)
-
-
-def test_a_winner_with_ranks_is_not_told_that_time_was_short() -> None:
-    config = Config({"world_size": 2})
-    assert "several ranks" in _seen_under(config, None, is_first=False)[1]
-    assert "no time" in _seen_under(Config({"world_size": 1}), None, is_first=False)[1]
 
 
 def test_the_epoch_in_which_a_model_is_compiled_tells_nothing_of_later_ones() -> None:
