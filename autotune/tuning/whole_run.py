@@ -65,10 +65,10 @@ def time_epochs(session: Session, baseline: Baseline, confirmed: ConfirmationRes
     first = study.timed(own) or timed_run(session, program, own, share=share)
     if first is None:
         needed_s = math.ceil(needed_budget_s(facts.startup_s, facts.step_s))
-        session.events.note(
-            "Whole epochs were not timed: a tenth of the budget is too short for that; "
-            f"--budget {needed_s}s leaves the time."
-        )
+        why = f"a tenth of the budget is too short for that; --budget {needed_s}s leaves the time"
+        if needed_s <= session.budget.total_s:
+            why = "confirming took the time that was kept for that; a longer --budget leaves some"
+        session.events.note(f"Whole epochs were not timed: {why}.")
         return
     if not first.telling:
         reason = first.reason or "there was no time for more than the epoch that compiles"
