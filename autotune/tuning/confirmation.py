@@ -155,14 +155,8 @@ def read(
     baseline = tuple(w.measurement for w in windows if w.side is Side.BASELINE)
     winner = tuple(w.measurement for w in windows if w.side is Side.WINNER)
     is_apart = is_pair(rounds[0])
-    factors = [[1.0] * len(r) for r in rounds]
-    if not is_apart and goal.objective is not Objective.MEMORY:
-        factors = _alone_factors(rounds)
-    alone = [
-        [_times(w, f) for w, f in zip(r, fs, strict=True)]
-        for r, fs in zip(rounds, factors, strict=True)
-    ]
-    carried_share = max(max(f, 1 / f) for fs in factors for f in fs) - 1
+    take_turns = not is_apart and goal.objective is not Objective.MEMORY
+    alone = _alone(rounds) if take_turns else rounds
 
     def claimed(slopes: Slopes) -> Claim:
         as_seen, found = (
@@ -180,7 +174,7 @@ def read(
         len(rounds),
         is_apart,
         chance=raw.chance,
-        carried_share=carried_share,
+        carried_share=_most_changed(rounds, alone),
     )
     if not any(slopes) or not _corrects_both_alike(windows, slopes):
         return uncorrected
@@ -196,15 +190,28 @@ def read(
     )
 
 
-def _alone_factors(rounds: Sequence[Round]) -> list[list[float]]:
-    """Return, for each window, the factor on its speed that gives its speed where it runs alone.
+def _alone(rounds: Sequence[Round]) -> list[Round]:
+    """Return the windows with the speeds that their sides have in processes that run them alone.
 
     What a config leaves in a process can change another one's speed: after another batch the C
     library may map memory anew in each step, or stop doing so. The time that goes into page faults
     shows it.
     """
     own = {side: _own_faults(rounds, side) for side in Side}
-    return [[_alone_factor(w.measurement.fault_share, own[w.side]) for w in r] for r in rounds]
+    return [
+        [_times(w, _alone_factor(w.measurement.fault_share, own[w.side])) for w in r]
+        for r in rounds
+    ]
+
+
+def _most_changed(rounds: Sequence[Round], alone: Sequence[Round]) -> float:
+    """Return by what share the speeds of windows differ at most from those of sides alone."""
+    factors = (
+        other.measurement.throughput.estimate / one.measurement.throughput.estimate
+        for r, others in zip(rounds, alone, strict=True)
+        for one, other in zip(r, others, strict=True)
+    )
+    return max(max(factor, 1 / factor) for factor in factors) - 1
 
 
 def _own_faults(rounds: Sequence[Round], side: Side) -> Interval | None:
