@@ -16,7 +16,8 @@ from autotune.results.bestfile import BestFile
 def run_plan(best: BestFile, path: Path, program: Program, machine: Hardware) -> LaunchPlan:
     """Return the plan of the process that trains with a best.yaml.
 
-    A file that changes nothing starts the program's own process, without autotune in it.
+    A file that changes nothing starts a script or a module as it is, without autotune in its
+    process, unless it trains in several ranks.
 
     Args:
         best: The contents of the file.

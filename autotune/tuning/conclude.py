@@ -36,11 +36,12 @@ from autotune.results.training_steps import TrainingSteps, training_steps
 from autotune.results.verdict import changes_of
 from autotune.results.whole_run import Loop, RunFacts, WholeRun, whole_run
 from autotune.tuning.baseline import Baseline
-from autotune.tuning.checking.growth import check_s, samples_ratio
+from autotune.tuning.checking.growth import check_s, may_win, samples_ratio
+from autotune.tuning.checking.preferred import checked_first
 from autotune.tuning.choosing.bounds import Share, bounded, sentences, shares
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
 from autotune.tuning.choosing.proposals import restarts
-from autotune.tuning.choosing.ranking import checked_first, promising, ranked
+from autotune.tuning.choosing.ranking import promising, ranked
 from autotune.tuning.choosing.sampler import OURS
 from autotune.tuning.confirm import ConfirmationResult
 from autotune.tuning.confirmation import Confirmation, winner_of
@@ -79,7 +80,7 @@ def conclude(
     rates = loop_rates = usual, usual
     if confirmation is not None:
         before, after = confirmation.rates
-        rates = before, after if is_faster else before
+        rates = before, (after if is_faster else before)
         loop_rates = _at_usual_speed(rates, usual.estimate)
     whole, steps = _whole_run(
         session,
@@ -110,7 +111,7 @@ def conclude(
         worth_s=session.worth_s,
         warnings=(
             *_warnings(session, confirmation, best if is_faster else None),
-            *_passed_over(session, baseline),
+            *_passed_over(session, baseline, candidate),
         ),
         records=tuple(records),
         head=session.study.head,
@@ -356,16 +357,27 @@ def _warnings(
     return (*found, unseen) if unseen else found
 
 
-def _passed_over(session: Session, baseline: Baseline) -> Iterator[str]:
-    """Yield which faster config was not confirmed, because there was no time to check it."""
+def _passed_over(session: Session, baseline: Baseline, taken: TrialRecord | None) -> Iterator[str]:
+    """Yield which faster config was not confirmed, because there was no time to check it.
+
+    Args:
+        session: The search.
+        baseline: The program as written.
+        taken: What was confirmed instead; None if nothing was.
+    """
     study, space = session.study, baseline.space
-    fastest, taken = (next(iter(f(study, space)), None) for f in (promising, checked_first))
-    if fastest is not None and fastest is not taken and fastest.speedup is not None:
-        changes = changes_of(fastest.config, space.baseline)
-        yield (
-            f"{changes} looked faster still ({fastest.speedup.estimate:.2f}x in its trial). There "
-            "was no time to check what it trains; a longer --budget leaves some."
-        )
+    able = [r for r in promising(study, space) if may_win(session, space, r.config)]
+    if taken is None or not able or checked_first(session, baseline, able)[0] is able[0]:
+        return
+    best = able[0]
+    was_tried = any(winner_of(one) == best.config for one in study.confirmation)
+    if taken.config == best.config or was_tried or best.speedup is None:
+        return
+    yield (
+        f"{changes_of(best.config, space.baseline)} looked faster still "
+        f"({best.speedup.estimate:.2f}x in its trial). There was no time to check what it trains; "
+        "a longer --budget leaves some."
+    )
 
 
 def _why_nothing(records: Sequence[TrialRecord]) -> str:

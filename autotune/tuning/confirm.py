@@ -42,7 +42,8 @@ from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import WindowPlan
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.growth import may_win
-from autotune.tuning.choosing.ranking import checked_first
+from autotune.tuning.checking.preferred import checked_first
+from autotune.tuning.choosing.ranking import promising
 from autotune.tuning.confirmation import (
     PAIRS,
     TURNS,
@@ -248,8 +249,9 @@ def confirm_best(session: Session, baseline: Baseline) -> ConfirmationResult:
     other candidate is tried.
     """
     session.trial_runner.close()  # its process would compete with the rounds
-    able = checked_first(session.study, baseline.space)
-    faster = [r for r in able if may_win(session, baseline.space, r.config)]
+    able = promising(session.study, baseline.space)
+    able = [r for r in able if may_win(session, baseline.space, r.config)]
+    faster = checked_first(session, baseline, able)
     result = ConfirmationResult(None, reason="" if faster else _why_nothing_was_compared(session))
     records = session.study.records
     base = replace(baseline.applied, sums=gradients_sum(records))

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median, stdev
+from statistics import fmean, geometric_mean, median, stdev
 
 from autotune.measurement.claim import APART, MAX_LOOKS, Claim, apart, together
 from autotune.measurement.goal import NO_COUNTER, THROUGHPUT, Goal, Objective
@@ -39,6 +39,9 @@ Round = list[WindowRecord]
 Slopes = tuple[float, float]  # of one core and of all cores, as in the stream model
 UNPACED: Slopes = (0.0, 0.0)
 MOST_FAULTS = 0.5  # share of the time that faults may take; several threads share more of them
+# Standard deviation of that share that equal processes are taken to have at least, and by how many
+# of them two processes differ before the other side is the reason
+FAULTS_SPREAD, PROCESSES_APART = 0.02, 3.0
 UNLIKELY = 0.05  # chance of a claim at the last look, below which further rounds are in vain
 # A live speedup worth confirming however wide its interval is: only the confirmation decides.
 WORTH_CONFIRMING = 1.02
@@ -163,7 +166,8 @@ def read(
             _claim(these, share, slopes, goal, extra_work, is_apart=is_apart)
             for these in (rounds, alone)
         )
-        return replace(found, speedup=_doubted(found.speedup, as_seen.speedup))
+        chance = min(found.chance, as_seen.chance)
+        return Claim(_doubted(found.speedup, as_seen.speedup), chance)
 
     raw = claimed(UNPACED)
     uncorrected = Confirmation(
@@ -190,18 +194,59 @@ def read(
     )
 
 
-def _alone(rounds: Sequence[Round]) -> list[Round]:
+@dataclass(frozen=True)
+class _Alone:
+    """A side in processes that run nothing else.
+
+    Attributes:
+        faults: Share of the time that goes into page faults.
+        rate: Samples per second.
+    """
+
+    faults: Interval
+    rate: float
+
+
+def _alone(rounds: Sequence[Round]) -> Sequence[Round]:
     """Return the windows with the speeds that their sides have in processes that run them alone.
 
     What a config leaves in a process can change another one's speed: after another batch the C
     library may map memory anew in each step, or stop doing so. The time that goes into page faults
-    shows it.
+    shows it. In a process that was started as a side, the side's first window is untouched, and its
+    later ones are compared with that. The other side's are compared with the first windows of the
+    processes that were started as it, where they differ by more than processes do.
+
+    Nothing is changed before there are processes of both kinds.
     """
-    own = {side: _own_faults(rounds, side) for side in Side}
-    return [
-        [_times(w, _alone_factor(w.measurement.fault_share, own[w.side])) for w in r]
-        for r in rounds
-    ]
+    first: dict[Side, list[Measurement]] = {side: [] for side in Side}
+    for r in rounds:
+        first[r[0].side].append(r[0].measurement)
+    if not all(first.values()):
+        return rounds
+    apart = _spread([[m.fault_share.estimate for m in its] for its in first.values()])
+    elsewhere = {side: _elsewhere(its, apart) for side, its in first.items()}
+    found = []
+    for r in rounds:
+        began = r[0].measurement
+        own = _Alone(began.fault_share, began.throughput.estimate)
+        alone = {**elsewhere, r[0].side: own}
+        found.append([r[0], *(_times(w, _alone_factor(w, alone[w.side])) for w in r[1:])])
+    return found
+
+
+def _spread(sides: Sequence[Sequence[float]]) -> float:
+    """Return the standard deviation of shares of page faults between equal processes."""
+    degrees = sum(len(its) - 1 for its in sides)
+    squares = sum((one - fmean(its)) ** 2 for its in sides for one in its)
+    return max(FAULTS_SPREAD, math.sqrt(squares / degrees) if degrees else 0.0)
+
+
+def _elsewhere(seen: Sequence[Measurement], spread_of_processes: float) -> _Alone:
+    """Return what a side does alone in a process that nobody has seen, from some others."""
+    mean = fmean(m.fault_share.estimate for m in seen)
+    reach = PROCESSES_APART * spread_of_processes * math.sqrt(1 + 1 / len(seen))
+    rate = geometric_mean(m.throughput.estimate for m in seen)
+    return _Alone(Interval(mean, mean - reach, mean + reach), rate)
 
 
 def _most_changed(rounds: Sequence[Round], alone: Sequence[Round]) -> float:
@@ -214,30 +259,21 @@ def _most_changed(rounds: Sequence[Round], alone: Sequence[Round]) -> float:
     return max(max(factor, 1 / factor) for factor in factors) - 1
 
 
-def _own_faults(rounds: Sequence[Round], side: Side) -> Interval | None:
-    """Return what share of its time a side spends in page faults in a process that runs it alone.
+def _alone_factor(window: WindowRecord, alone: _Alone) -> float:
+    """Return the factor on a window's speed that gives the speed of its side alone.
 
-    That is a process that was started as the side, until the other side's first window. None if
-    there is no such process.
+    It is as far from 1 as page faults explain, but no farther than the speeds themselves: faults of
+    several threads cost less than their sum. 1.0 if the shares differ by no more than their
+    scatter.
     """
-    shares = [r[0].measurement.fault_share for r in rounds if r[0].side is side]
-    if not shares:
-        return None
-    mean = fmean(share.estimate for share in shares)
-    reach = math.hypot(*(share.high - share.estimate for share in shares)) / len(shares)
-    return Interval(mean, mean - reach, mean + reach)
-
-
-def _alone_factor(now: Interval, own: Interval | None) -> float:
-    """Return the factor on a speed that replaces its share of page faults by another one.
-
-    1.0 if the shares differ by no more than the scatter of both, or if the other one is unknown.
-    """
-    if own is None or abs(now.estimate - own.estimate) <= math.hypot(
-        now.high - now.estimate, own.high - own.estimate
-    ):
+    measured, own = window.measurement, alone.faults
+    now = measured.fault_share
+    scatter = math.hypot(now.high - now.estimate, own.high - own.estimate)
+    if abs(now.estimate - own.estimate) <= scatter:
         return 1.0
-    return (1 - min(own.estimate, MOST_FAULTS)) / (1 - min(now.estimate, MOST_FAULTS))
+    by_faults = (1 - min(own.estimate, MOST_FAULTS)) / (1 - min(now.estimate, MOST_FAULTS))
+    by_speed = alone.rate / measured.throughput.estimate
+    return median([1.0, by_faults, by_speed])
 
 
 def _times(window: WindowRecord, factor: float) -> WindowRecord:

@@ -68,7 +68,8 @@ def around_s(session: Session, program: Observed) -> tuple[float | None, str]:
     if not run.telling:
         return None, run.reason or NO_EPOCH
     profile = program.profile
-    samples_per_batch = profile.samples_per_step / profile.batches_per_step
+    # The profile counts those of one rank
+    samples_per_batch = profile.world_size * profile.samples_per_step / profile.batches_per_step
     batch_s = around_batch_s([epoch.within(profile.length) for epoch in run.telling])
     return batch_s.estimate / samples_per_batch, ""
 

@@ -67,7 +67,7 @@ def time_epochs(session: Session, baseline: Baseline, confirmed: ConfirmationRes
         needed_s = math.ceil(needed_budget_s(facts.startup_s, facts.step_s))
         why = f"a tenth of the budget is too short for that; --budget {needed_s}s leaves the time"
         if needed_s <= session.budget.total_s:
-            why = "confirming took the time that was kept for that; a longer --budget leaves some"
+            why = "the time that was kept for that is used up; a longer --budget leaves some"
         session.events.note(f"Whole epochs were not timed: {why}.")
         return
     if not first.telling:
@@ -111,7 +111,7 @@ def rejudged(
     if len(around) < len(runs) or not is_surely_more(around[1], around[0]):
         return confirmed
     rate = confirmation.rates[1].estimate
-    loop_s = profile.samples_per_step / profile.batches_per_step / rate
+    loop_s = baseline.measurement.samples_per_step / profile.batches_per_step / rate
     before_s = loop_s + around[0].estimate
     # More time around the loop means less speedup, so the bounds change places
     factor, low, high = (

@@ -28,8 +28,9 @@ from autotune.program.rehearsal import (
 from autotune.results.result import Finding, SearchResult
 from autotune.rig.rig import Rig
 from autotune.rig.rig_factory import RigFactory
+from autotune.tuning.checking.preferred import checked_first
 from autotune.tuning.checking.rehearse import rehearse_best
-from autotune.tuning.choosing.ranking import checked_first, promising
+from autotune.tuning.choosing.ranking import promising
 from autotune.tuning.conclude import conclude
 from autotune.tuning.confirm import ConfirmationResult
 from autotune.tuning.storage.study import Study
@@ -156,12 +157,36 @@ def test_one_that_compiles_gives_way_to_a_checked_one_unless_it_is_much_faster_o
         folder.mkdir()
         speedups = {OTHER: 1.4, COMPILED: compiled}
         given, stage = rehearsed(folder, {}, total_s=total_s, speedups=speedups)
-        assert promising(given.study, RESOLVED)[0].config == COMPILED
-        assert checked_first(given.study, RESOLVED)[0].config == first
+        able = promising(given.study, RESOLVED)
+        assert able[0].config == COMPILED
+        (taken, *_) = checked_first(given.session, baseline(), able)
+        assert taken.config == first
         assert stage.asked[:1] == ([] if total_s < 900 and first is COMPILED else [first])
+        result = conclude(given.session, baseline(), ConfirmationResult(taken))
         note = "looked faster still (1.70x in its trial). There was no time to check what it trains"
-        text = " ".join(said(concluded(given), capsys).split())
-        assert (note in text) is (first is OTHER)
+        assert (note in " ".join(said(result, capsys).split())) is (first is OTHER)
+
+
+def test_what_earlier_sessions_checked_decides_which_config_is_taken(tmp_path: Path) -> None:
+    for number, (checked, speedup, first) in enumerate(
+        (
+            (COMPILED, 1.4, COMPILED),  # it is settled, so no time is lost with another
+            (OTHER, 1.05, COMPILED),  # much slower, however well it is known
+            (OTHER, 1.4, OTHER),
+        )
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        given = made(folder, 120.0, 60.0)
+        stage = Stage(given.clock, {})
+        given.session.rigs = cast("RigFactory", stage)
+        for config, its in ((BASE, 1.0), (OTHER, speedup), (COMPILED, 1.7)):
+            tell(given.study, make_record(config, its))
+        given.study.add_rehearsal(RehearsalRecord(checked, PASSED))
+        rehearse_best(given.session, baseline())
+        assert not stage.asked
+        able = promising(given.study, RESOLVED)
+        assert checked_first(given.session, baseline(), able)[0].config == first
 
 
 def test_where_nothing_else_is_faster_no_gain_is_said_with_the_reason(

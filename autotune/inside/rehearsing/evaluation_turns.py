@@ -133,7 +133,8 @@ class EvaluationTurns:
 
     def _first_passes(self, options: Options) -> int:
         """Return how many passes some options get before the choice."""
-        return 2 if not self._were_chosen and (not options or STARTS_ONCE in options) else 1
+        starts_once = self.facts.persistent_workers or STARTS_ONCE in options
+        return 2 if not self._were_chosen and (not options or starts_once) else 1
 
     def _refuse(self, why: str) -> None:
         self._refusal, self.options = why, OWN

@@ -29,6 +29,7 @@ from autotune.program.rehearsal import (
 from autotune.results.record import TrialRecord
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.growth import may_be_checked, samples_ratio, with_learning
+from autotune.tuning.checking.preferred import confirming_s, first_in_time
 from autotune.tuning.checking.self_check import SelfCheck, one_fewer
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.choosing.ranking import promising
@@ -36,8 +37,6 @@ from autotune.tuning.session import Session
 from autotune.tuning.storage.study import Study
 
 MAX_CANDIDATES = 4
-# How many times the speed of the next best is worth a config whose training nobody has checked
-WORTH_UNCHECKED = 1.5
 # A rehearsal that time ended is repeated if there is this many times the time that it took.
 WORTH_MORE = 1.5
 UNEVEN = "the program fails where its runs are made comparable"
@@ -67,12 +66,12 @@ def rehearse_best(session: Session, baseline: Baseline) -> Rehearsed:
     for _ in range(MAX_CANDIDATES):
         able = promising(study, baseline.space)
         fit = [r for r in able if may_be_checked(session, baseline.space, r.config)]
-        candidate = _first_in_time(session, baseline, fit)
+        candidate = first_in_time(session, baseline, fit)
         if candidate is None:
             session.has_candidate = False
             can_go_on = is_blamed and session.until_last_trial() is None
             return Rehearsed.NOTHING_LEFT if can_go_on else Rehearsed.GO_ON
-        most_s = session.time_to_rehearse_s(kept_s=_kept_s(session, baseline, candidate))
+        most_s = session.time_to_rehearse_s(kept_s=confirming_s(session, baseline, candidate))
         if not most_s or _is_known(study, candidate.config, most_s):
             return Rehearsed.GO_ON
         session.events.on_phase("rehearsing")
@@ -90,32 +89,6 @@ def rehearse_best(session: Session, baseline: Baseline) -> Rehearsed:
     return Rehearsed.GO_ON
 
 
-def _first_in_time(
-    session: Session, baseline: Baseline, able: Sequence[TrialRecord]
-) -> TrialRecord | None:
-    """Return the first config, or one that is little slower and leaves time to check it.
-
-    A config that needs a fresh process, to compile for example, takes so long to confirm that no
-    time may be left to see what it trains. None if there is no config.
-
-    Args:
-        session: Gives the time.
-        baseline: The program as written.
-        able: Configs that look faster, best first.
-    """
-    least_s = session.least_rehearsal_s + session.check_s
-    worth = [r for r in able if _speed(r) * WORTH_UNCHECKED > _speed(able[0])]
-    for record in worth:
-        left_s = session.budget.left_s - _kept_s(session, baseline, record)
-        if left_s >= least_s or not session.needs_own_process(record.config, baseline.space):
-            return record
-    return next(iter(able), None)
-
-
-def _speed(record: TrialRecord) -> float:
-    return record.speedup.estimate if record.speedup is not None else 0.0
-
-
 def _is_known(study: Study, config: Config, most_s: float) -> bool:
     """Return whether another rehearsal of a config would tell nothing new.
 
@@ -126,18 +99,12 @@ def _is_known(study: Study, config: Config, most_s: float) -> bool:
     return any(r.is_settled or most_s < WORTH_MORE * r.cost_s for r in earlier)
 
 
-def _kept_s(session: Session, baseline: Baseline, candidate: TrialRecord) -> float:
-    """Return the seconds that the shortest confirmation of a candidate takes."""
-    needs_own_process = session.needs_own_process(candidate.config, baseline.space)
-    return session.least_confirmation_s(candidate.cost_s if needs_own_process else None)
-
-
 def _examined(
     session: Session, baseline: Baseline, candidate: TrialRecord, most_s: float
 ) -> RehearsalRecord:
     """Rehearse a candidate, and compare its training or find out why it fails."""
     config = candidate.config
-    runs = ShortRuns(session, baseline, _kept_s(session, baseline, candidate))
+    runs = ShortRuns(session, baseline, confirming_s(session, baseline, candidate))
     check = SelfCheck(
         runs,
         baseline.space,
@@ -151,7 +118,7 @@ def _examined(
         record = _checked(check, config, own, has_trace=plan.traces is not None)
         if not record.is_blamed and not _was_stopped(own):
             speedup = samples_ratio(candidate, baseline)
-            kept_s = _kept_s(session, baseline, candidate)
+            kept_s = confirming_s(session, baseline, candidate)
             record = with_learning(session, baseline, record, speedup, kept_s)
         accepts = session.study.head.options.accepts_learning_change
         return replace(record, guilty={}) if accepts else record
@@ -227,7 +194,7 @@ def _guilty(
     """
     config = candidate.config
     changes = config.changes_from(baseline.space.baseline)
-    kept_s = _kept_s(session, baseline, candidate)
+    kept_s = confirming_s(session, baseline, candidate)
     runs = ShortRuns(session, baseline, kept_s)
     fewer = dict(one_fewer(baseline.space, config))
     for knob, without in ((knob, fewer[knob]) for knob in _suspects(list(fewer))):

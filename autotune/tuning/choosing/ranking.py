@@ -85,19 +85,6 @@ def looks_faster(record: TrialRecord) -> bool:
     return found is not None and (found.low > 1.0 or found.estimate >= WORTH_CONFIRMING)
 
 
-def checked_first(study: Study, space: ResolvedSpace) -> list[TrialRecord]:
-    """Return the promising records in the order in which they are confirmed.
-
-    That is best first. Where the best one needs a fresh process and was not rehearsed, one that was
-    comes before it: nobody knows what the other trains.
-    """
-    able = promising(study, space)
-    checked = {record.config for record in study.rehearsals}
-    if not able or able[0].config in checked or not _restarts(able[0], space):
-        return able
-    return sorted(able, key=lambda record: record.config not in checked)
-
-
 def promising(study: Study, space: ResolvedSpace) -> list[TrialRecord]:
     """Return the records that look faster than the baseline, best first.
 
