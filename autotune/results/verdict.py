@@ -190,7 +190,11 @@ def _why_no_gain(result: SearchResult) -> str:
             if found.high > STILL_POSSIBLE
             else ""
         )
-        return f"The best candidate came out at {times(found)} in fresh processes{doubt}."
+        assert result.candidate is not None, "its speedup is known"
+        changes = changes_of(result.candidate, result.baseline)
+        return (
+            f"The best candidate, {changes}, came out at {times(found)} in fresh processes{doubt}."
+        )
     if any(record.is_blamed for record in result.rehearsals):
         return "The configs that were faster are not recommended; the reasons are below."
     if any(record.measurement is not None for record in result.records[1:]):

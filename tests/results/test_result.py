@@ -13,6 +13,7 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.flags import Flag
 from autotune.results import bestfile
 from autotune.results.result import Finding, SearchResult
+from autotune.results.verdict import _why_no_gain
 from tests.made import (
     make_applied,
     make_head,
@@ -64,6 +65,12 @@ def test_a_search_has_measured_nothing_where_it_was_kept_from_all_but_the_baseli
     ):
         result = make_result({}, finding=finding, candidate=None, records=(made,) * records)
         assert result.has_measured_nothing is said, (finding, records)
+
+
+def test_a_candidate_that_was_not_faster_is_named() -> None:
+    config = Config({**BASELINE, "batch_size": 128})
+    kept = make_result({}, finding=Finding.NO_GAIN, candidate=config)
+    assert "The best candidate, batch_size=128, came out at 1.25x" in _why_no_gain(kept)
 
 
 def test_a_compiled_winner_says_after_how_many_steps_it_has_paid_for_itself() -> None:
