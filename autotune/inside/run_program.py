@@ -174,6 +174,19 @@ def _call(
     function(*program.args, **keywords)
 
 
+def show_own_frames_only() -> None:
+    """Let Python print tracebacks of this process without the frames of autotune above the user's.
+
+    A program that sets ``sys.excepthook`` itself replaces that.
+    """
+    sys.excepthook = _print_own_frames
+
+
+def _print_own_frames(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
+    own = own_frames(traceback)
+    sys.__excepthook__(kind, error.with_traceback(own), own)
+
+
 def own_frames(traceback: Any) -> Any:
     """Return the traceback from the user's first frame on, without autotune's frames above it.
 

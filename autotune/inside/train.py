@@ -119,6 +119,7 @@ def main(best_path: str, *words: str) -> None:
     applied = bestfile.read(Path(best_path)).applied
     plan = launch_plan_for(applied, LaunchPlan((), program.cwd, args=program.args))
     config = run_program.RecordedConfig(applied.config)
+    run_program.show_own_frames_only()
     if applied.traits.distributes_itself or not is_rank(os.environ):
         group = join(os.environ)
         install(applied, group)

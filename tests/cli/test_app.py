@@ -176,17 +176,22 @@ def test_a_best_yaml_of_a_later_version_or_with_mistakes_is_refused_with_lines(
 
 @pytest.mark.real_starts
 def test_run_passes_arguments_output_and_exit_code_through(workplace: Path) -> None:
-    write_best(workplace / "best.yaml", baseline={"num_workers": 0})
+    write_best(workplace / "best.yaml", {"flush_denormal": False}, flush_denormal=True)
     script = workplace / "echo.py"
     script.write_text(
         "import sys\nprint(__name__, __file__, sys.argv, sys.path[0])\nsys.exit(int(sys.argv[2]))\n"
     )
-    done = run("run", "best.yaml", "echo.py", "--budget", "7")
-    plain = subprocess.run(
-        [sys.executable, "echo.py", "--budget", "7"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == plain.returncode == 7
-    assert done.stdout == plain.stdout
+    for status in ("7", "seven"):  # the second one raises
+        done = run("run", "best.yaml", "echo.py", "--budget", status)
+        plain = subprocess.run(
+            [sys.executable, "echo.py", "--budget", status],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == plain.returncode == (7 if status == "7" else 1)
+        assert done.stdout == plain.stdout
+        assert done.stderr.endswith(plain.stderr), "the traceback is that of the program alone"
 
 
 def test_run_warns_when_machine_torch_or_program_differ(workplace: Path) -> None:
