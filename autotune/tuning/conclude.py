@@ -5,7 +5,6 @@ All rules for claims are here and in ``confirm``; reports only repeat what the r
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -76,18 +75,17 @@ def conclude(
     # Judged again: a later trial may show that an earlier crash was not its config's fault.
     records = judged(session.study.records, baseline.space.baseline)
     best = candidate.config if candidate is not None and is_faster else baseline.space.baseline
-    usual = usual_rate(session, baseline)
-    rates = loop_rates = usual, usual
-    if confirmation is not None:
+    if confirmation is None:
+        rates = (usual_rate(session, baseline),) * 2
+    else:
         before, after = confirmation.rates
         rates = before, (after if is_faster else before)
-        loop_rates = _at_usual_speed(rates, usual.estimate)
     whole, steps = _whole_run(
         session,
         baseline,
         best if is_faster else None,
         confirmation.speedup if confirmation else own,
-        loop_rates,
+        rates,
         max(1, confirmation.rounds) if confirmation else 1,
     )
     return SearchResult(
@@ -177,29 +175,6 @@ def usual_rate(session: Session, baseline: Baseline) -> Interval:
     visits = study.records[0].visits
     found = study.model.rate((baseline.space.baseline, visits[-1].mode)) if visits else None
     return baseline.measurement.throughput if found is None else found
-
-
-def _at_usual_speed(rates: tuple[Interval, Interval], usual: float) -> tuple[Interval, Interval]:
-    """Return the rates of a confirmation, at the speed that the machine has most of the time.
-
-    A confirmation takes less than a minute, and machines were seen to be 1.5 times slower for as
-    long. All visits together tell of some minutes. So both sides are moved by the same factor,
-    midway between the two, and their intervals hold both.
-
-    Args:
-        rates: Samples per second as written and under another config.
-        usual: The same as written, by all visits.
-    """
-    moved = math.log(usual / rates[0].estimate) / 2
-
-    def at_usual(rate: Interval) -> Interval:
-        estimate = rate.estimate * math.exp(moved)
-        below = max(math.log(rate.estimate / rate.low), abs(moved))
-        above = max(math.log(rate.high / rate.estimate), abs(moved))
-        return Interval(estimate, estimate * math.exp(-below), estimate * math.exp(above))
-
-    before, after = map(at_usual, rates)
-    return before, after
 
 
 def _applied(

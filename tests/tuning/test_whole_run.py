@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from autotune.results import bestfile
 from autotune.results.result import Finding, SearchResult
 from autotune.results.whole_run import Loop, RunFacts, TimedRun, WholeRun, whole_run
 from autotune.tuning.budget import ENDING_S
-from autotune.tuning.conclude import _at_usual_speed
 from autotune.tuning.session import EPOCHS_SHARE, least_timed_s
 from autotune.tuning.timed_runs import pass_seconds
 from autotune.tuning.whole_run import needed_budget_s
@@ -73,17 +71,6 @@ def test_the_budget_that_is_advised_leaves_the_time(startup_s: float, step_s: fl
     told_s = needed_budget_s(startup_s, step_s)
     slot_s = EPOCHS_SHARE * told_s
     assert slot_s - startup_s - ENDING_S >= least_timed_s(step_s) - 1e-9
-
-
-def test_a_slow_minute_of_the_confirmation_is_half_of_what_is_known_of_the_speed() -> None:
-    rates = Interval(50.0, 48.0, 60.0), Interval(100.0, 90.0, 103.0)
-    before, after = _at_usual_speed(rates, 80.0)
-    assert before.estimate == pytest.approx(math.sqrt(50 * 80))
-    assert before.low <= 50.0 + 1e-9
-    assert before.high >= 80.0 - 1e-9
-    assert after.estimate / before.estimate == pytest.approx(2.0), "the speedup stays"
-    same = _at_usual_speed(rates, 50.0)
-    assert [r.low for r in same] == pytest.approx([48.0, 90.0])
 
 
 def test_epochs_that_fit_are_timed_as_a_whole() -> None:
