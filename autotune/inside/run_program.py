@@ -16,6 +16,7 @@ import runpy
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -174,17 +175,25 @@ def _call(
     function(*program.args, **keywords)
 
 
-def show_own_frames_only() -> None:
-    """Let Python print tracebacks of this process without the frames of autotune above the user's.
+@contextmanager
+def own_tracebacks() -> Iterator[None]:
+    """Let what ends the program be shown as without autotune, whose frames are above the program's.
 
-    A program that sets ``sys.excepthook`` itself replaces that.
+    That is left to ``sys.excepthook``, as the program has set it until then.
     """
-    sys.excepthook = _print_own_frames
+    try:
+        yield
+    except BaseException:
+        shown_by = sys.excepthook
 
+        def show(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
+            own = own_frames(traceback)
+            if own is traceback and isinstance(error, SyntaxError):  # the program did not begin
+                own = None
+            shown_by(kind, error.with_traceback(own), own)
 
-def _print_own_frames(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
-    own = own_frames(traceback)
-    sys.__excepthook__(kind, error.with_traceback(own), own)
+        sys.excepthook = show
+        raise
 
 
 def own_frames(traceback: Any) -> Any:

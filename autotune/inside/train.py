@@ -119,7 +119,6 @@ def main(best_path: str, *words: str) -> None:
     applied = bestfile.read(Path(best_path)).applied
     plan = launch_plan_for(applied, LaunchPlan((), program.cwd, args=program.args))
     config = run_program.RecordedConfig(applied.config)
-    run_program.show_own_frames_only()
     if applied.traits.distributes_itself or not is_rank(os.environ):
         group = join(os.environ)
         install(applied, group)
@@ -127,7 +126,8 @@ def main(best_path: str, *words: str) -> None:
             started = replace(program, args=()).words
             command = ("-P", "-m", "autotune.inside.train", best_path, *started)
             RunChildren(applied, command)
-        run_program.run(plan.of(program), config)
+        with run_program.own_tracebacks():
+            run_program.run(plan.of(program), config)
         return
     group = join_in_place(has_device_each=applied.traits.device == "cuda")
     if group.is_first and group.world_size > 1:
@@ -138,7 +138,8 @@ def main(best_path: str, *words: str) -> None:
             tempfile.tempdir = os.environ["TMPDIR"] = folder
         seams.silence(Path(folder))
         seams.distribution.agree()
-        run_program.run(plan.of(program), config)
+        with run_program.own_tracebacks():
+            run_program.run(plan.of(program), config)
     group.leave()
 
 

@@ -177,21 +177,28 @@ def test_a_best_yaml_of_a_later_version_or_with_mistakes_is_refused_with_lines(
 @pytest.mark.real_starts
 def test_run_passes_arguments_output_and_exit_code_through(workplace: Path) -> None:
     write_best(workplace / "best.yaml", {"flush_denormal": False}, flush_denormal=True)
-    script = workplace / "echo.py"
-    script.write_text(
-        "import sys\nprint(__name__, __file__, sys.argv, sys.path[0])\nsys.exit(int(sys.argv[2]))\n"
+    echo = "import sys\nprint(__name__, __file__, sys.argv, sys.path[0])\n"
+    own_hook = (
+        "sys.excepthook = lambda kind, error, t: print(kind, error, t.tb_lineno, t.tb_next)\n"
     )
-    for status in ("7", "seven"):  # the second one raises
-        done = run("run", "best.yaml", "echo.py", "--budget", status)
+    for ends, status in (
+        ("sys.exit(7)", 7),
+        ("int('seven')", 1),
+        (f"assert sys.excepthook is sys.__excepthook__\n{own_hook}1 / 0", 1),
+        ("(", 1),  # it does not even begin
+    ):
+        (workplace / "echo.py").write_text(f"{echo}{ends}\n")
+        done = run("run", "best.yaml", "echo.py", "--budget", "7")
         plain = subprocess.run(
-            [sys.executable, "echo.py", "--budget", status],
+            [sys.executable, "echo.py", "--budget", "7"],
             capture_output=True,
             text=True,
             check=False,
         )
-        assert done.returncode == plain.returncode == (7 if status == "7" else 1)
+        assert done.returncode == plain.returncode == status, ends
         assert done.stdout == plain.stdout
-        assert done.stderr.endswith(plain.stderr), "the traceback is that of the program alone"
+        assert done.stderr.endswith(plain.stderr), "no frame of autotune is shown"
+        assert "Traceback" in plain.stderr or "Traceback" not in done.stderr
 
 
 def test_run_warns_when_machine_torch_or_program_differ(workplace: Path) -> None:
