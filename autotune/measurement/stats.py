@@ -13,6 +13,7 @@ from itertools import pairwise
 from autotune.measurement.block import Block
 from autotune.measurement.interval import Interval
 
+NORMAL = 1.96  # standard deviations, of a two-sided 95 % interval
 STEADY_BLOCKS = 6  # three earlier blocks and three later ones
 # At most this share of a window is discounted for drained buffers, so that the lower bound of a
 # rate stays above 0.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from autotune.measurement.interval import Interval
 from autotune.measurement.pilot import Pace
 from autotune.measurement.run_mode import RunMode
+from autotune.measurement.stats import NORMAL
 
 AS_WRITTEN = RunMode()
 
@@ -56,7 +57,7 @@ class Visit:
             drained_share: Share of the samples that may come out of buffers that were full before,
                 0 to 1. Half of it is taken off: the truth lies in between.
         """
-        own_spread = math.log(worth.high / worth.low) / 2 / 1.96
+        own_spread = math.log(worth.high / worth.low) / 2 / NORMAL
         return cls(
             process,
             at_s,
@@ -65,3 +66,9 @@ class Visit:
             pace,
             mode or AS_WRITTEN,
         )
+
+    @property
+    def rate(self) -> Interval:
+        """What ``log_rate`` is the logarithm of, with the interval from the visit's own blocks."""
+        half = NORMAL * self.own_spread
+        return Interval(*(math.exp(self.log_rate + by) for by in (0.0, -half, half)))

@@ -13,7 +13,6 @@ from itertools import dropwhile
 
 from autotune.measurement import claim
 from autotune.measurement.epochs.breakdown import (
-    NORMAL,
     PROCESS_SPREAD,
     EpochBreakdown,
     breakdown,
@@ -25,6 +24,7 @@ from autotune.measurement.epochs.breakdown import (
 )
 from autotune.measurement.epochs.epoch import EpochSeen, RunLength
 from autotune.measurement.interval import Interval
+from autotune.measurement.stats import NORMAL
 from autotune.program.config import Config
 from autotune.program.evaluation import (
     EvaluationLoader,

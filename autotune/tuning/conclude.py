@@ -18,6 +18,8 @@ from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement, warnings_of
 from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import ENDED_BY_US, Outcome
+from autotune.measurement.stats import spread
+from autotune.measurement.visit import Visit
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import LrRule, global_batch
@@ -167,14 +169,22 @@ def _rounds(
 
 
 def usual_rate(session: Session, baseline: Baseline) -> Interval:
-    """Return the samples per second of the program as written, by all visits.
+    """Return the samples per second of the program as written: median and range of its visits.
 
     The first visit comes when the process has just started, and is often slower than later ones.
+    Where configs are not compared by samples per second, later visits do not keep them, and the
+    first window counts.
     """
-    study = session.study
-    visits = study.records[0].visits
-    found = study.model.rate((baseline.space.baseline, visits[-1].mode)) if visits else None
-    return baseline.measurement.throughput if found is None else found
+    own = _own_visits(session.study.records, baseline.space.baseline)
+    if not own or session.study.goal.objective is not Objective.THROUGHPUT:
+        return baseline.measurement.throughput
+    return spread([visit.rate for visit in own if visit.mode == own[-1].mode])
+
+
+def _own_visits(records: Sequence[TrialRecord], written: Config) -> list[Visit]:
+    """Return the visits of the program as written, in the order of their trials."""
+    its = ((r.visits if r.config == written else ()) + r.baseline_visits for r in records)
+    return list(dict.fromkeys(visit for visits in its for visit in visits))
 
 
 def _applied(

@@ -65,6 +65,31 @@ def test_the_fastest_config_wins_and_the_best_at_the_programs_own_batch_is_told(
     assert section.changes == dict(config.changes_from(result.baseline))
 
 
+def test_without_a_gain_the_program_as_written_is_told_in_samples_per_second_whatever_the_objective(
+    tmp_path: Path,
+) -> None:
+    slower: Mapping[str, Mapping[KnobValue, float]] = {
+        "num_workers": {1: 0.8, 2: 0.7},
+        "batch_size": {128: 0.4, 256: 0.3},
+        "precision": {"bf16": 0.5},
+    }
+    for objective in Objective:
+        script = Script(
+            slower,
+            noise=0.02,
+            process_noise=0.01,
+            peak_bytes=lambda *_: GIB,
+            power_w=lambda _: 50.0,
+            evaluation_s=lambda _: 6.0,
+        )
+        search = begin(tmp_path / str(objective), script, KNOBS, goal=Goal(objective))
+        result = search.go_on(300.0)
+        assert result.finding is Finding.NO_GAIN, objective
+        assert result.throughput[0].estimate == pytest.approx(1000.0, rel=0.1), objective
+        assert result.whole_run is not None
+        assert result.whole_run.before.seconds.estimate == pytest.approx(16.0, rel=0.1), objective
+
+
 def test_steps_are_fastest_with_the_smallest_batch(tmp_path: Path) -> None:
     result = searched(tmp_path, Goal(Objective.STEP_TIME))
     assert result.finding is Finding.FASTER

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from autotune.measurement.epochs.epoch import EpochSeen, times_per_pass
 from autotune.measurement.interval import Interval
-from autotune.measurement.stats import t_quantile
+from autotune.measurement.stats import NORMAL, t_quantile
 
 MOST_EDGES = 0.95  # of a training pass
 # Relative standard deviation that a part is taken to have from epoch to epoch, and the weight of
@@ -19,7 +19,6 @@ ASSUMED_DEGREES = 4
 # The same of equal processes, which no number of epochs in one of them makes smaller: whole epochs
 # of six programs on a 2-core virtual machine varied by 4-11 % from one process to the next.
 PROCESS_SPREAD = 0.08
-NORMAL = 1.96  # standard deviations, of a two-sided 95 % interval
 
 
 @dataclass(frozen=True)
