@@ -33,7 +33,7 @@ from autotune.measurement.outcome import Ending
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.program import Program, parse_program
 from autotune.rig.rig_factory import RigFactory
-from autotune.tuning.confirm import ConfirmationPlan, Failure, confirm
+from autotune.tuning.confirming.confirm import ConfirmationPlan, Failure, confirm
 from autotune.tuning.start.first_start import START_SILENCE_S
 from autotune.tuning.trial_runner import TrialRunner
 from benchmarks.record import save

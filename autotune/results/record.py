@@ -190,6 +190,10 @@ class WindowRecord:
     cost_s: float
 
 
+Round = list[WindowRecord]
+"""The windows of one fresh process of a confirmation, or of a pair of processes."""
+
+
 @dataclass(frozen=True)
 class Lease:
     """The process that works on a run.

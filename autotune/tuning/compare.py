@@ -27,13 +27,13 @@ from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.revision import WRITTEN
 from autotune.results.bestfile import BestFile
-from autotune.results.record import Side
+from autotune.results.record import Round, Side
 from autotune.rig.failures import program_error
 from autotune.rig.open_rig import Reports, ShouldStop
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.budget import Budget
-from autotune.tuning.confirm import ConfirmationPlan, Failure, OtherProgram, confirm
-from autotune.tuning.confirmation import Confirmation, Round
+from autotune.tuning.confirming.confirm import ConfirmationPlan, Failure, OtherProgram, confirm
+from autotune.tuning.confirming.confirmation import Confirmation
 from autotune.tuning.events import Events
 from autotune.tuning.interrupts import ENDING, InterruptCounter
 from autotune.tuning.start import first_start

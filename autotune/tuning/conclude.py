@@ -44,8 +44,8 @@ from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
 from autotune.tuning.choosing.proposals import restarts
 from autotune.tuning.choosing.ranking import promising, ranked
 from autotune.tuning.choosing.sampler import OURS
-from autotune.tuning.confirm import ConfirmationResult
-from autotune.tuning.confirmation import Confirmation, winner_of
+from autotune.tuning.confirming.confirm import ConfirmationResult
+from autotune.tuning.confirming.confirmation import Confirmation, winner_of
 from autotune.tuning.session import Session
 
 WORTH_TELLING = 1.05  # speedup over what is recommended

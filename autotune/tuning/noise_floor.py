@@ -14,8 +14,8 @@ from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.program import Program
+from autotune.results.record import Round
 from autotune.tuning.compare import ComparedSide, compare
-from autotune.tuning.confirmation import Round
 from autotune.tuning.events import Events
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
 

@@ -15,7 +15,7 @@ from autotune.measurement.interval import Interval
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.budget import ENDING_S
 from autotune.tuning.conclude import usual_rate
-from autotune.tuning.confirm import ConfirmationResult
+from autotune.tuning.confirming.confirm import ConfirmationResult
 from autotune.tuning.session import EPOCHS_SHARE, Session, least_timed_s
 from autotune.tuning.timed_runs import Observed, first_share, timed_run
 

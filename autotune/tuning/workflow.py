@@ -12,7 +12,7 @@ from autotune.tuning.checking.growth import with_growth
 from autotune.tuning.checking.rehearse import Rehearsed, rehearse_best
 from autotune.tuning.choosing.diagnosis import diagnose
 from autotune.tuning.conclude import conclude
-from autotune.tuning.confirm import confirm_best
+from autotune.tuning.confirming.confirm import confirm_best
 from autotune.tuning.events import Events
 from autotune.tuning.explore import explore
 from autotune.tuning.session import search_session

@@ -14,10 +14,10 @@ from autotune.machine.probes.host_load import Counters
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.memory import Memory
 from autotune.program.config import Config
-from autotune.results.record import Side, WindowRecord
+from autotune.results.record import Round, Side, WindowRecord
 from autotune.rig.wire import WindowPlan
-from autotune.tuning.confirm import WINDOW
-from autotune.tuning.confirmation import TURNS, Round, read
+from autotune.tuning.confirming.confirm import WINDOW
+from autotune.tuning.confirming.confirmation import TURNS, read
 
 PLAN = WindowPlan(warmup_min_s=1.0, warmup_max_s=30.0, window_min_s=1.0, window_max_s=5.0)
 

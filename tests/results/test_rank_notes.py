@@ -20,8 +20,8 @@ from autotune.results.rank_notes import parallel_notes
 from autotune.results.record import Side, TrialRecord, WindowRecord
 from autotune.tuning.choosing.diagnosis import diagnose
 from autotune.tuning.choosing.proposals import Proposals
-from autotune.tuning.confirm import ConfirmationPlan
-from autotune.tuning.confirmation import read
+from autotune.tuning.confirming.confirm import ConfirmationPlan
+from autotune.tuning.confirming.confirmation import read
 from tests.made import (
     A100,
     make_applied,

@@ -16,7 +16,7 @@ from autotune.errors import FileFormatError
 from autotune.results import bestfile
 from autotune.results.former_names import with_present_names
 from autotune.results.record import Side
-from autotune.tuning.confirmation import read as read_confirmation
+from autotune.tuning.confirming.confirmation import read as read_confirmation
 from autotune.tuning.storage.search_dir import FILE, SearchDir
 from autotune.tuning.storage.study import Study
 

@@ -32,7 +32,7 @@ from autotune.tuning.checking.preferred import checked_first
 from autotune.tuning.checking.rehearse import rehearse_best
 from autotune.tuning.choosing.ranking import promising
 from autotune.tuning.conclude import conclude
-from autotune.tuning.confirm import ConfirmationResult
+from autotune.tuning.confirming.confirm import ConfirmationResult
 from autotune.tuning.storage.study import Study
 from autotune.tuning.timed_runs import _for_ranks
 from tests.made import make_applied, make_loader, make_record, memory_of

@@ -20,8 +20,8 @@ from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.budget import Budget
 from autotune.tuning.conclude import conclude
-from autotune.tuning.confirm import ConfirmationPlan, Failure, confirm, confirm_best
-from autotune.tuning.confirmation import ONE_PROCESS
+from autotune.tuning.confirming.confirm import ConfirmationPlan, Failure, confirm, confirm_best
+from autotune.tuning.confirming.confirmation import ONE_PROCESS
 from autotune.tuning.events import Events
 from autotune.tuning.interrupts import InterruptCounter
 from autotune.tuning.session import ROUND, TRIALS_WORTH_S, Session

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.results.record import TrialRecord, latest
-from autotune.tuning.confirmation import WORTH_CONFIRMING
+from autotune.tuning.confirming.confirmation import WORTH_CONFIRMING
 from autotune.tuning.storage.study import Study
 
 SAME_SPEED = 0.99  # of the fastest: within the noise of live measurements, as fast

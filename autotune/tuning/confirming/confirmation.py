@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, geometric_mean, median, stdev
+from statistics import fmean, median, stdev
 
 from autotune.measurement.claim import APART, MAX_LOOKS, Claim, apart, together
 from autotune.measurement.goal import NO_COUNTER, THROUGHPUT, Goal, Objective
@@ -19,7 +19,8 @@ from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.stats import MAX_DRAINED, spread, t_quantile
 from autotune.program.config import Config
-from autotune.results.record import Side, WindowRecord
+from autotune.results.record import Round, Side, WindowRecord
+from autotune.tuning.confirming.carry_over import doubted, most_changed, without_carry_over
 
 TURNS = {
     Side.BASELINE: (Side.BASELINE, Side.WINNER, Side.WINNER, Side.BASELINE),
@@ -35,13 +36,8 @@ PAIRS = {
     Side.BASELINE: (Side.BASELINE, Side.WINNER),
     Side.WINNER: (Side.WINNER, Side.BASELINE),
 }
-Round = list[WindowRecord]
 Slopes = tuple[float, float]  # of one core and of all cores, as in the stream model
 UNPACED: Slopes = (0.0, 0.0)
-MOST_FAULTS = 0.5  # share of the time that faults may take; several threads share more of them
-# Standard deviation of that share that equal processes are taken to have at least, and by how many
-# of them two processes differ before the other side is the reason
-FAULTS_SPREAD, PROCESSES_APART = 0.02, 3.0
 UNLIKELY = 0.05  # chance of a claim at the last look, below which further rounds are in vain
 # A live speedup worth confirming however wide its interval is: only the confirmation decides.
 WORTH_CONFIRMING = 1.02
@@ -159,7 +155,7 @@ def read(
     winner = tuple(w.measurement for w in windows if w.side is Side.WINNER)
     is_apart = is_pair(rounds[0])
     take_turns = not is_apart and goal.objective is not Objective.MEMORY
-    alone = _alone(rounds) if take_turns else rounds
+    alone = without_carry_over(rounds) if take_turns else rounds
 
     def claimed(slopes: Slopes) -> Claim:
         as_seen, found = (
@@ -167,7 +163,7 @@ def read(
             for these in (rounds, alone)
         )
         chance = min(found.chance, as_seen.chance)
-        return Claim(_doubted(found.speedup, as_seen.speedup), chance)
+        return Claim(doubted(found.speedup, as_seen.speedup), chance)
 
     raw = claimed(UNPACED)
     uncorrected = Confirmation(
@@ -178,7 +174,7 @@ def read(
         len(rounds),
         is_apart,
         chance=raw.chance,
-        carried_share=_most_changed(rounds, alone),
+        carried_share=most_changed(rounds, alone),
     )
     if not any(slopes) or not _corrects_both_alike(windows, slopes):
         return uncorrected
@@ -194,112 +190,9 @@ def read(
     )
 
 
-@dataclass(frozen=True)
-class _Alone:
-    """A side in processes that run nothing else.
-
-    Attributes:
-        faults: Share of the time that goes into page faults.
-        rate: Samples per second.
-    """
-
-    faults: Interval
-    rate: float
-
-
-def _alone(rounds: Sequence[Round]) -> Sequence[Round]:
-    """Return the windows with the speeds that their sides have in processes that run them alone.
-
-    What a config leaves in a process can change another one's speed: after another batch the C
-    library may map memory anew in each step, or stop doing so. The time that goes into page faults
-    shows it. In a process that was started as a side, the side's first window is untouched, and its
-    later ones are compared with that. The other side's are compared with the first windows of the
-    processes that were started as it, where they differ by more than processes do.
-
-    Nothing is changed before there are processes of both kinds.
-    """
-    first: dict[Side, list[Measurement]] = {side: [] for side in Side}
-    for r in rounds:
-        first[r[0].side].append(r[0].measurement)
-    if not all(first.values()):
-        return rounds
-    apart = _spread([[m.fault_share.estimate for m in its] for its in first.values()])
-    elsewhere = {side: _elsewhere(its, apart) for side, its in first.items()}
-    found = []
-    for r in rounds:
-        began = r[0].measurement
-        own = _Alone(began.fault_share, began.throughput.estimate)
-        alone = {**elsewhere, r[0].side: own}
-        found.append([r[0], *(_times(w, _alone_factor(w, alone[w.side])) for w in r[1:])])
-    return found
-
-
-def _spread(sides: Sequence[Sequence[float]]) -> float:
-    """Return the standard deviation of shares of page faults between equal processes."""
-    degrees = sum(len(its) - 1 for its in sides)
-    squares = sum((one - fmean(its)) ** 2 for its in sides for one in its)
-    return max(FAULTS_SPREAD, math.sqrt(squares / degrees) if degrees else 0.0)
-
-
-def _elsewhere(seen: Sequence[Measurement], spread_of_processes: float) -> _Alone:
-    """Return what a side does alone in a process that nobody has seen, from some others."""
-    mean = fmean(m.fault_share.estimate for m in seen)
-    reach = PROCESSES_APART * spread_of_processes * math.sqrt(1 + 1 / len(seen))
-    rate = geometric_mean(m.throughput.estimate for m in seen)
-    return _Alone(Interval(mean, mean - reach, mean + reach), rate)
-
-
-def _most_changed(rounds: Sequence[Round], alone: Sequence[Round]) -> float:
-    """Return by what share the speeds of windows differ at most from those of sides alone."""
-    factors = (
-        other.measurement.throughput.estimate / one.measurement.throughput.estimate
-        for r, others in zip(rounds, alone, strict=True)
-        for one, other in zip(r, others, strict=True)
-    )
-    return max(max(factor, 1 / factor) for factor in factors) - 1
-
-
-def _alone_factor(window: WindowRecord, alone: _Alone) -> float:
-    """Return the factor on a window's speed that gives the speed of its side alone.
-
-    It is as far from 1 as page faults explain, but no farther than the speeds themselves: faults of
-    several threads cost less than their sum. 1.0 if the shares differ by no more than their
-    scatter.
-    """
-    measured, own = window.measurement, alone.faults
-    now = measured.fault_share
-    scatter = math.hypot(now.high - now.estimate, own.high - own.estimate)
-    if abs(now.estimate - own.estimate) <= scatter:
-        return 1.0
-    by_faults = (1 - min(own.estimate, MOST_FAULTS)) / (1 - min(now.estimate, MOST_FAULTS))
-    by_speed = alone.rate / measured.throughput.estimate
-    return median([1.0, by_faults, by_speed])
-
-
-def _times(window: WindowRecord, factor: float) -> WindowRecord:
-    """Return a window that made its samples at another speed."""
-    measured = window.measurement
-    faster = replace(measured, throughput=measured.throughput.times(factor))
-    return replace(window, measurement=faster)
-
-
 def _rates(rounds: Sequence[Round], side: Side) -> Interval:
     """Return the samples per second of a side: median and range of its windows."""
     return spread([w.measurement.throughput for r in rounds for w in r if w.side is side])
-
-
-def _doubted(alone: Interval, as_seen: Interval) -> Interval:
-    """Return a speedup without what sides left for each other, with the doubt of that correction.
-
-    The interval is wider by half of the correction. The correction never helps a claim: the lower
-    bound is at most the one without it.
-
-    Args:
-        alone: The speedup with the correction.
-        as_seen: The same without it.
-    """
-    doubt = math.exp(abs(math.log(alone.estimate / as_seen.estimate)) / 2)
-    return Interval(alone.estimate, min(alone.low / doubt, as_seen.low), alone.high * doubt)
 
 
 def _corrects_both_alike(windows: Sequence[WindowRecord], slopes: Slopes) -> bool:

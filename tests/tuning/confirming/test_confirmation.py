@@ -15,10 +15,10 @@ from autotune.measurement.goal import THROUGHPUT
 from autotune.measurement.interval import Interval
 from autotune.measurement.pilot import Pilot
 from autotune.program.config import Config
-from autotune.results.record import Side, WindowRecord
+from autotune.results.record import Round, Side, WindowRecord
 from autotune.results.result import Finding
-from autotune.tuning.confirm import ConfirmationPlan, confirm
-from autotune.tuning.confirmation import MIN_ROUNDS, PAIRS, TURNS, Confirmation, Round, read
+from autotune.tuning.confirming.confirm import ConfirmationPlan, confirm
+from autotune.tuning.confirming.confirmation import MIN_ROUNDS, PAIRS, TURNS, Confirmation, read
 from tests.made import make_interval, make_measurement
 from tests.results.test_result import make_result
 
@@ -128,6 +128,17 @@ def test_what_a_side_leaves_in_a_process_for_the_other_is_taken_out_and_helps_no
     apart = read(faulting(rounds_of(PAIRS, 1.05, {}, 6), {(base, base, 0): ten_percent}))
     assert apart is not None
     assert apart.carried_share == 0.0, "they share no process"
+
+
+def test_a_process_that_faults_less_as_it_ages_is_not_taken_for_what_sides_leave() -> None:
+    """Such as a program that fills a cache for its first seconds, under any config."""
+    rounds = rounds_of(TURNS, 1.05, {}, 6)
+    seconds = sum(b.seconds for b in rounds[0][0].measurement.blocks)
+    young = {(side, side, 0): round(100 * seconds) for side in Side}
+    found = read(faulting(rounds, young))
+    assert found is not None
+    assert found.carried_share == 0.0
+    assert found.rates[0].estimate == pytest.approx(TRUTH)
 
 
 def test_page_faults_that_cost_no_time_change_nothing() -> None:

@@ -30,6 +30,7 @@ from autotune.measurement.run_mode import RunMode
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.results.record import (
+    Round,
     Side,
     TrialRecord,
     WindowRecord,
@@ -44,12 +45,11 @@ from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.growth import may_win
 from autotune.tuning.checking.preferred import checked_first
 from autotune.tuning.choosing.ranking import promising
-from autotune.tuning.confirmation import (
+from autotune.tuning.confirming.confirmation import (
     PAIRS,
     TURNS,
     UNPACED,
     Confirmation,
-    Round,
     Slopes,
     is_pair,
     looks_taken,

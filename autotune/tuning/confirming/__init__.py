@@ -1,0 +1,1 @@
+"""Confirming: whether the best config is faster, by fresh processes alone."""
