@@ -29,19 +29,6 @@ class Objective(StrEnum):
     """Samples per second of whole epochs, with all that lies around the training loop."""
 
     @property
-    def better(self) -> str:
-        """What a config with a ratio above 1 is, to follow ``1.3x``."""
-        words = {
-            Objective.THROUGHPUT: "faster",
-            Objective.STEP_TIME: "faster in each step",
-            Objective.MEMORY: "less memory",
-            Objective.ENERGY: "more samples per joule",
-            Objective.TIME_TO_LOSS: "faster to the same loss, by the noise of the gradients",
-            Objective.RUN_TIME: "faster in whole epochs",
-        }
-        return words[self]
-
-    @property
     def is_speed(self) -> bool:
         """Whether it is about time alone."""
         return self not in {Objective.MEMORY, Objective.ENERGY}
@@ -73,6 +60,19 @@ class Goal:
     hours: float | None = None
     noise_scale: float | None = None
     around_s: float | None = None
+
+    @property
+    def better(self) -> str:
+        """What a config with a ratio above 1 is, to follow ``1.3x``."""
+        words = {
+            Objective.THROUGHPUT: "faster",
+            Objective.STEP_TIME: "faster in each step",
+            Objective.MEMORY: "less memory",
+            Objective.ENERGY: "more samples per joule",
+            Objective.TIME_TO_LOSS: "faster to the same loss, by the noise of the gradients",
+            Objective.RUN_TIME: "faster" if self.around_s is None else "faster in whole epochs",
+        }
+        return words[self.objective]
 
     def factor(self, measured: Measurement) -> float | None:
         """Return by what the samples/s of a window are multiplied to be compared.

@@ -170,7 +170,7 @@ class SearchResult:
     @property
     def _short(self) -> str:
         if self.finding is Finding.FASTER:
-            return f"{times(self.speedup)} {self.head.options.goal.objective.better}"
+            return f"{times(self.speedup)} {self.head.options.goal.better}"
         return f"{self.finding}: {self.reason}" if self.reason else str(self.finding)
 
     @property

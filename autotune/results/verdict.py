@@ -141,7 +141,7 @@ def _headline(result: SearchResult) -> tuple[Tone, str, str]:
     kept = "your program's own config is kept"
     match result.finding:
         case Finding.FASTER:
-            better = result.head.options.goal.objective.better
+            better = result.head.options.goal.better
             speedup = result.speedup
             return (
                 Tone.GOOD,

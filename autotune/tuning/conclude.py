@@ -114,7 +114,10 @@ def conclude(
             *_passed_over(session, baseline, candidate),
         ),
         records=tuple(records),
-        head=session.study.head,
+        head=replace(
+            session.study.head,
+            options=replace(session.study.head.options, goal=session.study.goal),
+        ),
         applied=_applied(session, baseline, records, best, whole),
         seconds=session.budget.spent_s,
         processes=session.rigs.started,

@@ -74,10 +74,9 @@ def around_s(session: Session, program: Observed) -> tuple[float | None, str]:
     return batch_s.estimate / samples_per_batch, ""
 
 
-def _is_in_ranks(session: Session, config: Config) -> bool:
+def _is_in_ranks(session: Session, program: Observed, config: Config) -> bool:
     """Return whether the program trains in several ranks under a config."""
-    facts, program = session.study.facts, session.study.head.program
-    has_own = program.ranks is not None or (facts is not None and facts.profile.world_size > 1)
+    has_own = session.study.head.program.ranks is not None or program.profile.world_size > 1
     return has_own or config.get("world_size", 1) != 1
 
 
@@ -121,7 +120,7 @@ def timed_run(
     )
     with session.rigs.new() as rig:
         plan = _plan(session, program, slot_s, run_s, options)
-        if _is_in_ranks(session, config):
+        if _is_in_ranks(session, program, config):
             plan = _for_ranks(plan, most=_batches(program, run_s))
         ran = rig.rehearse(replace(program.applied, config=config), plan, should_stop)
     seen, failure = ran.seen, ran.ending.reason if ran.ending is not None else ""

@@ -328,6 +328,19 @@ def test_the_run_time_objective_counts_what_lies_around_the_loop(
     assert len(searched.study.timed_runs) == 2, "the program as written is timed only once"
 
 
+def test_where_epochs_cannot_be_timed_run_time_claims_nothing_about_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = Script(SPEEDS, noise=0.02, start_s=9.0, evaluation_s=lambda _: 30.0)
+    searched = begin(tmp_path, script, KNOBS, goal=Goal(Objective.RUN_TIME))
+    result = searched.go_on(140.0)
+    assert searched.study.around_s is None
+    assert result.finding is Finding.FASTER
+    said = told(result, tmp_path, capsys)
+    assert "x faster [" in said
+    assert "faster in whole epochs" not in said
+
+
 def test_by_run_time_a_winner_that_slows_evaluation_is_judged_by_its_epochs(
     tmp_path: Path,
 ) -> None:
