@@ -262,13 +262,13 @@ def run(
     ] = "",
 ) -> None:
     """Train with the config of a best.yaml, without measuring or redirecting anything."""
-    from autotune.cli.train import plan_json, run_plan
+    from autotune.cli.train import on_nodes, plan_json, run_plan
     from autotune.knobs.space import options
     from autotune.machine import hardware
     from autotune.results import bestfile
-    from autotune.rig.torchrun_plan import Nodes, nodes_of, trust_note, with_ranks
+    from autotune.rig.torchrun_plan import Nodes, nodes_of, trust_note
 
-    messages = Messages(Verbosity.QUIET if quiet else Verbosity.NORMAL)
+    messages = Messages(_verbosity(quiet=quiet))
     words = _words(program, args)
     with errors_told(messages):
         if as_json and not print_command:
@@ -282,14 +282,8 @@ def run(
             messages.warn(warning)
         if note := file.ranks_warning(best, subject.ranks):
             messages.warn(note)
-        plan = run_plan(file, best, subject, machine)
         nodes = nodes_of(os.environ) if nnodes is None else Nodes(nnodes, node_rank, rdzv_endpoint)
-        if nodes.count > 1 and plan.ranks is None:
-            raise UsageError(
-                f"{best} trains in one process, which cannot be shared among {nodes.count} nodes. "
-                "Search with --tune strategy,world_size first."
-            )
-        plan = with_ranks(plan, nodes)
+        plan = on_nodes(run_plan(file, best, subject, machine), best, nodes)
         if trust := trust_note(nodes, os.environ):
             messages.warn(trust)
         if print_command:
@@ -525,9 +519,13 @@ for command in (
 def _console(*, verbose: bool = False, quiet: bool = False) -> Console:
     from autotune.cli.console import Console
 
+    return Console(_verbosity(verbose=verbose, quiet=quiet))
+
+
+def _verbosity(*, verbose: bool = False, quiet: bool = False) -> Verbosity:
     if verbose:
-        return Console(Verbosity.VERBOSE)
-    return Console(Verbosity.QUIET if quiet else Verbosity.NORMAL)
+        return Verbosity.VERBOSE
+    return Verbosity.QUIET if quiet else Verbosity.NORMAL
 
 
 def _exit_with(result: SearchResult) -> None:

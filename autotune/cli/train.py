@@ -11,6 +11,7 @@ from autotune.knobs import launch_plan_for
 from autotune.machine.hardware import Hardware
 from autotune.program.program import LaunchPlan, Program, python_plan
 from autotune.results.bestfile import BestFile
+from autotune.rig.torchrun_plan import Nodes, with_ranks
 
 
 def run_plan(best: BestFile, path: Path, program: Program, machine: Hardware) -> LaunchPlan:
@@ -45,6 +46,25 @@ def run_plan(best: BestFile, path: Path, program: Program, machine: Hardware) ->
             "Search again on this machine, or lower 'world_size' in the file."
         )
     return plan
+
+
+def on_nodes(plan: LaunchPlan, path: Path, nodes: Nodes) -> LaunchPlan:
+    """Return the plan that starts the ranks of a training on this machine.
+
+    Args:
+        plan: As ``run_plan`` gives it.
+        path: Path of the best.yaml.
+        nodes: The machines that train together.
+
+    Raises:
+        UsageError: One process would have to be shared among several machines.
+    """
+    if nodes.count > 1 and plan.ranks is None:
+        raise UsageError(
+            f"{path} trains in one process, which cannot be shared among {nodes.count} nodes. "
+            "Search with --tune strategy,world_size first."
+        )
+    return with_ranks(plan, nodes)
 
 
 def plan_json(plan: LaunchPlan) -> str:

@@ -111,7 +111,11 @@ class Program:
         # an interpreter option it is read as a script; -q has no effect here.
         is_odd = "=" in target or not target.endswith(".py")
         is_file = self.kind is not ProgramKind.MODULE and self.target == self.source
-        return (*self._options, *(("-q",) if is_odd and is_file else ()), *self._what)
+        return (
+            *self._interpreter_words,
+            *(("-q",) if is_odd and is_file else ()),
+            *self._target_words,
+        )
 
     @property
     def own_plan(self) -> LaunchPlan | None:
@@ -121,17 +125,17 @@ class Program:
         """
         if self.function or self.kind is ProgramKind.PICKLED_FUNCTION:
             return None
-        argv = sys.executable, *self.python_options, *self._options, *self._what
+        argv = sys.executable, *self.python_options, *self._interpreter_words, *self._target_words
         return LaunchPlan(argv, self.cwd)
 
     @property
-    def _options(self) -> tuple[str, ...]:
+    def _interpreter_words(self) -> tuple[str, ...]:
         """Options of the interpreter that are set when the program begins."""
         filters = [word for value in self.warning_filters for word in ("-W", value)]
         return (*filters, *(() if self.import_root else ("-P",)))
 
     @property
-    def _what(self) -> tuple[str, ...]:
+    def _target_words(self) -> tuple[str, ...]:
         """What the interpreter runs, with the program's arguments."""
         if self.kind is ProgramKind.MODULE:
             return ("-m", self.target, *self.args)

@@ -17,7 +17,8 @@ from autotune.program.profile import LoaderFacts
 
 OWN: Options = {}
 LEAST_PASSES = 2  # after the choice: one pair
-PASSES, MOST_PASSES = 4, 12  # wanted after the choice, and where the options were chosen before
+ENOUGH_PASSES = 4  # the same if there is time
+MOST_PASSES = 12  # the same where another process chose the options
 STARTS_ONCE = "persistent_workers"
 WORTH_COMPARING = 0.95  # of the seconds of the program's own options
 
@@ -79,7 +80,7 @@ class EvaluationTurns:
         self._passes: list[PassTrial] = []
         self._picture = picture
         self._pictured: object = None
-        self._most = MOST_PASSES if were_chosen else PASSES
+        self._most = MOST_PASSES if were_chosen else ENOUGH_PASSES
         self._digest = 0
         self._own_digest: tuple[int, int] | None = None
         self._refusal = "" if fitting else "there was no time to try others"

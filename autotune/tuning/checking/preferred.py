@@ -43,8 +43,8 @@ def first_in_time(
         left_s = session.budget.left_s - confirming_s(session, baseline, record)
         return left_s >= least_s or not _is_apart(session, baseline, record)
 
-    worth = (r for r in able if _speed(r) * WORTH_UNCHECKED > _speed(able[0]))
-    return next(filter(may_be_first, worth), next(iter(able), None))
+    close = (record for record in able if _is_close(record, able[0]))
+    return next(filter(may_be_first, close), next(iter(able), None))
 
 
 def checked_first(
@@ -67,8 +67,7 @@ def checked_first(
         return [*able]
 
     def comes_later(record: TrialRecord) -> bool:
-        is_close = _speed(record) * WORTH_UNCHECKED > _speed(best)
-        return not (is_close and came_through(study, record.config))
+        return not (_is_close(record, best) and came_through(study, record.config))
 
     return sorted(able, key=comes_later)
 
@@ -83,5 +82,8 @@ def _is_apart(session: Session, baseline: Baseline, record: TrialRecord) -> bool
     return session.needs_own_process(record.config, baseline.space)
 
 
-def _speed(record: TrialRecord) -> float:
-    return record.speedup.estimate if record.speedup is not None else 0.0
+def _is_close(record: TrialRecord, best: TrialRecord) -> bool:
+    """Return whether a config is so little slower that it may be taken because it was checked."""
+    assert record.speedup is not None, "it looks faster"
+    assert best.speedup is not None, "it looks faster"
+    return record.speedup.estimate * WORTH_UNCHECKED > best.speedup.estimate
