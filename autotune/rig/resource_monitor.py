@@ -19,7 +19,10 @@ from autotune.measurement.interference import GpuReading, Interference
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.stats import widen_for_disturbance
 
-MEMORY_EVERY_S = 1.0  # reading PSS costs some milliseconds per process
+MEMORY_EVERY_S = 1.0
+# Reading PSS costs 10-25 ms per process, on a core that the program may need, and holds up what the
+# process maps meanwhile. A dozen loader workers would be slowed by their measurement alone.
+MEMORY_SHARE = 0.01  # of the time that it may cost
 DEVICE_EVERY_S = 0.5
 NEAR_S = 0.3  # a GPU reading this close to a block counts for the block
 MIN_POWER_S = 0.4  # the counter that NVML reads changes some ten times a second
@@ -47,7 +50,8 @@ class ResourceMonitor:
         self._gpus = GpuWatch(gpu_uuids, pid)
         self._cpu = CpuEnergy()
         self._cpu_readings: list[tuple[float, float]] = []
-        self._memory_at = self._device_at = 0.0
+        self._due = [0.0] * len(self._memory)  # when each of these probes is read next
+        self._device_at = 0.0
 
     def reset(self) -> None:
         """Forget all readings, because a new measurement begins."""
@@ -59,10 +63,11 @@ class ResourceMonitor:
     def sample(self) -> None:
         """Read the probes whose interval has passed; cheap enough to call many times a second."""
         now = monotonic()
-        if now - self._memory_at >= MEMORY_EVERY_S:
-            self._memory_at = now
-            for probe in self._memory:
+        for number, probe in enumerate(self._memory):
+            if (began := monotonic()) >= self._due[number]:
                 probe.sample()
+                cost_s = monotonic() - began
+                self._due[number] = began + max(MEMORY_EVERY_S, cost_s / MEMORY_SHARE)
         if now - self._device_at >= DEVICE_EVERY_S:
             self._device_at = now
             self._gpus.sample(now)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from autotune.machine.probes.host import HostMemory
 from autotune.measurement.block import Block
 from autotune.measurement.interference import GpuReading, Interference
 from autotune.measurement.interval import Interval
@@ -158,6 +159,29 @@ def test_one_of_two_gpus_without_an_energy_counter_leaves_power_unknown(
     states = {A100.uuid: GpuState(), H100.uuid: GpuState(energy_mj=None)}
     nvml = NvmlReadings([A100, H100], states=states)
     assert completed(monkeypatch, nvml, A100.uuid, H100.uuid).power_w is None
+
+
+# --- what reading memory costs --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("cost_s", "readings"), [(0.0, 61), (0.005, 61), (0.1, 6)])
+def test_reading_memory_takes_a_hundredth_of_the_time_at_most(
+    monkeypatch: pytest.MonkeyPatch, cost_s: float, readings: int
+) -> None:
+    now, read = 100.0, 0
+
+    def read_memory(_: object) -> None:
+        nonlocal now, read
+        now, read = now + cost_s, read + 1
+
+    monkeypatch.setattr(resource_monitor, "monotonic", lambda: now)
+    monkeypatch.setattr(HostMemory, "sample", read_memory)
+    watcher = ResourceMonitor(os.getpid(), (), None)
+    until = now + 60
+    while now <= until:
+        watcher.sample()
+        now += 0.125
+    assert read == pytest.approx(readings, abs=1 + cost_s * readings)
 
 
 # --- memory that does not come back ---------------------------------------------------------------

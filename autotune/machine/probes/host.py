@@ -14,9 +14,10 @@ from autotune.measurement.memory import Memory
 class HostMemory(Probe):
     """Peak of the process tree's memory over the samples of a window.
 
-    The parent process samples it once a second. It adds PSS, in which a shared page is divided
-    among the processes that share it, because loader workers share most of their pages with the
-    program. RSS, which counts such a page once per worker, is used only where PSS cannot be read.
+    The parent process samples it once a second, or less often where that costs too much. It adds
+    PSS, in which a shared page is divided among the processes that share it, because loader workers
+    share most of their pages with the program. RSS, which counts such a page once per worker, is
+    used only where PSS cannot be read.
     """
 
     def __init__(self, pid: int) -> None:
