@@ -132,6 +132,7 @@ class Script:
         evaluation_s: Returns the seconds of an evaluation under a config.
         evaluation_speedup: Of the evaluation, under other options of its loader.
         interruptions: What each process does in the middle of its epoch, besides training.
+        exit_s: Seconds in which Python ends; None if that cannot be seen.
         examination: What ``autotune doctor`` sees of the program.
     """
 
@@ -156,6 +157,7 @@ class Script:
     evaluation_s: Callable[[Config], float] = lambda _: 0.0
     evaluation_speedup: float = 1.0
     interruptions: Interruptions | None = None
+    exit_s: float | None = None
     examination: Examination = field(default_factory=Examination)
 
     def rate(self, config: Config) -> float:
@@ -231,6 +233,12 @@ class ScriptedRigs(RigFactory):
         self.started += 1
         (self.directory / "rigs" / f"{self.started:03d}").mkdir(parents=True)
         return cast("Rig", ScriptedRig(self._machine, self, self.started))
+
+    def python_exit_s(self) -> float | None:
+        """Return what the script says; to see it takes two seconds more."""
+        machine, exit_s = self._machine, self._machine.script.exit_s
+        machine.pass_time(2.0 + (exit_s or 0.0), lambda: None)
+        return exit_s
 
 
 class ScriptedRig:

@@ -278,7 +278,7 @@ def run(
             messages.warn(line)
         subject = _read(messages, words, "run")
         machine = hardware.detect(subject.visible_devices)
-        for warning in file.warnings(machine, subject.fingerprint):
+        for warning in file.warnings(machine, subject):
             messages.warn(warning)
         if note := file.ranks_warning(best, subject.ranks):
             messages.warn(note)

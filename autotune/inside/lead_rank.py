@@ -227,7 +227,8 @@ class LeadRank(StepTracker):
             self._is_ready.set()
             downloaded_to = tuple(sorted(self.seams.downloads.places))
             startup_s = perf_counter() - self._started
-            self._link.send(Ready(profile, startup_s, downloaded_to, torch.cuda.device_count()))
+            gpus = torch.cuda.device_count()
+            self._link.send(Ready(profile, startup_s, downloaded_to, gpus, self.steps))
         self._obey()
 
     def stand_aside(self) -> None:

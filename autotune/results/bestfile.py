@@ -27,6 +27,7 @@ from autotune.program.evaluation import EvaluationLoader
 from autotune.program.flags import AS_WRITTEN, KEYWORD, Flag, as_text
 from autotune.program.lr import LrRule
 from autotune.program.profile import LoaderFacts, OptimizerFacts
+from autotune.program.program import Program
 from autotune.program.program_traits import ProgramTraits
 from autotune.results.former_names import as_written, with_present_names
 
@@ -71,6 +72,12 @@ class ProgramSection(_Section):
     def traits(self) -> ProgramTraits:
         """What knobs must know of the program; the file has the traits among the other keys."""
         return ProgramTraits(**{trait: getattr(self, trait) for trait in TRAITS})
+
+    def is_of_another_file(self, program: Program) -> bool:
+        """Return whether the command names Python files, and none is that of a program."""
+        words = (word.partition(":")[0].strip("'\"") for word in self.command.split())
+        files = {Path(word).name for word in words if word.endswith(".py")}
+        return bool(files) and program.file_name.endswith(".py") and program.file_name not in files
 
 
 class SpeedupSection(_Section):
@@ -265,19 +272,26 @@ class BestFile(_Section):
             evaluation=self.evaluation,
         )
 
-    def warnings(self, hardware: Hardware, fingerprint: str | None) -> list[str]:
+    def warnings(self, hardware: Hardware, program: Program | None) -> list[str]:
         """Return what differs from where the file was made, one sentence each.
 
         Args:
             hardware: The present machine.
-            fingerprint: Of the present program; None skips the comparison of the programs.
+            program: The present program; None skips the comparison of the programs.
         """
         there = self._hardware_with_versions()
         found = [
             f"{difference}. Another config may be faster here; search again."
             for difference in there.differences(hardware)
         ]
-        if fingerprint is not None and fingerprint != self.program.fingerprint:
+        if program is None or program.fingerprint == self.program.fingerprint:
+            return found
+        if self.program.is_of_another_file(program):
+            found.append(
+                f"{program.file_name} is another program than the one that was searched "
+                f"({self.program.command}). Another config may be faster for it; search again."
+            )
+        else:
             found.append(
                 f"The program has changed since the search ({self.program.command}). "
                 "Search again if the change matters to speed."

@@ -223,9 +223,16 @@ class BaselineInfo:
         step_s: Seconds per step of the baseline.
         breakdown: Where the time of a step goes, and upper bounds of its speed; empty if there was
             no time to profile it.
+        first_steps: Number of the steps that ``startup_s`` contains.
     """
 
     profile: Profile
     startup_s: float
     step_s: float
     breakdown: StepBreakdown = field(default_factory=StepBreakdown)
+    first_steps: int = 0
+
+    @property
+    def before_steps_s(self) -> float:
+        """Seconds from the rig's start to the first step."""
+        return max(0.0, self.startup_s - self.first_steps * self.step_s)

@@ -77,6 +77,19 @@ class TimedRun:
 
 
 @dataclass(frozen=True)
+class PythonExit:
+    """How long Python takes to end after a training, as a process that loads torch shows.
+
+    Attributes:
+        seconds: Its seconds.
+        cost_s: Seconds that it took to see that.
+    """
+
+    seconds: float
+    cost_s: float
+
+
+@dataclass(frozen=True)
 class RunFacts:
     """What is known about how long the program trains.
 
@@ -86,12 +99,14 @@ class RunFacts:
         compile_s: Seconds that the recommended config compiles at the start of a run.
         interruptions_s: Seconds per batch of evaluation in the middle of the training pass, as the
             search saw it; None if it saw none.
+        exit: How long Python takes to end; None where that does not matter, or is unknown.
     """
 
     length: RunLength
     startup_s: float
     compile_s: float = 0.0
     interruptions_s: Interval | None = None
+    exit: PythonExit | None = None
 
 
 @dataclass(frozen=True)
@@ -186,7 +201,8 @@ class WholeRun:
         doubt: What was not seen under the recommended config, as a sentence without its full stop;
             empty if nothing.
         compile_s: Seconds that the recommended config compiles at the start of a run.
-        ending_s: Seconds of what the program does only after its last epoch, as far as seen.
+        ending_s: Seconds of what comes only after the last epoch, as far as seen: of the program,
+            and until Python has ended.
         timing_s: Wall time in which epochs were timed, of all runs.
         outputs: How outputs of the evaluation under the recommended config differ from those as
             written; None if not compared.
@@ -359,6 +375,7 @@ def whole_run(
     bounds_later = is_first and length.epochs != 1
     before = breakdown(as_written, loop_s, within_s)
     gain, refusal = _evaluation_gain(others)
+    end = program.exit or PythonExit(0.0, 0.0)
     whole = WholeRun(
         before.as_first if bounds_later else before,
         None,
@@ -367,8 +384,8 @@ def whole_run(
         program.startup_s,
         gain,
         refusal,
-        ending_s=ending_s(as_written),
-        timing_s=sum(run.cost_s for run in others),
+        ending_s=ending_s(as_written) + end.seconds,
+        timing_s=sum(run.cost_s for run in others) + end.cost_s,
     )
     faster = gain if gain is not None and gain.is_claimed else None
     if best is None and faster is None:

@@ -20,6 +20,7 @@ from autotune.program.program import Program
 from autotune.rig.fence import raise_fence
 from autotune.rig.fence.scratch import Scratch, short_place
 from autotune.rig.open_rig import Reports
+from autotune.rig.python_exit import python_exit_s
 from autotune.rig.rig import Resources, Rig
 
 
@@ -133,6 +134,10 @@ class RigFactory:
             Resources(tuple(gpu.uuid for gpu in self.hardware.gpus), self.hardware.cpu_quota),
             self.reports,
         )
+
+    def python_exit_s(self) -> float | None:
+        """Return the seconds that Python takes to end once torch is loaded; None if unknown."""
+        return python_exit_s(self.clock)
 
 
 def _said(name: str, ending: Ending, epochs: Epochs) -> str:

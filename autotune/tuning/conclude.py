@@ -263,7 +263,8 @@ def _whole_run(
         Loop(rate, batch, measured.samples_per_epoch, processes) for rate in throughput
     )
     seen_s = interruptions_s(_interruptions(session.study.records, baseline.space))
-    program = RunFacts(baseline.profile.length, facts.startup_s, compile_s, seen_s)
+    length, end = baseline.profile.length, session.study.python_exit
+    program = RunFacts(length, facts.before_steps_s, compile_s, seen_s, end)
     cut_after = None
     if written is not None:
         gain = _of_the_loop(session, speedup, throughput)

@@ -70,7 +70,7 @@ def measure_config(
     """
     warnings = [*surroundings.look(hardware)]
     if best is not None:
-        warnings += best.warnings(hardware, program.fingerprint)
+        warnings += best.warnings(hardware, program)
     for warning in warnings:
         events.warn(warning)
     found: list[MeasureReport] = []

@@ -23,7 +23,8 @@ PASSES = 8  # of training and evaluation that fit into a timed run, if they are 
 # The most share of a timed run that a training pass takes which is not cut, and how much longer
 # than foretold it may be. Two epochs fit even if their evaluation is cut only after the same time.
 WHOLE_SHARE, WHOLE_SLACK = 0.2, 1.3
-EPOCHS_ENOUGH = 0.4  # of a timed run, after which two epochs are enough
+EPOCHS_ENOUGH = 0.7  # of a timed run, after which two epochs are enough
+CHOOSING_ENOUGH = 0.4  # the same where options of an evaluation loader may be tried after that
 COMPARING_ENOUGH = 0.25  # the same where the options to compare are known
 ENOUGH = 0.85  # of a timed run, after which no pass is tried, and no evaluation sought, any more
 MOST_EPOCHS = 10**6
@@ -174,12 +175,19 @@ def _plan(
         batches=_batches(program, run_s) if profile.trainer else 3,
         other_batches=ALL if profile.trainer else 2,
         most_epochs=MOST_EPOCHS,
-        enough_s=(COMPARING_ENOUGH if options else EPOCHS_ENOUGH) * run_s,
+        enough_s=_enough(options) * run_s,
         seek_s=ENOUGH * run_s,
         most_s=slot_s - ENDING_S,
         pass_s=pass_s,
         evaluation=evaluation if options is None or options else None,
     )
+
+
+def _enough(options: Mapping[str, KnobValue] | None) -> float:
+    """Return the share of a timed run after which two epochs are enough."""
+    if options is None:
+        return CHOOSING_ENOUGH
+    return COMPARING_ENOUGH if options else EPOCHS_ENOUGH
 
 
 def _for_ranks(plan: RehearsalPlan, most: int) -> RehearsalPlan:

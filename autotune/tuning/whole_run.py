@@ -12,6 +12,7 @@ from statistics import fmean
 from autotune.measurement.epochs.breakdown import around_batch_s, is_surely_more
 from autotune.measurement.goal import Objective
 from autotune.measurement.interval import Interval
+from autotune.results.whole_run import PythonExit
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.budget import ENDING_S
 from autotune.tuning.conclude import usual_rate
@@ -20,6 +21,8 @@ from autotune.tuning.session import EPOCHS_SHARE, Session, least_timed_s
 from autotune.tuning.timed_runs import Observed, first_share, timed_run
 
 WORTH_CONFIRMING = 1.1  # speedup of an evaluation pass, seen in the first process
+SHORT_RUN_S = 100.0  # of which the end of Python, about a second, is a hundredth
+EXIT_WORTH_S = 5.0  # in which a process loads torch and ends
 
 
 def _loop_s(session: Session, baseline: Baseline) -> float | None:
@@ -86,6 +89,29 @@ def time_epochs(session: Session, baseline: Baseline, confirmed: ConfirmationRes
         timed_run(session, program, own, share=1.0, options=options)
     if best is not None and study.timed(best) is None:
         timed_run(session, program, best, share=1.0, options={} if compiles else options)
+    _time_exit(session, baseline, loop_s)
+
+
+def _time_exit(session: Session, baseline: Baseline, loop_s: float | None) -> None:
+    """Time how long Python takes to end, where that matters to how long the training takes.
+
+    Args:
+        session: The search.
+        baseline: The program as written.
+        loop_s: Seconds of a whole training pass; None if unknown.
+    """
+    length, study = baseline.profile.length, session.study
+    run_s = math.inf
+    if length.steps is not None:
+        run_s = length.steps * baseline.measurement.step_s
+    elif length.epochs is not None and loop_s is not None:
+        run_s = length.epochs * loop_s
+    has_time = session.epoch_slot_s >= EXIT_WORTH_S
+    if study.python_exit is not None or run_s > SHORT_RUN_S or not has_time:
+        return
+    began_s = session.budget.spent_s
+    if (seconds := session.rigs.python_exit_s()) is not None:
+        study.python_exit = PythonExit(seconds, session.budget.spent_s - began_s)
 
 
 def rejudged(

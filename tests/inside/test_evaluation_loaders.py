@@ -15,7 +15,12 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from autotune.inside.data.batch_digest import NotComparableError, batch_digest
 from autotune.inside.data.evaluation_loaders import EvaluationLoaders
 from autotune.inside.data.loader_facts import read_facts
-from autotune.inside.rehearsing.evaluation_turns import OWN, EvaluationTurns
+from autotune.inside.rehearsing.evaluation_turns import (
+    LEAST_TURNS,
+    OWN,
+    EvaluationTurns,
+    is_last_chance,
+)
 from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.loader import LoaderSeam
 from autotune.program.evaluation import EvaluationLoader, candidates
@@ -366,6 +371,16 @@ def test_as_many_options_are_tried_as_there_is_time_for() -> None:
         is_tried = most > 4
         assert tried.found.ratios == pytest.approx([10.0] if is_tried else [])
         assert bool(tried.found.refusal) is not is_tried
+
+
+def test_trying_begins_while_there_is_time_for_it() -> None:
+    """Five turns of 0.5 s fit into 2.5 s."""
+    for spare_s, is_last in ((3.2, False), (3.0, True), (2.5, True), (2.4, False)):
+        assert is_last_chance(spare_s, 0.5, 0.6) is is_last, spare_s
+    tried = EvaluationTurns(read_facts(held_out()), [{"num_workers": 0}], most=LEAST_TURNS)
+    assert not tried.found.refusal
+    tried = EvaluationTurns(read_facts(held_out()), [{"num_workers": 0}], most=LEAST_TURNS - 1)
+    assert tried.found.refusal == "there was no time to try others"
 
 
 @pytest.mark.parametrize(

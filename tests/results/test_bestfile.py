@@ -15,7 +15,7 @@ from autotune.program.config import Config
 from autotune.program.lr import LrRule
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
-from tests.made import A100, GIB, HARDWARE, LOADER, make_hardware
+from tests.made import A100, GIB, HARDWARE, LOADER, PROGRAM, make_hardware
 from tests.rigging import write_best
 
 BASELINE: dict[str, bool | int | float | str] = {
@@ -320,20 +320,33 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_the_same_machine_and_program_raise_no_doubt(path: Path) -> None:
     best = bestfile.read(path)
     here = make_hardware(gpus=(A100,), shm_bytes=5)
-    assert best.warnings(here, "f" * 64) == []
+    assert best.warnings(here, replace(PROGRAM, fingerprint="f" * 64)) == []
     assert best.warnings(here, None) == []
 
 
 def test_another_machine_another_torch_and_a_changed_program_are_doubts(path: Path) -> None:
     best = bestfile.read(path)
     here = make_hardware(cpu_quota=8, versions={"python": "3.11.7", "torch": "2.12.0"})
-    warnings = best.warnings(here, "0" * 64)
+    changed = replace(PROGRAM, source="/elsewhere/train.py", fingerprint="0" * 64)
+    warnings = best.warnings(here, changed)
     assert len(warnings) == 4
     assert warnings[0].startswith("cores: 2 during the search, 8 now.")
     assert warnings[1].startswith("GPUs: NVIDIA A100-SXM4-40GB during the search, none now.")
     assert warnings[2].startswith("torch: 2.11.0 during the search, 2.12.0 now.")
     assert "The program has changed since the search (train.py --epochs 3)." in warnings[3]
     assert all("earch again" in warning for warning in warnings)
+
+
+def test_another_program_is_not_taken_for_a_changed_one(path: Path) -> None:
+    best = bestfile.read(path)
+    here = make_hardware(gpus=(A100,), shm_bytes=5)
+    other = replace(PROGRAM, source="/there/eval.py", fingerprint="0" * 64)
+    (warning,) = best.warnings(here, other)
+    assert warning.startswith("eval.py is another program than the one that was searched")
+    unknown = best.program.model_copy(update={"command": "torchrun -m pkg.train --to eval.json"})
+    assert not unknown.is_of_another_file(other), "its command names no file"
+    quoted = best.program.model_copy(update={"command": "'/a b/eval.py':main"})
+    assert not quoted.is_of_another_file(other)
 
 
 def test_a_file_that_cannot_be_put_in_its_place_leaves_no_part_behind(tmp_path: Path) -> None:

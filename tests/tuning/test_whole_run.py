@@ -311,6 +311,19 @@ def test_a_program_that_counts_its_steps_is_told_how_long_they_take(
     assert 0 < section.timing_seconds <= 18.0
 
 
+def test_a_short_training_counts_the_seconds_in_which_python_ends(tmp_path: Path) -> None:
+    for number, (epochs, exit_s, counted_s) in enumerate(
+        ((3, 1.5, 1.5), (3, None, 0.0), (30, 1.5, 0.0))
+    ):
+        profile = make_profile(length=RunLength(epochs=epochs, where="train.py:5"))
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        whole = found(folder, profile=profile, evaluation_s=lambda _: 6.0, exit_s=exit_s).whole_run
+        assert whole is not None
+        epochs_s = epochs * whole.before.seconds.estimate
+        assert whole.run_seconds["baseline"] == pytest.approx(3 + epochs_s + counted_s)
+
+
 def test_the_run_time_objective_counts_what_lies_around_the_loop(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,6 +21,7 @@ ENOUGH_PASSES = 4  # the same if there is time
 MOST_PASSES = 12  # the same where another process chose the options
 STARTS_ONCE = "persistent_workers"
 WORTH_COMPARING = 0.95  # of the seconds of the program's own options
+LEAST_TURNS = 5  # passes: two of the program's own, one of other options, and one pair
 
 
 @dataclass
@@ -29,6 +30,18 @@ class _Tried:
 
     options: Options
     seconds: list[float] = field(default_factory=list)
+
+
+def is_last_chance(spare_s: float, turn_s: float, epoch_s: float) -> bool:
+    """Return whether there is time to try options now, and none after another epoch.
+
+    Args:
+        spare_s: Seconds that are left.
+        turn_s: Seconds of a turn.
+        epoch_s: Seconds of an epoch.
+    """
+    needed_s = LEAST_TURNS * turn_s
+    return needed_s <= spare_s < needed_s + epoch_s
 
 
 class EvaluationTurns:

@@ -27,7 +27,7 @@ from autotune.inside.listener import Listener
 from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.rehearsing.epoch_clock import EpochClock
 from autotune.inside.rehearsing.evaluation_outputs import OutputComparison
-from autotune.inside.rehearsing.evaluation_turns import EvaluationTurns
+from autotune.inside.rehearsing.evaluation_turns import EvaluationTurns, is_last_chance
 from autotune.inside.rehearsing.training_recorder import TrainingRecorder
 from autotune.inside.seams import SeamSet
 from autotune.inside.seams.equal_conditions import even_out
@@ -51,7 +51,9 @@ if TYPE_CHECKING:
 # than this keeps its batches and iterates over them without asking the loader again.
 MAX_STEPS = 64
 SEEKING = 3.0  # factor on the seconds of a training pass, to meet an evaluation in its middle
-WHOLE_ENOUGH = 4  # epochs seen as a whole: the first is slower, and the later ones agree by then
+# Epochs seen as a whole, and seconds since the first step: the first epoch is slower, and where
+# epochs are short, so are those of the first seconds.
+WHOLE_ENOUGH, SETTLED_S = 4, 3.0
 WORTH_TRYING = 0.1  # share of an epoch from which options of an evaluation loader are tried
 
 
@@ -188,7 +190,8 @@ class ShortEpochs(Listener):
     def _consider_turns(self, clock: EpochClock) -> None:
         """Begin to try options of an evaluation loader, once some epochs were timed.
 
-        Where evaluation is worth it, a few whole epochs are enough, so that time is left for turns.
+        Where evaluation is worth it, a few whole epochs are enough, so that time is left for turns,
+        or less if another epoch would take that time.
         """
         plan = self._plan.evaluation
         if plan is None or self._timed is not None or len(clock.epochs) < self._plan.epochs:
@@ -200,19 +203,23 @@ class ShortEpochs(Listener):
             if known not in self._fed_steps and other[0] > 0
         ]
         share = max(epoch.evaluation_share(plan.loop_s) for epoch in timed)
-        is_worth_it = bool(others) and share >= WORTH_TRYING
-        has_whole = is_worth_it and sum(epoch.is_whole for epoch in timed) >= WHOLE_ENOUGH
-        if not has_whole and not self._is_long_enough:
-            return
-        self._timed = timed
-        if not is_worth_it:
+        if not others or share < WORTH_TRYING:
+            if self._is_long_enough:
+                self._timed = timed
             return
         seconds, facts, loader = max(others, key=lambda other: other[0])
-        spare_s = plan.enough_s - (perf_counter() - self._started)
-        is_within = self._turns_are_within = any(p.is_within for p in timed[-1].passes)
+        last, spare_s = timed[-1], plan.enough_s - (perf_counter() - self._started)
+        is_within = any(p.is_within for p in last.passes)
         # Besides the pass, each turn takes the steps before it
-        steps_s = timed[-1].steps_s * (1.0 if is_within else min(1.0, 3 / timed[-1].batches))
-        turn_s = seconds + timed[-1].start_s + steps_s + timed[-1].saving_s + timed[-1].rest_s
+        steps_s = last.steps_s * (1.0 if is_within else min(1.0, 3 / last.batches))
+        around_s = last.start_s + last.saving_s + last.rest_s
+        turn_s, epoch_s = seconds + steps_s + around_s, last.steps_s + last.evaluation_s + around_s
+        is_settled = perf_counter() - self._first_step_at >= SETTLED_S
+        has_whole = is_settled and sum(epoch.is_whole for epoch in timed) >= WHOLE_ENOUGH
+        is_late = is_last_chance(spare_s, turn_s, epoch_s)
+        if not (has_whole or is_late or self._is_long_enough):
+            return
+        self._timed, self._turns_are_within = timed, is_within
         dataset = self.seams.loader.dataset_facts
         own = loader()
         against = "the program builds it anew for each pass"

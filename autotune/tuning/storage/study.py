@@ -46,7 +46,7 @@ from autotune.results.record import (
 )
 from autotune.results.result import Finding, SearchResult
 from autotune.results.speedups import reread, seen_in
-from autotune.results.whole_run import TimedRun
+from autotune.results.whole_run import PythonExit, TimedRun
 from autotune.results.wording import times
 from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.sampler import distributions, holding, make_sampler
@@ -206,6 +206,16 @@ class Study:
     @around_s.setter
     def around_s(self, seconds: float | None) -> None:
         self._study.set_user_attr("around_s", seconds)
+
+    @property
+    def python_exit(self) -> PythonExit | None:
+        """How long Python takes to end; None if that was not timed."""
+        raw = self._study.user_attrs.get("python_exit")
+        return None if raw is None else _read(PythonExit, raw)
+
+    @python_exit.setter
+    def python_exit(self, found: PythonExit) -> None:
+        self._set("python_exit", found)
 
     @property
     def fence(self) -> str:
