@@ -91,6 +91,8 @@ def open_rig(
     with Rig(subject, directory / "rig", compiled, fence()) as rig:
         ready = rig.open(applied, never, 120.0)
         assert isinstance(ready, Ready), ready
+        assert ready.first_step_s is not None
+        assert 0 < ready.first_step_s <= ready.startup_s
         yield OpenRig(rig, ready.profile, base_setting(ready.profile, space=space))
 
 

@@ -234,10 +234,10 @@ class ScriptedRigs(RigFactory):
         (self.directory / "rigs" / f"{self.started:03d}").mkdir(parents=True)
         return cast("Rig", ScriptedRig(self._machine, self, self.started))
 
-    def python_exit_s(self) -> float | None:
+    def python_exit_s(self, most_s: float) -> float | None:
         """Return what the script says; to see it takes two seconds more."""
         machine, exit_s = self._machine, self._machine.script.exit_s
-        machine.pass_time(2.0 + (exit_s or 0.0), lambda: None)
+        machine.pass_time(min(most_s, 2.0 + (exit_s or 0.0)), lambda: None)
         return exit_s
 
 

@@ -103,6 +103,7 @@ class LeadRank(StepTracker):
         self._commands = commands
         self._applied = start.applied
         self._started = started
+        self._first_step_s: float | None = None
         self._quit = quit_process
         self._meetings = RankSync(group)
         self._communication = CommunicationClock()
@@ -205,6 +206,8 @@ class LeadRank(StepTracker):
         look like one that hangs.
         """
         super().step_made()
+        if self._first_step_s is None:
+            self._first_step_s = perf_counter() - self._started
         if self._is_ready.is_set():
             if self._absence.is_another_stage(self.steps, self._feed_steps):
                 self._come_to_an_end()
@@ -228,7 +231,7 @@ class LeadRank(StepTracker):
             downloaded_to = tuple(sorted(self.seams.downloads.places))
             startup_s = perf_counter() - self._started
             gpus = torch.cuda.device_count()
-            self._link.send(Ready(profile, startup_s, downloaded_to, gpus, self.steps))
+            self._link.send(Ready(profile, startup_s, downloaded_to, gpus, self._first_step_s))
         self._obey()
 
     def stand_aside(self) -> None:

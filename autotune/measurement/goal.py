@@ -69,7 +69,11 @@ class Goal:
             Objective.STEP_TIME: "faster in each step",
             Objective.MEMORY: "less memory",
             Objective.ENERGY: "more samples per joule",
-            Objective.TIME_TO_LOSS: "faster to the same loss, by the noise of the gradients",
+            Objective.TIME_TO_LOSS: (
+                "faster in each step"
+                if self.noise_scale is None
+                else "faster to the same loss, by the noise of the gradients"
+            ),
             Objective.RUN_TIME: "faster" if self.around_s is None else "faster in whole epochs",
         }
         return words[self.objective]

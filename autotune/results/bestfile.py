@@ -7,8 +7,10 @@ that is needed to apply the config in a fresh process, without the study.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Collection
 from dataclasses import fields
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,10 +76,17 @@ class ProgramSection(_Section):
         return ProgramTraits(**{trait: getattr(self, trait) for trait in TRAITS})
 
     def is_of_another_file(self, program: Program) -> bool:
-        """Return whether the command names Python files, and none is that of a program."""
-        words = (word.partition(":")[0].strip("'\"") for word in self.command.split())
-        files = {Path(word).name for word in words if word.endswith(".py")}
-        return bool(files) and program.file_name.endswith(".py") and program.file_name not in files
+        """Return whether the command names a Python file to run that is not that of a program."""
+        try:
+            words = shlex.split(self.command)
+        except ValueError:  # the file may have been edited
+            return False
+        before_module = takewhile(lambda word: word != "-m", words)
+        names = (Path(word.partition(":")[0]).name for word in before_module)
+        first = next((name for name in names if name.endswith(".py")), None)
+        return (
+            first is not None and program.file_name.endswith(".py") and program.file_name != first
+        )
 
 
 class SpeedupSection(_Section):

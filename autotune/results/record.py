@@ -223,16 +223,18 @@ class BaselineInfo:
         step_s: Seconds per step of the baseline.
         breakdown: Where the time of a step goes, and upper bounds of its speed; empty if there was
             no time to profile it.
-        first_steps: Number of the steps that ``startup_s`` contains.
+        first_step_s: Seconds from the rig's start to the end of the first step; None if unknown.
     """
 
     profile: Profile
     startup_s: float
     step_s: float
     breakdown: StepBreakdown = field(default_factory=StepBreakdown)
-    first_steps: int = 0
+    first_step_s: float | None = None
 
     @property
     def before_steps_s(self) -> float:
-        """Seconds from the rig's start to the first step."""
-        return max(0.0, self.startup_s - self.first_steps * self.step_s)
+        """Seconds from the rig's start to the first step, where known; else ``startup_s``."""
+        if self.first_step_s is None:
+            return self.startup_s
+        return max(0.0, self.first_step_s - self.step_s)

@@ -41,8 +41,9 @@ class TrainingSteps:
     def _seconds(self) -> dict[str, float]:
         """Seconds of the sides, those of the whole training with starting and compiling."""
         sides, more_s = ("baseline", "best"), (0.0, self.program.compile_s)
+        end_s = 0.0 if self.program.exit is None else self.program.exit.seconds
         return {
-            side: self.is_run * (self.program.startup_s + more)
+            side: self.is_run * (self.program.startup_s + end_s + more)
             + self.samples / loop.throughput.estimate
             for side, more, loop in zip(sides, more_s, self.loops, strict=False)
         }

@@ -81,7 +81,7 @@ class PythonExit:
     """How long Python takes to end after a training, as a process that loads torch shows.
 
     Attributes:
-        seconds: Its seconds.
+        seconds: Its seconds; 0.0 if they could not be seen.
         cost_s: Seconds that it took to see that.
     """
 

@@ -21,8 +21,10 @@ from autotune.measurement.stats import widen_for_disturbance
 
 MEMORY_EVERY_S = 1.0
 # Reading PSS costs 10-25 ms per process, on a core that the program may need, and holds up what the
-# process maps meanwhile. A dozen loader workers would be slowed by their measurement alone.
-MEMORY_SHARE = 0.01  # of the time that it may cost
+# process maps meanwhile. A dozen loader workers would be slowed by their measurement alone, so many
+# processes are read less often than every second.
+MEMORY_SHARE = 0.05  # of the time that it may cost
+MEMORY_RARELY_S = 15.0  # not less often than this, even if a reading was held up
 DEVICE_EVERY_S = 0.5
 NEAR_S = 0.3  # a GPU reading this close to a block counts for the block
 MIN_POWER_S = 0.4  # the counter that NVML reads changes some ten times a second
@@ -67,7 +69,8 @@ class ResourceMonitor:
             if (began := monotonic()) >= self._due[number]:
                 probe.sample()
                 cost_s = monotonic() - began
-                self._due[number] = began + max(MEMORY_EVERY_S, cost_s / MEMORY_SHARE)
+                wait_s = min(MEMORY_RARELY_S, cost_s / MEMORY_SHARE)
+                self._due[number] = began + max(MEMORY_EVERY_S, wait_s)
         if now - self._device_at >= DEVICE_EVERY_S:
             self._device_at = now
             self._gpus.sample(now)

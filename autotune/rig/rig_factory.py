@@ -135,9 +135,13 @@ class RigFactory:
             self.reports,
         )
 
-    def python_exit_s(self) -> float | None:
-        """Return the seconds that Python takes to end once torch is loaded; None if unknown."""
-        return python_exit_s(self.clock)
+    def python_exit_s(self, most_s: float) -> float | None:
+        """Return the seconds that Python takes to end once torch is loaded; None if unknown.
+
+        Args:
+            most_s: Seconds that it may take to see that.
+        """
+        return python_exit_s(self.clock, most_s, self.program.env)
 
 
 def _said(name: str, ending: Ending, epochs: Epochs) -> str:

@@ -154,7 +154,7 @@ class Ready:
         startup_s: Seconds from the start of the rig's process to this message.
         downloaded_to: Folders to which the program downloaded data before its first step.
         gpus: Number of CUDA devices that the program can use.
-        steps: Optimizer steps that the program has made.
+        first_step_s: Seconds from the start of the rig's process to the end of the first step.
         protocol: Version of the sender's messages.
     """
 
@@ -162,7 +162,7 @@ class Ready:
     startup_s: float
     downloaded_to: tuple[str, ...] = ()
     gpus: int = 0
-    steps: int = 0
+    first_step_s: float | None = None
     protocol: int = PROTOCOL
     kind: Literal["ready"] = "ready"
 

@@ -127,7 +127,7 @@ def _measure(session: Session) -> Baseline:
     if (too_much := goal.excess(used, capacity)) is not None:
         session.events.warn(f"The program as written is beyond the limit: {too_much.reason}.")
     facts = BaselineInfo(
-        ready.profile, ready.startup_s, record.measurement.step_s, first_steps=ready.steps
+        ready.profile, ready.startup_s, record.measurement.step_s, first_step_s=ready.first_step_s
     )
     # Stored before the step is profiled: from here on the session knows how long a confirmation
     # takes, and a search that is killed need not measure the baseline again.

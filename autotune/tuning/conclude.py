@@ -114,10 +114,7 @@ def conclude(
             *_passed_over(session, baseline, candidate),
         ),
         records=tuple(records),
-        head=replace(
-            session.study.head,
-            options=replace(session.study.head.options, goal=session.study.goal),
-        ),
+        head=session.study.head_as_learned,
         applied=_applied(session, baseline, records, best, whole),
         seconds=session.budget.spent_s,
         processes=session.rigs.started,

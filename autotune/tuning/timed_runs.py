@@ -41,7 +41,7 @@ class Observed:
     Attributes:
         profile: What its first steps revealed.
         applied: The program as written.
-        startup_s: Seconds until its first step.
+        startup_s: Seconds until its first steps were observed.
         step_s: Seconds per step; None if that was not measured yet.
         loop_s: Seconds of a whole training pass; None if unknown.
     """
@@ -122,7 +122,7 @@ def timed_run(
     with session.rigs.new() as rig:
         plan = _plan(session, program, slot_s, run_s, options)
         if _is_in_ranks(session, program, config):
-            plan = _for_ranks(plan, most=_batches(program, run_s))
+            plan = _for_ranks(plan, most=_batches(program, run_s), run_s=run_s)
         ran = rig.rehearse(replace(program.applied, config=config), plan, should_stop)
     seen, failure = ran.seen, ran.ending.reason if ran.ending is not None else ""
     tried = seen.tried if seen is not None else None
@@ -190,7 +190,7 @@ def _enough(options: Mapping[str, KnobValue] | None) -> float:
     return COMPARING_ENOUGH if options else EPOCHS_ENOUGH
 
 
-def _for_ranks(plan: RehearsalPlan, most: int) -> RehearsalPlan:
+def _for_ranks(plan: RehearsalPlan, most: int, run_s: float) -> RehearsalPlan:
     """Return a plan for several ranks, which must all cut a pass after the same batch.
 
     So passes end by their batches, not by the time that each rank sees. Options of evaluation
@@ -199,9 +199,16 @@ def _for_ranks(plan: RehearsalPlan, most: int) -> RehearsalPlan:
     Args:
         plan: The plan for one process.
         most: Batches of a pass.
+        run_s: Seconds of the run, without its start.
     """
-    other_batches = max(most, plan.other_batches)
-    return replace(plan, batches=most, other_batches=other_batches, pass_s=0.0, evaluation=None)
+    return replace(
+        plan,
+        batches=most,
+        other_batches=max(most, plan.other_batches),
+        enough_s=EPOCHS_ENOUGH * run_s,
+        pass_s=0.0,
+        evaluation=None,
+    )
 
 
 def _batches(program: Observed, run_s: float) -> int:

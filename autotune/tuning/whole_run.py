@@ -42,7 +42,7 @@ def needed_budget_s(startup_s: float, step_s: float) -> float:
     """Return the least budget that leaves time to time the epochs of the program as written.
 
     Args:
-        startup_s: Seconds until the program's first step.
+        startup_s: Seconds until the program's first steps were observed.
         step_s: Seconds per step.
     """
     return (startup_s + least_timed_s(step_s) + ENDING_S) / EPOCHS_SHARE
@@ -106,12 +106,12 @@ def _time_exit(session: Session, baseline: Baseline, loop_s: float | None) -> No
         run_s = length.steps * baseline.measurement.step_s
     elif length.epochs is not None and loop_s is not None:
         run_s = length.epochs * loop_s
-    has_time = session.epoch_slot_s >= EXIT_WORTH_S
-    if study.python_exit is not None or run_s > SHORT_RUN_S or not has_time:
+    slot_s, began_s = session.epoch_slot_s, session.budget.spent_s
+    is_over = session.stop.requests > 0 or slot_s < EXIT_WORTH_S
+    if study.python_exit is not None or run_s > SHORT_RUN_S or is_over:
         return
-    began_s = session.budget.spent_s
-    if (seconds := session.rigs.python_exit_s()) is not None:
-        study.python_exit = PythonExit(seconds, session.budget.spent_s - began_s)
+    seconds = session.rigs.python_exit_s(slot_s)
+    study.python_exit = PythonExit(seconds or 0.0, session.budget.spent_s - began_s)
 
 
 def rejudged(

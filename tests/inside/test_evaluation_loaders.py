@@ -16,14 +16,14 @@ from autotune.inside.data.batch_digest import NotComparableError, batch_digest
 from autotune.inside.data.evaluation_loaders import EvaluationLoaders
 from autotune.inside.data.loader_facts import read_facts
 from autotune.inside.rehearsing.evaluation_turns import (
-    LEAST_TURNS,
     OWN,
     EvaluationTurns,
     is_last_chance,
+    least_turns,
 )
 from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.loader import LoaderSeam
-from autotune.program.evaluation import EvaluationLoader, candidates
+from autotune.program.evaluation import EvaluationLoader, EvaluationPlan, candidates
 from autotune.program.profile import LoaderFacts
 
 FEATURES, KINDS, EPOCHS = 6, 3, 3
@@ -374,13 +374,23 @@ def test_as_many_options_are_tried_as_there_is_time_for() -> None:
 
 
 def test_trying_begins_while_there_is_time_for_it() -> None:
-    """Five turns of 0.5 s fit into 2.5 s."""
     for spare_s, is_last in ((3.2, False), (3.0, True), (2.5, True), (2.4, False)):
-        assert is_last_chance(spare_s, 0.5, 0.6) is is_last, spare_s
-    tried = EvaluationTurns(read_facts(held_out()), [{"num_workers": 0}], most=LEAST_TURNS)
-    assert not tried.found.refusal
-    tried = EvaluationTurns(read_facts(held_out()), [{"num_workers": 0}], most=LEAST_TURNS - 1)
-    assert tried.found.refusal == "there was no time to try others"
+        assert is_last_chance(2.5, spare_s, epoch_s=0.6) is is_last, spare_s
+
+
+def test_the_least_turns_are_those_in_which_options_can_be_compared() -> None:
+    own = read_facts(held_out())
+    for facts, were_chosen, least in (
+        (replace(own, num_workers=0, persistent_workers=False), False, 6),
+        (replace(own, num_workers=4, persistent_workers=False), False, 5),
+        (replace(own, num_workers=4, persistent_workers=True), False, 6),
+        (replace(own, num_workers=4, persistent_workers=False), True, 4),
+    ):
+        tries = EvaluationPlan(cores=2).tries(facts)
+        assert least_turns(facts, tries, were_chosen=were_chosen) == least
+        for most, refusal in ((least, ""), (least - 1, "there was no time to try others")):
+            turns = EvaluationTurns(facts, tries, most, were_chosen=were_chosen)
+            assert turns.found.refusal == refusal, (facts, most)
 
 
 @pytest.mark.parametrize(

@@ -343,10 +343,18 @@ def test_another_program_is_not_taken_for_a_changed_one(path: Path) -> None:
     other = replace(PROGRAM, source="/there/eval.py", fingerprint="0" * 64)
     (warning,) = best.warnings(here, other)
     assert warning.startswith("eval.py is another program than the one that was searched")
-    unknown = best.program.model_copy(update={"command": "torchrun -m pkg.train --to eval.json"})
-    assert not unknown.is_of_another_file(other), "its command names no file"
-    quoted = best.program.model_copy(update={"command": "'/a b/eval.py':main"})
-    assert not quoted.is_of_another_file(other)
+    for command in (
+        "torchrun -m pkg.train conf.py",
+        "'/a b/eval.py':main",
+        "python -u eval.py train.py",
+        "an unbalanced ' quote.py",
+        "eval --fast",
+    ):
+        same = best.program.model_copy(update={"command": command})
+        assert not same.is_of_another_file(other), command
+    spaced = replace(other, source="/there/my train.py")
+    own = best.program.model_copy(update={"command": "'my train.py' --fast"})
+    assert not own.is_of_another_file(spaced)
 
 
 def test_a_file_that_cannot_be_put_in_its_place_leaves_no_part_behind(tmp_path: Path) -> None:

@@ -373,7 +373,8 @@ def test_epochs_of_several_ranks_are_timed_and_cut_after_the_same_batch(tmp_path
     end = "distributed.destroy_process_group()"
     (tmp_path / "ddp.py").write_text(program.replace(end, f"{evaluation}{end}"))
     subject = parse_program(str(tmp_path / "ddp.py"), (), tmp_path, ranks=2)
-    plan = _for_ranks(RehearsalPlan(most_s=120.0, most_epochs=100, enough_s=0.3, pass_s=9.0), 5)
+    timed = RehearsalPlan(most_s=120.0, most_epochs=100, pass_s=9.0)
+    plan = _for_ranks(timed, most=5, run_s=0.4)
     with Rig(subject, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
         means = "DistributedDataParallel"
         loader = make_loader(dataset_len=4096, batch_size=32, sampler="DistributedSampler")

@@ -338,6 +338,7 @@ def test_the_run_time_objective_counts_what_lies_around_the_loop(
     own_s = LOOP_S
     assert result.speedup.low <= (own_s + 30) / (own_s / 2 + 30) <= result.speedup.high
     assert "faster in whole epochs" in told(result, tmp_path, capsys)
+    assert searched.study.result == result, "also where it is read again"
     assert len(searched.study.timed_runs) == 2, "the program as written is timed only once"
 
 

@@ -21,7 +21,6 @@ ENOUGH_PASSES = 4  # the same if there is time
 MOST_PASSES = 12  # the same where another process chose the options
 STARTS_ONCE = "persistent_workers"
 WORTH_COMPARING = 0.95  # of the seconds of the program's own options
-LEAST_TURNS = 5  # passes: two of the program's own, one of other options, and one pair
 
 
 @dataclass
@@ -32,15 +31,32 @@ class _Tried:
     seconds: list[float] = field(default_factory=list)
 
 
-def is_last_chance(spare_s: float, turn_s: float, epoch_s: float) -> bool:
+def least_turns(facts: LoaderFacts, tries: Sequence[Options], *, were_chosen: bool) -> int:
+    """Return the least passes in which some of the options can be compared with a loader's own.
+
+    Args:
+        facts: The loader as the program built it.
+        tries: The options to try, in order; at least one.
+        were_chosen: Whether another process has chosen them.
+    """
+    first = (_first_passes(facts, options, were_chosen=were_chosen) for options in (OWN, tries[0]))
+    return sum(first) + LEAST_PASSES
+
+
+def _first_passes(facts: LoaderFacts, options: Options, *, were_chosen: bool) -> int:
+    """Return how many passes some options get before the choice."""
+    starts_once = facts.persistent_workers or STARTS_ONCE in options
+    return 2 if not were_chosen and (not options or starts_once) else 1
+
+
+def is_last_chance(needed_s: float, spare_s: float, epoch_s: float) -> bool:
     """Return whether there is time to try options now, and none after another epoch.
 
     Args:
+        needed_s: Seconds of the least turns.
         spare_s: Seconds that are left.
-        turn_s: Seconds of a turn.
         epoch_s: Seconds of an epoch.
     """
-    needed_s = LEAST_TURNS * turn_s
     return needed_s <= spare_s < needed_s + epoch_s
 
 
@@ -146,9 +162,7 @@ class EvaluationTurns:
         return EvaluationTrials(self.facts, tuple(self._passes), self._refusal)
 
     def _first_passes(self, options: Options) -> int:
-        """Return how many passes some options get before the choice."""
-        starts_once = self.facts.persistent_workers or STARTS_ONCE in options
-        return 2 if not self._were_chosen and (not options or starts_once) else 1
+        return _first_passes(self.facts, options, were_chosen=self._were_chosen)
 
     def _refuse(self, why: str) -> None:
         self._refusal, self.options = why, OWN

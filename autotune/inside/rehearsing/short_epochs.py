@@ -27,7 +27,11 @@ from autotune.inside.listener import Listener
 from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.rehearsing.epoch_clock import EpochClock
 from autotune.inside.rehearsing.evaluation_outputs import OutputComparison
-from autotune.inside.rehearsing.evaluation_turns import EvaluationTurns, is_last_chance
+from autotune.inside.rehearsing.evaluation_turns import (
+    EvaluationTurns,
+    is_last_chance,
+    least_turns,
+)
 from autotune.inside.rehearsing.training_recorder import TrainingRecorder
 from autotune.inside.seams import SeamSet
 from autotune.inside.seams.equal_conditions import even_out
@@ -216,23 +220,27 @@ class ShortEpochs(Listener):
         turn_s, epoch_s = seconds + steps_s + around_s, last.steps_s + last.evaluation_s + around_s
         is_settled = perf_counter() - self._first_step_at >= SETTLED_S
         has_whole = is_settled and sum(epoch.is_whole for epoch in timed) >= WHOLE_ENOUGH
-        is_late = is_last_chance(spare_s, turn_s, epoch_s)
-        if not (has_whole or is_late or self._is_long_enough):
+        tries, were_chosen = plan.tries(facts), plan.options is not None
+        needed_s = turn_s * least_turns(facts, tries, were_chosen=were_chosen)
+        is_enough = has_whole or self._is_long_enough
+        if not is_enough and not is_last_chance(needed_s, spare_s, epoch_s):
             return
-        self._timed, self._turns_are_within = timed, is_within
         dataset = self.seams.loader.dataset_facts
         own = loader()
         against = "the program builds it anew for each pass"
         if own is not None:  # workers read copies of the dataset already
             against = "" if facts.num_workers else dataset(own).against_workers
-        self._turns = EvaluationTurns(
+        turns = EvaluationTurns(
             facts,
-            plan.tries(facts),
+            tries,
             most=int(spare_s / turn_s),
             against=against,
             picture=self._picture_of(loader),
-            were_chosen=plan.options is not None,
+            were_chosen=were_chosen,
         )
+        if turns.is_over and not is_enough:  # nothing can be tried, so more epochs are timed
+            return
+        self._timed, self._turns, self._turns_are_within = timed, turns, is_within
         self.seams.loader.evaluation.choose_by(self._options_of)
 
     @staticmethod

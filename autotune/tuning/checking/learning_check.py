@@ -70,7 +70,7 @@ class LearningCheck:
         runs: Runs the program.
         applied: The program as written.
         step_s: Seconds of one of its steps.
-        startup_s: Seconds until its first step.
+        startup_s: Seconds until its first steps were observed.
         known: Traces of the program as written that earlier checks took, which this one adds to.
     """
 

@@ -31,7 +31,7 @@ def measure_noise(
     Args:
         session: Gives the rig and the time.
         profile: What the program's first steps revealed.
-        startup_s: Seconds until its first step.
+        startup_s: Seconds until its first steps were observed.
     """
     head = session.study.head
     here, knob = Here(head.hardware, profile), registry()["accumulation_steps"]

@@ -198,6 +198,11 @@ class Study:
         )
 
     @property
+    def head_as_learned(self) -> SearchInfo:
+        """What was searched, with what its goal needs to know of the program."""
+        return replace(self.head, options=replace(self.head.options, goal=self.goal))
+
+    @property
     def around_s(self) -> float | None:
         """Seconds that a sample costs besides the training loop; None if that was not measured."""
         raw = self._study.user_attrs.get("around_s")
@@ -307,7 +312,8 @@ class Study:
         with _faults_told("the study"):
             kept = with_present_names(raw)
             kept["records"] = judged(self.records, _read(Config, raw["baseline"]))
-            kept |= {"rehearsals": self.rehearsals, "head": self.head, "facts": self.facts}
+            kept |= {"rehearsals": self.rehearsals, "facts": self.facts}
+            kept["head"] = self.head_as_learned
             result: SearchResult = _adapter(SearchResult).validate_python(kept)
             return replace(result, rounds=tuple(self._rounds_of(result.candidate)))
 

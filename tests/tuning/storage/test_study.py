@@ -143,10 +143,14 @@ def test_facts_and_spent_time_are_unknown_and_zero_until_written(
         make_profile(loaders=(make_loader(), make_loader(ordinal=1)), config_reads={"hidden": 64}),
         startup_s=2.5,
         step_s=0.01,
+        first_step_s=2.0,
     )
     study.facts = facts
     study.spent_s = 61.5
     assert loaded(tmp_path).facts == facts
+    assert facts.before_steps_s == pytest.approx(1.99)
+    assert replace(facts, first_step_s=None).before_steps_s == 2.5, "by an older version"
+    assert replace(facts, step_s=3.0).before_steps_s == 0.0
     assert loaded(tmp_path).spent_s == 61.5
 
 
