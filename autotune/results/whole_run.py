@@ -18,7 +18,9 @@ from autotune.measurement.epochs.breakdown import (
     breakdown,
     ending_s,
     is_surely_more,
+    mean_of,
     tells_within,
+    together,
     usual_epochs,
     with_timed_loop,
 )
@@ -361,19 +363,21 @@ def whole_run(
         program: What is known about the program's length.
     """
     length = program.length
-    as_written = [epoch.within(length) for epoch in written.telling]
-    if not as_written:
+    alike = [run for run in others if run.config == written.config and _tells_alike(run, written)]
+    runs = [[epoch.within(length) for epoch in run.telling] for run in alike or [written]]
+    if not runs[0]:
         return None
+    as_written = runs[0]
     usual = usual_epochs(as_written)[-1]
     windows_s, after_s = (loop.seconds(usual) for loop in loops)
     if windows_s is None or after_s is None:
         return None
-    loop_s = with_timed_loop(as_written, windows_s)
+    loop_s = mean_of([with_timed_loop(run, windows_s) for run in runs])
     after_s = after_s.times(loop_s.estimate / windows_s.estimate)
     within_s = _within_s(as_written, loops[0], program.interruptions_s)
     is_first = written.tells_first_alone
     bounds_later = is_first and length.epochs != 1
-    before = breakdown(as_written, loop_s, within_s)
+    before = together([breakdown(run, loop_s, within_s) for run in runs])
     gain, refusal = _evaluation_gain(others)
     end = program.exit or PythonExit(0.0, 0.0)
     whole = WholeRun(
@@ -392,10 +396,10 @@ def whole_run(
         return whole
     run = next((run for run in reversed(others) if run.config == best), None)
     found, doubt = ((), "") if best is None else _seen_under(run, is_first=is_first)
-    seen = [epoch.within(length) for epoch in found] or as_written
-    after = breakdown(seen, after_s, within_s)
+    under = [[epoch.within(length) for epoch in found]] if found else runs
+    after = together([breakdown(run, after_s, within_s) for run in under])
     if faster is not None:
-        after = _with_faster(after, seen, faster, after_s, within_s)
+        after = _with_faster(after, under, faster, after_s, within_s)
     own = Interval(1.0, 1.0, 1.0)
     after = after.as_first if bounds_later else after
     return replace(
@@ -406,6 +410,11 @@ def whole_run(
         compile_s=program.compile_s,
         outputs=None if run is None else run.outputs,
     )
+
+
+def _tells_alike(run: TimedRun, other: TimedRun) -> bool:
+    """Return whether the epochs of two runs can be taken together."""
+    return bool(run.telling) and run.tells_first_alone == other.tells_first_alone
 
 
 def _within_s(
@@ -421,17 +430,19 @@ def _within_s(
 
 def _with_faster(
     after: EpochBreakdown,
-    seen: Sequence[EpochSeen],
+    runs: Sequence[Sequence[EpochSeen]],
     gain: EvaluationGain,
     loop_s: Interval,
     within_s: Interval | None,
 ) -> EpochBreakdown:
     """Return an epoch with its evaluation as fast as other options of its loader make it."""
     key, speedup = loader_key(gain.loader.facts), gain.speedup
-    estimate, low, high = (
-        breakdown([e.with_passes_over(key, 1 / by) for e in seen], loop_s, within_s).evaluation_s
-        for by in (speedup.estimate, speedup.high, speedup.low)
-    )
+
+    def evaluation_s(by: float) -> Interval:
+        faster = [[epoch.with_passes_over(key, 1 / by) for epoch in run] for run in runs]
+        return together([breakdown(run, loop_s, within_s) for run in faster]).evaluation_s
+
+    estimate, low, high = map(evaluation_s, (speedup.estimate, speedup.high, speedup.low))
     return replace(after, evaluation_s=Interval(estimate.estimate, low.low, high.high))
 
 

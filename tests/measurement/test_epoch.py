@@ -11,6 +11,7 @@ from autotune.measurement.epochs.breakdown import (
     breakdown,
     ending_s,
     tells_within,
+    together,
     usual_epochs,
     with_timed_loop,
 )
@@ -169,6 +170,21 @@ def test_the_interval_of_an_epoch_holds_that_of_another_process() -> None:
     found = breakdown([epoch] * 40, LOOP).rest_s
     assert found.low < 0.9
     assert found.high > 1.1
+
+
+def test_processes_count_alike_and_the_interval_holds_what_each_of_them_showed() -> None:
+    fast = EpochSeen(3, 3, 0.0, 1.0, rest_s=1.0)
+    slow = replace(fast, rest_s=2.0)
+    one, other = breakdown([fast] * 2, LOOP), breakdown([slow] * 40, LOOP)
+    found = together([one, other])
+    assert found.rest_s.estimate == pytest.approx(1.5)
+    assert found.rest_s.low <= 1.0
+    assert found.rest_s.high >= 2.0
+    assert found.epochs == one.epochs + other.epochs
+    assert together([one]) is one
+    alike = together([other, other])
+    assert alike.rest_s.estimate == pytest.approx(2.0)
+    assert other.rest_s.low < alike.rest_s.low < 2.0 < alike.rest_s.high < other.rest_s.high
 
 
 def test_whole_epochs_that_were_timed_count_for_the_steps_like_the_windows() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -309,6 +310,21 @@ def test_a_program_that_counts_its_steps_is_told_how_long_they_take(
     assert interval is not None
     assert interval["low"] < seconds["baseline"] < interval["high"]
     assert 0 < section.timing_seconds <= 18.0
+
+
+def test_all_processes_of_the_program_as_written_tell_its_epochs() -> None:
+    own = Config({"num_workers": 0})
+    epoch = EpochSeen(10, 10, 0.0, 1.0, rest_s=1.0)
+    slow, fast = (TimedRun(own, (replace(epoch, rest_s=s),) * 4, 5.0) for s in (3.0, 1.0))
+    alone = TimedRun(own, (replace(epoch, rest_s=9.0),), 5.0)  # its first epoch
+    loop = Loop(Interval(1000.0, 990.0, 1010.0), 100.0, 1000)
+    facts = RunFacts(RunLength(), 2.0)
+    even = Interval(1.0, 1.0, 1.0)
+    for others, rest_s in (([slow], 3.0), ([slow, fast], 2.0), ([slow, fast, alone], 2.0)):
+        whole = whole_run(slow, others, None, (loop, loop), even, facts)
+        assert whole is not None
+        assert whole.before.rest_s.estimate == pytest.approx(rest_s)
+        assert whole.timing_s == 5.0 * len(others)
 
 
 def test_a_short_training_counts_the_seconds_in_which_python_ends(tmp_path: Path) -> None:

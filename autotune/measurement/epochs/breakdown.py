@@ -133,6 +133,41 @@ def breakdown(
     )
 
 
+def together(found: Sequence[EpochBreakdown]) -> EpochBreakdown:
+    """Return what an epoch consists of by several processes, which count alike.
+
+    Args:
+        found: What each process showed; at least one.
+    """
+    first = found[0]
+    if len(found) == 1:
+        return first
+    return replace(
+        first,
+        steps_s=mean_of([one.steps_s for one in found]),
+        edges_s=mean_of([one.edges_s for one in found]),
+        evaluation_s=mean_of([one.evaluation_s for one in found]),
+        saving_s=mean_of([one.saving_s for one in found]),
+        rest_s=mean_of([one.rest_s for one in found]),
+        steps=fmean(one.steps for one in found),
+        is_estimated=any(one.is_estimated for one in found),
+        epochs=sum(one.epochs for one in found),
+    )
+
+
+def mean_of(found: Sequence[Interval]) -> Interval:
+    """Return the mean of what processes showed; its bounds hold what each of them did.
+
+    Args:
+        found: Their intervals, whose errors are independent; at least one.
+    """
+    mean = fmean(one.estimate for one in found)
+    below = math.hypot(*(one.estimate - one.low for one in found)) / len(found)
+    above = math.hypot(*(one.high - one.estimate for one in found)) / len(found)
+    seen = [one.estimate for one in found]
+    return Interval(mean, min(mean - below, *seen), max(mean + above, *seen))
+
+
 def tells_within(seen: Sequence[EpochSeen], most_s: Interval) -> bool:
     """Return whether epochs tell themselves what comes in the middle of a training pass.
 
