@@ -21,8 +21,8 @@ from autotune.measurement.stats import widen_for_disturbance
 
 MEMORY_EVERY_S = 1.0
 # Reading PSS costs 10-25 ms per process, on a core that the program may need, and holds up what the
-# process maps meanwhile. A dozen loader workers would be slowed by their measurement alone, so many
-# processes are read less often than every second.
+# process maps meanwhile. A dozen loader workers would be slowed by their measurement alone, so they
+# are read less often than every second.
 MEMORY_SHARE = 0.05  # of the time that it may cost
 MEMORY_RARELY_S = 15.0  # not less often than this, even if a reading was held up
 DEVICE_EVERY_S = 0.5

@@ -288,6 +288,7 @@ def test_a_few_whole_epochs_are_enough_to_try_an_evaluation_loader(tmp_path: Pat
     program = tmp_path / "evaluates.py"
     program.write_text(EVALUATES.replace("Items(1024", "Items(64"), encoding="utf-8")
     plan = RehearsalPlan(
+        most_epochs=10_000,
         enough_s=1000.0,  # else no turn begins before these seconds
         most_s=100.0,
         pass_s=10.0,
