@@ -41,7 +41,8 @@ class TrainingSteps:
     def _seconds(self) -> dict[str, float]:
         """Seconds of the sides, those of the whole training with starting and compiling."""
         sides, more_s = ("baseline", "best"), (0.0, self.program.compile_s)
-        end_s = 0.0 if self.program.exit is None else self.program.exit.seconds
+        end = self.program.python_exit
+        end_s = 0.0 if end is None else end.seconds
         return {
             side: self.is_run * (self.program.startup_s + end_s + more)
             + self.samples / loop.throughput.estimate

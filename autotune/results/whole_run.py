@@ -18,9 +18,9 @@ from autotune.measurement.epochs.breakdown import (
     breakdown,
     ending_s,
     is_surely_more,
+    mean_breakdown,
     mean_of,
     tells_within,
-    together,
     usual_epochs,
     with_timed_loop,
 )
@@ -101,14 +101,14 @@ class RunFacts:
         compile_s: Seconds that the recommended config compiles at the start of a run.
         interruptions_s: Seconds per batch of evaluation in the middle of the training pass, as the
             search saw it; None if it saw none.
-        exit: How long Python takes to end; None where that does not matter, or is unknown.
+        python_exit: How long Python takes to end; None where that does not matter, or is unknown.
     """
 
     length: RunLength
     startup_s: float
     compile_s: float = 0.0
     interruptions_s: Interval | None = None
-    exit: PythonExit | None = None
+    python_exit: PythonExit | None = None
 
 
 @dataclass(frozen=True)
@@ -377,9 +377,9 @@ def whole_run(
     within_s = _within_s(as_written, loops[0], program.interruptions_s)
     is_first = written.tells_first_alone
     bounds_later = is_first and length.epochs != 1
-    before = together([breakdown(run, loop_s, within_s) for run in runs])
+    before = mean_breakdown([breakdown(run, loop_s, within_s) for run in runs])
     gain, refusal = _evaluation_gain(others)
-    end = program.exit or PythonExit(0.0, 0.0)
+    end = program.python_exit or PythonExit(0.0, 0.0)
     whole = WholeRun(
         before.as_first if bounds_later else before,
         None,
@@ -397,7 +397,7 @@ def whole_run(
     run = next((run for run in reversed(others) if run.config == best), None)
     found, doubt = ((), "") if best is None else _seen_under(run, is_first=is_first)
     under = [[epoch.within(length) for epoch in found]] if found else runs
-    after = together([breakdown(run, after_s, within_s) for run in under])
+    after = mean_breakdown([breakdown(run, after_s, within_s) for run in under])
     if faster is not None:
         after = _with_faster(after, under, faster, after_s, within_s)
     own = Interval(1.0, 1.0, 1.0)
@@ -440,7 +440,7 @@ def _with_faster(
 
     def evaluation_s(by: float) -> Interval:
         faster = [[epoch.with_passes_over(key, 1 / by) for epoch in run] for run in runs]
-        return together([breakdown(run, loop_s, within_s) for run in faster]).evaluation_s
+        return mean_breakdown([breakdown(run, loop_s, within_s) for run in faster]).evaluation_s
 
     estimate, low, high = map(evaluation_s, (speedup.estimate, speedup.high, speedup.low))
     return replace(after, evaluation_s=Interval(estimate.estimate, low.low, high.high))

@@ -10,8 +10,8 @@ from autotune.measurement.epochs.breakdown import (
     around_batch_s,
     breakdown,
     ending_s,
+    mean_breakdown,
     tells_within,
-    together,
     usual_epochs,
     with_timed_loop,
 )
@@ -176,13 +176,13 @@ def test_processes_count_alike_and_the_interval_holds_what_each_of_them_showed()
     fast = EpochSeen(3, 3, 0.0, 1.0, rest_s=1.0)
     slow = replace(fast, rest_s=2.0)
     one, other = breakdown([fast] * 2, LOOP), breakdown([slow] * 40, LOOP)
-    found = together([one, other])
+    found = mean_breakdown([one, other])
     assert found.rest_s.estimate == pytest.approx(1.5)
     assert found.rest_s.low <= 1.0
     assert found.rest_s.high >= 2.0
     assert found.epochs == one.epochs + other.epochs
-    assert together([one]) is one
-    alike = together([other, other])
+    assert mean_breakdown([one]) is one
+    alike = mean_breakdown([other, other])
     assert alike.rest_s.estimate == pytest.approx(2.0)
     assert other.rest_s.low < alike.rest_s.low < 2.0 < alike.rest_s.high < other.rest_s.high
 

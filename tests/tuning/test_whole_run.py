@@ -24,7 +24,7 @@ from autotune.tuning.session import EPOCHS_SHARE, least_timed_s
 from autotune.tuning.timed_runs import pass_seconds
 from autotune.tuning.whole_run import needed_budget_s
 from tests.made import make_profile
-from tests.scripted import Script, begin
+from tests.scripted import Script, Searched, begin
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {"num_workers": (0, 1, 2), "pin_memory": (False, True)}
 SPEEDS: dict[str, dict[KnobValue, float]] = {"num_workers": {1: 1.5, 2: 2.0}}
@@ -340,13 +340,17 @@ def test_a_short_training_counts_the_seconds_in_which_python_ends(tmp_path: Path
         assert whole.run_seconds["baseline"] == pytest.approx(3 + epochs_s + counted_s)
 
 
+def by_run_time(folder: Path, budget_s: float, start_s: float) -> tuple[Searched, SearchResult]:
+    script = Script(SPEEDS, noise=0.02, start_s=start_s, evaluation_s=lambda _: 30.0)
+    searched = begin(folder, script, KNOBS, goal=Goal(Objective.RUN_TIME))
+    return searched, searched.go_on(budget_s)
+
+
 def test_the_run_time_objective_counts_what_lies_around_the_loop(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The loop takes 10 s of an epoch as written, and evaluation 30 s."""
-    script = Script(SPEEDS, noise=0.02, start_s=3.0, evaluation_s=lambda _: 30.0)
-    searched = begin(tmp_path, script, KNOBS, goal=Goal(Objective.RUN_TIME))
-    result = searched.go_on(180.0)
+    searched, result = by_run_time(tmp_path, 180.0, start_s=3.0)
     around_s = searched.study.around_s
     assert around_s is not None
     assert around_s == pytest.approx(30.0 / 10_000, rel=0.05)
@@ -361,9 +365,7 @@ def test_the_run_time_objective_counts_what_lies_around_the_loop(
 def test_where_epochs_cannot_be_timed_run_time_claims_nothing_about_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script = Script(SPEEDS, noise=0.02, start_s=9.0, evaluation_s=lambda _: 30.0)
-    searched = begin(tmp_path, script, KNOBS, goal=Goal(Objective.RUN_TIME))
-    result = searched.go_on(140.0)
+    searched, result = by_run_time(tmp_path, 140.0, start_s=9.0)
     assert searched.study.around_s is None
     assert result.finding is Finding.FASTER
     said = told(result, tmp_path, capsys)

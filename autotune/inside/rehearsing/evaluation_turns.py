@@ -12,6 +12,7 @@ from autotune.inside.data.batch_digest import (
     seed_all,
     state_digest,
 )
+from autotune.measurement.epochs.epoch import EpochSeen
 from autotune.program.evaluation import EvaluationTrials, Options, PassTrial
 from autotune.program.profile import LoaderFacts
 
@@ -31,15 +32,15 @@ class _Tried:
     seconds: list[float] = field(default_factory=list)
 
 
-def least_turns(facts: LoaderFacts, tries: Sequence[Options], *, were_chosen: bool) -> int:
-    """Return the least passes in which some of the options can be compared with a loader's own.
+def passes_for(facts: LoaderFacts, tries: Sequence[Options], *, were_chosen: bool) -> int:
+    """Return the least passes in which options can be compared with a loader's own.
 
     Args:
         facts: The loader as the program built it.
-        tries: The options to try, in order; at least one.
+        tries: The options.
         were_chosen: Whether another process has chosen them.
     """
-    first = (_first_passes(facts, options, were_chosen=were_chosen) for options in (OWN, tries[0]))
+    first = (_first_passes(facts, options, were_chosen=were_chosen) for options in (OWN, *tries))
     return sum(first) + LEAST_PASSES
 
 
@@ -47,6 +48,19 @@ def _first_passes(facts: LoaderFacts, options: Options, *, were_chosen: bool) ->
     """Return how many passes some options get before the choice."""
     starts_once = facts.persistent_workers or STARTS_ONCE in options
     return 2 if not were_chosen and (not options or starts_once) else 1
+
+
+def turn_s(epoch: EpochSeen, pass_s: float) -> float:
+    """Return the seconds of a turn: of a whole pass, and of what comes before and after it.
+
+    Args:
+        epoch: The last one before the turns.
+        pass_s: Seconds of a whole pass over the loader.
+    """
+    # A training pass is cut after three batches, unless the evaluation comes in its middle
+    is_within = any(p.is_within for p in epoch.passes)
+    share = 1.0 if is_within else min(1.0, 3 / epoch.batches)
+    return pass_s + epoch.start_s + share * epoch.steps_s + epoch.saving_s + epoch.rest_s
 
 
 def is_last_chance(needed_s: float, spare_s: float, epoch_s: float) -> bool:
@@ -100,7 +114,7 @@ class EvaluationTurns:
         fitting = [
             count
             for count in range(len(tries), 0, -1)
-            if sum(map(self._first_passes, (OWN, *tries[:count]))) + LEAST_PASSES <= most
+            if passes_for(facts, tries[:count], were_chosen=were_chosen) <= most
         ]
         self._left = [_Tried(OWN), *map(_Tried, tries[: next(iter(fitting), 0)])]
         self._screened: list[_Tried] = []
@@ -161,9 +175,6 @@ class EvaluationTurns:
         """What was tried so far."""
         return EvaluationTrials(self.facts, tuple(self._passes), self._refusal)
 
-    def _first_passes(self, options: Options) -> int:
-        return _first_passes(self.facts, options, were_chosen=self._were_chosen)
-
     def _refuse(self, why: str) -> None:
         self._refusal, self.options = why, OWN
 
@@ -178,7 +189,9 @@ class EvaluationTurns:
             self._refuse("its passes differ, or change what it loads from")
         elif not is_same:
             del self._left[0]
-        elif len(tried.seconds) >= self._first_passes(tried.options):
+        elif len(tried.seconds) >= _first_passes(
+            self.facts, tried.options, were_chosen=self._were_chosen
+        ):
             self._screened.append(self._left.pop(0))
         if not self._left and not self._refusal:
             self._choose()

@@ -17,26 +17,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
-from weakref import ref
 
 import torch
 
-from autotune.inside.data.item_watch import look_at, settled
-from autotune.inside.epochs import MAX_BATCHES, Pass, Passes, known_by, uncounted
+from autotune.inside.epochs import MAX_BATCHES, Pass, Passes, known_by
 from autotune.inside.listener import Listener
 from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.rehearsing.epoch_clock import EpochClock
 from autotune.inside.rehearsing.evaluation_outputs import OutputComparison
-from autotune.inside.rehearsing.evaluation_turns import (
-    EvaluationTurns,
-    is_last_chance,
-    least_turns,
-)
+from autotune.inside.rehearsing.option_trials import OptionTrials
 from autotune.inside.rehearsing.training_recorder import TrainingRecorder
 from autotune.inside.seams import SeamSet
 from autotune.inside.seams.equal_conditions import even_out
 from autotune.inside.steering import Steering, loose_knobs
-from autotune.measurement.epochs.epoch import EpochSeen
 from autotune.measurement.run_mode import Epochs
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
@@ -46,8 +39,6 @@ from autotune.program.rehearsal import Ended, RehearsalPlan, Seen
 from autotune.rig.link import LinkClosed
 
 if TYPE_CHECKING:
-    from torch.utils.data import DataLoader
-
     from autotune.inside.data.feed import Feed
     from autotune.inside.listener import Root
 
@@ -55,10 +46,6 @@ if TYPE_CHECKING:
 # than this keeps its batches and iterates over them without asking the loader again.
 MAX_STEPS = 64
 SEEKING = 3.0  # factor on the seconds of a training pass, to meet an evaluation in its middle
-# Epochs seen as a whole, and seconds since the first step: the first epoch is slower, and where
-# epochs are short, so are those of the first seconds.
-WHOLE_ENOUGH, SETTLED_S = 4, 3.0
-WORTH_TRYING = 0.1  # share of an epoch from which options of an evaluation loader are tried
 
 
 class ShortEpochs(Listener):
@@ -101,7 +88,7 @@ class ShortEpochs(Listener):
         self._over = over
         self._epochs = self._evaluations = 0
         self._is_evaluating = False
-        self._started, self._first_step_at = started, math.inf
+        self._first_step_at = math.inf
         self._heard = perf_counter()
         self._passes = Passes(None if epochs is Epochs.WHOLE else plan.other_batches)
         self._lead: Pass | None = None
@@ -125,11 +112,9 @@ class ShortEpochs(Listener):
         self._has_trained = False  # since the last epoch ended
         self._fed: set[LoaderFacts] = set()  # loaders read with gradients since the last step
         self._fed_steps: set[LoaderFacts] = set()
-        self._turns: EvaluationTurns | None = None
-        self._turns_are_within = False  # in the middle of training passes
-        self._timed: tuple[EpochSeen, ...] | None = None  # those before the turns
-        # Of loaders that train nothing: seconds of a whole pass, and what other runs know them by
-        self._others: dict[LoaderFacts, tuple[float, LoaderFacts, ref[DataLoader[Any]]]] = {}
+        self._trials: OptionTrials | None = None
+        if plan.evaluation is not None:
+            self._trials = OptionTrials(plan.evaluation, self.seams.loader, started)
         self._ending = threading.Lock()  # whoever acquires it reports; it is never released
         self._process = os.getpid()
         self._timer = threading.Timer(
@@ -168,7 +153,13 @@ class ShortEpochs(Listener):
             self.seams.trainers.note_batches(feed.batches_per_epoch)
             own = self.seams.trainers.batches_per_epoch
             self._clock.epoch_ended(feed.begin_s, own_batches=own)
-            self._consider_turns(self._clock)
+            if self._trials is not None and len(self._clock.epochs) >= self._plan.epochs:
+                self._trials.consider(
+                    self._clock.epochs,
+                    self._fed_steps,
+                    self._first_step_at,
+                    is_long_enough=self._is_long_enough,
+                )
         if self._is_enough:
             self._end("as planned")
 
@@ -191,83 +182,13 @@ class ShortEpochs(Listener):
             self._longest = max(self._longest, seen.batches)
         return seen.is_over
 
-    def _consider_turns(self, clock: EpochClock) -> None:
-        """Begin to try options of an evaluation loader, once some epochs were timed.
-
-        Where evaluation is worth it, a few whole epochs are enough, so that time is left for turns,
-        or less if another epoch would take that time.
-        """
-        plan = self._plan.evaluation
-        if plan is None or self._timed is not None or len(clock.epochs) < self._plan.epochs:
-            return
-        timed = tuple(clock.epochs)
-        others = [
-            other
-            for known, other in self._others.items()
-            if known not in self._fed_steps and other[0] > 0
-        ]
-        share = max(epoch.evaluation_share(plan.loop_s) for epoch in timed)
-        if not others or share < WORTH_TRYING:
-            if self._is_long_enough:
-                self._timed = timed
-            return
-        seconds, facts, loader = max(others, key=lambda other: other[0])
-        last, spare_s = timed[-1], plan.enough_s - (perf_counter() - self._started)
-        is_within = any(p.is_within for p in last.passes)
-        # Besides the pass, each turn takes the steps before it
-        steps_s = last.steps_s * (1.0 if is_within else min(1.0, 3 / last.batches))
-        around_s = last.start_s + last.saving_s + last.rest_s
-        turn_s, epoch_s = seconds + steps_s + around_s, last.steps_s + last.evaluation_s + around_s
-        is_settled = perf_counter() - self._first_step_at >= SETTLED_S
-        has_whole = is_settled and sum(epoch.is_whole for epoch in timed) >= WHOLE_ENOUGH
-        tries, were_chosen = plan.tries(facts), plan.options is not None
-        needed_s = turn_s * least_turns(facts, tries, were_chosen=were_chosen)
-        is_enough = has_whole or self._is_long_enough
-        if not is_enough and not is_last_chance(needed_s, spare_s, epoch_s):
-            return
-        dataset = self.seams.loader.dataset_facts
-        own = loader()
-        against = "the program builds it anew for each pass"
-        if own is not None:  # workers read copies of the dataset already
-            against = "" if facts.num_workers else dataset(own).against_workers
-        turns = EvaluationTurns(
-            facts,
-            tries,
-            most=int(spare_s / turn_s),
-            against=against,
-            picture=self._picture_of(loader),
-            were_chosen=were_chosen,
-        )
-        if turns.is_over and not is_enough:  # nothing can be tried, so more epochs are timed
-            return
-        self._timed, self._turns, self._turns_are_within = timed, turns, is_within
-        self.seams.loader.evaluation.choose_by(self._options_of)
-
-    @staticmethod
-    def _picture_of(loader: Callable[[], DataLoader[Any] | None]) -> Callable[[], object]:
-        """Return a function that tells what a loader's items depend on."""
-
-        def picture() -> object:
-            own = loader()
-            return None if own is None else settled(look_at(own))
-
-        return picture
-
-    def _options_of(self, loader: DataLoader[Any]) -> Mapping[str, KnobValue]:
-        turns = self._turns
-        assert turns is not None, "options are chosen in turns"
-        if uncounted(self.seams.loader.facts(loader)) != uncounted(turns.facts):
-            return {}
-        turns.begins()
-        return turns.options
-
     def _has_had_its_time(self, feed: Feed) -> bool:
         """Return whether a pass may be cut by now, where passes are timed."""
-        turns = self._turns
-        if turns is not None and not turns.is_over:
-            if self._facts(feed) == uncounted(turns.facts):
+        trials = self._trials
+        if trials is not None and trials.is_trying:
+            if trials.tries(self._facts(feed)):
                 return False
-            return not self._turns_are_within or not feed.wants_gradients or self._is_late(feed)
+            return not trials.are_within or not feed.wants_gradients or self._is_late(feed)
         return self._is_late(feed)
 
     def _is_late(self, feed: Feed) -> bool:
@@ -290,15 +211,8 @@ class ShortEpochs(Listener):
             self._clock.pass_ended(feed, is_cut=is_cut)
             facts = self._facts(feed)
             self._fed.discard(facts)  # it is over before the next step
-            if is_cut or facts in self._trained:
-                return
-            if self._turns is None:
-                # The first of several that the program builds is the one to recognise
-                first = self._others.get(facts)
-                known = self.seams.loader.facts(feed.loader) if first is None else first[1]
-                self._others[facts] = self._clock.whole_s(feed), known, ref(feed.loader)
-            elif facts == uncounted(self._turns.facts):
-                self._turns.pass_ended(self._clock.whole_s(feed))
+            if self._trials is not None and not is_cut and facts not in self._trained:
+                self._trials.pass_ended(feed, facts, self._clock.whole_s(feed))
 
     @contextmanager
     def saving(self, what: Any, where: Any) -> Iterator[None]:
@@ -315,8 +229,8 @@ class ShortEpochs(Listener):
 
     def batch_handed(self, feed: Feed, batch: Any, samples: int) -> None:
         """Note what is trained on, where training is traced, and what is evaluated in turns."""
-        if self._turns is not None and self._facts(feed) == uncounted(self._turns.facts):
-            self._turns.batch(batch)
+        if self._trials is not None and self._trials.is_trying:
+            self._trials.batch(self._facts(feed), batch)
         if self._recorder is not None and feed.wants_gradients:
             self._recorder.batch_handed(batch, samples)
 
@@ -398,14 +312,9 @@ class ShortEpochs(Listener):
     def _is_enough(self) -> bool:
         if self._epochs < self._plan.epochs:
             return False
-        if self._timed is not None:
-            return self._turns is None or self._turns.is_over or self._has_had_turns
+        if self._trials is not None and self._trials.timed is not None:
+            return self._trials.is_over
         return self._is_long_enough or self._epochs >= self._plan.most_epochs
-
-    @property
-    def _has_had_turns(self) -> bool:
-        plan = self._plan.evaluation
-        return plan is None or perf_counter() - self._started >= plan.enough_s
 
     def _facts(self, feed: Feed) -> LoaderFacts:
         """Return the facts that identify a feed's loader, even if it is rebuilt for each epoch."""
@@ -425,8 +334,10 @@ class ShortEpochs(Listener):
         silent_s = perf_counter() - self._heard
         with suppress(LinkClosed):
             trace = None if self._recorder is None else self._recorder.trace
-            timed = () if self._clock is None else self._timed or tuple(self._clock.epochs)
-            tried = None if self._turns is None else self._turns.found
+            trials = self._trials
+            before = None if trials is None else trials.timed
+            timed = () if self._clock is None else before or tuple(self._clock.epochs)
+            tried = None if trials is None else trials.found
             self._over(
                 Seen(
                     self.steps,

@@ -133,8 +133,8 @@ def breakdown(
     )
 
 
-def together(found: Sequence[EpochBreakdown]) -> EpochBreakdown:
-    """Return what an epoch consists of by several processes, which count alike.
+def mean_breakdown(found: Sequence[EpochBreakdown]) -> EpochBreakdown:
+    """Return what an epoch consists of on average over processes, which count alike.
 
     Args:
         found: What each process showed; at least one.

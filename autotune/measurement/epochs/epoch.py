@@ -152,6 +152,11 @@ class EpochSeen:
         return self.between_s + times * self.within_s
 
     @property
+    def seconds(self) -> float:
+        """Seconds of the epoch, with its training pass as far as it went and whole evaluation."""
+        return self.start_s + self.steps_s + self.evaluation_s + self.saving_s + self.rest_s
+
+    @property
     def times(self) -> float:
         """A whole training pass over the part of it that was seen."""
         return self.length / self.batches if self.length else 1.0
