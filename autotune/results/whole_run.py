@@ -40,6 +40,7 @@ WORTH_NAMING = 0.05  # share of an epoch that a part must take to be named
 WORTH_TELLING = 0.1  # the same of all that is not the training loop, to say what that means
 SLOWS = 0.05  # share of the epoch that this must cost
 LEAST_PAIRS = 2
+ALIKE = 0.05  # share of its batches by which an epoch may differ from others
 ENDLESS = 1e8  # batches; a loader of more has no end that a training reaches
 
 
@@ -384,7 +385,7 @@ def whole_run(
         before.as_first if bounds_later else before,
         None,
         None,
-        length,
+        _known_length(length, as_written),
         program.startup_s,
         gain,
         refusal,
@@ -415,6 +416,21 @@ def whole_run(
 def _tells_alike(run: TimedRun, other: TimedRun) -> bool:
     """Return whether the epochs of two runs can be taken together."""
     return bool(run.telling) and run.tells_first_alone == other.tells_first_alone
+
+
+def _known_length(length: RunLength, as_written: Sequence[EpochSeen]) -> RunLength:
+    """Return how long the program trains, as far as its epochs are alike.
+
+    One that trains on more and more samples, as with pseudo-labels, or with fewer as it goes on,
+    has epochs that say nothing about its later ones.
+    """
+    seen = [epoch.length or epoch.batches for epoch in as_written if not epoch.is_last]
+    if length.steps is not None or not seen:
+        return length
+    fewest, most = min(seen), max(seen)
+    if most - fewest <= max(1, ALIKE * most):
+        return length
+    return RunLength(unknown=f"its epochs have {fewest} to {most} batches")
 
 
 def _within_s(

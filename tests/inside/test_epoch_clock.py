@@ -306,6 +306,46 @@ def test_a_few_whole_epochs_are_enough_to_try_an_evaluation_loader(tmp_path: Pat
     assert found.seen.tried.passes
 
 
+# Pseudo-labels: each epoch trains on more samples, its loader is built anew, and the evaluation,
+# which does not turn gradients off, goes over a loader that the same function builds
+GROWS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x, y = torch.randn(4096, 4), torch.randint(3, (4096,))
+
+
+def loader_of(count):
+    return DataLoader(TensorDataset(x[:count], y[:count]), batch_size=16, shuffle=True)
+
+
+model = nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range(20):
+    for name, count in (("train", 320 + 64 * epoch), ("valid", 48)):
+        for images, labels in loader_of(count):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(images), labels)
+            if name == "train":
+                loss.backward()
+                optimizer.step()
+"""
+
+
+def test_epochs_over_a_dataset_that_grows_are_epochs(tmp_path: Path) -> None:
+    program = tmp_path / "grows.py"
+    program.write_text(GROWS, encoding="utf-8")
+    plan = RehearsalPlan(most_epochs=10_000, enough_s=1000.0, most_s=100.0, pass_s=10.0)
+    found = run(str(program), "", plan, applied_of())
+    assert found.has_passed, found
+    assert found.seen is not None
+    epochs = found.seen.timed
+    assert [epoch.batches for epoch in epochs] == [20 + 4 * n for n in range(20)]
+    later = epochs[2:]  # that the other loader evaluates is not known before its first pass
+    assert all([p.batches for p in epoch.passes] == [3] for epoch in later)
+
+
 def test_without_a_plan_for_it_nothing_is_timed(tmp_path: Path) -> None:
     program = tmp_path / "evaluates.py"
     program.write_text(EVALUATES, encoding="utf-8")

@@ -178,6 +178,29 @@ def test_the_epoch_in_which_a_model_is_compiled_tells_nothing_of_later_ones() ->
         assert bool(whole.doubt) is bool(doubt)
 
 
+def test_epochs_of_differing_lengths_do_not_tell_how_long_the_training_takes() -> None:
+    """As with pseudo-labels, which make each epoch longer, or loaders that train in turn."""
+    length = RunLength(30.0, "train.py:5: for epoch in range(30)")
+    own = Config({"num_workers": 0})
+    loops = (Loop(Interval(100.0, 90.0, 110.0), 10.0, 50),) * 2
+
+    def whole(batches: tuple[int, ...], length: RunLength) -> WholeRun:
+        epochs = tuple(EpochSeen(n, n, 0.1, 0.1 * n, rest_s=0.1) for n in batches)
+        written = TimedRun(own, (*epochs, replace(epochs[0], batches=1, is_last=True)), 10.0)
+        facts = RunFacts(length, 3.0)
+        found = whole_run(written, [written], None, loops, Interval(1.0, 1.0, 1.0), facts)
+        assert found is not None
+        return found
+
+    for batches in ((20, 20, 20), (20, 21, 20), (100, 104, 103)):
+        assert set(whole(batches, length).run_seconds) == {"baseline"}, batches
+    growing = whole((16, 20, 24), length)
+    assert not growing.run_seconds
+    assert "not known: its epochs have 16 to 24 batches." in " ".join(growing.sentences)
+    steps = replace(length, epochs=None, steps=1000.0)
+    assert whole((16, 20, 24), steps).run_seconds, "its steps are counted instead"
+
+
 def test_first_epochs_are_compared_with_first_epochs_and_bound_later_ones_from_above() -> None:
     def epochs(*evaluation_s: float) -> tuple[EpochSeen, ...]:
         passes = [(OtherPass("evaluated", 0.0, seconds, 20),) for seconds in evaluation_s]

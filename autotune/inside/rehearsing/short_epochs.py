@@ -15,6 +15,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +95,7 @@ class ShortEpochs(Listener):
         self._lead: Pass | None = None
         self._longest = 0
         self._trained: set[LoaderFacts] = set()
+        self._idle: set[LoaderFacts] = set()  # loaders whose passes trained nothing
         self._training_facts: LoaderFacts | None = None
         self._recorder: TrainingRecorder | None = None
         if (traces := plan.traces) is not None:
@@ -146,7 +148,7 @@ class ShortEpochs(Listener):
         if feed in self._passes:
             return
         self._passes.of(feed)
-        if not (feed.wants_gradients and self._facts(feed) in self._trained):
+        if not (feed.wants_gradients and self._has_trained_on(self._facts(feed))):
             return
         if self._clock is not None and self._has_trained:
             self._has_trained = False
@@ -205,13 +207,15 @@ class ShortEpochs(Listener):
         return clock.seconds(feed) >= least_s
 
     def pass_ended(self, feed: Feed) -> None:
-        """Note the end of a pass, where passes are timed."""
+        """Note the end of a pass, and its time where passes are timed."""
+        facts = self._facts(feed)
+        if not self._passes.of(feed).trains:
+            self._idle.add(facts)
         if self._clock is not None and threading.current_thread() is threading.main_thread():
             is_cut = self._passes.of(feed).is_over
             self._clock.pass_ended(feed, is_cut=is_cut)
-            facts = self._facts(feed)
             self._fed.discard(facts)  # it is over before the next step
-            if self._trials is not None and not is_cut and facts not in self._trained:
+            if self._trials is not None and not is_cut and not self._has_trained_on(facts):
                 self._trials.pass_ended(feed, facts, self._clock.whole_s(feed))
 
     @contextmanager
@@ -320,6 +324,16 @@ class ShortEpochs(Listener):
         """Return the facts that identify a feed's loader, even if it is rebuilt for each epoch."""
         return known_by(self.seams.loader.facts, feed)
 
+    def _has_trained_on(self, facts: LoaderFacts) -> bool:
+        """Return whether a loader is one that was trained on, even if its dataset has grown since.
+
+        One that differs in the length of its dataset alone may be that of an evaluation, which its
+        first pass shows.
+        """
+        if facts in self._trained or facts in self._idle:
+            return facts in self._trained
+        return _without_length(facts) in map(_without_length, self._trained)
+
     def _evaluates(self) -> None:
         if self.steps and not self._is_evaluating:
             self._is_evaluating = True
@@ -351,3 +365,7 @@ class ShortEpochs(Listener):
                     self._outputs.found,
                 )
             )
+
+
+def _without_length(facts: LoaderFacts) -> LoaderFacts:
+    return replace(facts, dataset_len=None)

@@ -229,14 +229,16 @@ def ending_s(seen: Sequence[EpochSeen]) -> float:
     """Return the seconds of what a program does only at its end, such as a test or a checkpoint.
 
     0.0 if its end was not seen. An evaluation or a checkpoint counts only if no other epoch had
-    one, because those that come every few epochs are part of the epochs.
+    one, because those that come every few epochs are part of the epochs. Of the rest, such as a
+    wait for threads, counts what is more than in any other epoch.
     """
     others, last = _others(seen), seen[-1]
     if not last.is_last or last in others:
         return 0.0
     evaluates = any(epoch.evaluation_s for epoch in others)
     saves = any(epoch.saving_s or epoch.saving_within_s for epoch in others)
-    return (not evaluates) * last.between_s + (not saves) * last.saving_s
+    more_s = max(0.0, last.rest_s - max(epoch.rest_s for epoch in others))
+    return (not evaluates) * last.between_s + (not saves) * last.saving_s + more_s
 
 
 def around_batch_s(seen: Sequence[EpochSeen]) -> Interval:
