@@ -247,7 +247,11 @@ class WholeRun:
         if (epochs := self.epochs) is None:
             return None
         once_s, all_s = self.startup_s + self.ending_s, epoch.seconds.times(epochs)
-        return Interval(once_s + all_s.estimate, once_s + all_s.low, once_s + all_s.high)
+        apart_s = NORMAL * PROCESS_SPREAD * once_s  # of some other process
+        below = math.hypot(apart_s, all_s.estimate - all_s.low)
+        above = math.hypot(apart_s, all_s.high - all_s.estimate)
+        run_s = once_s + all_s.estimate
+        return Interval(run_s, run_s - below, run_s + above)
 
     @property
     def run_intervals(self) -> dict[str, Interval]:

@@ -163,6 +163,8 @@ def test_what_comes_only_at_the_end_counts_once() -> None:
     assert ending_s([evaluates, evaluates, last]) == pytest.approx(0.5)
     waits = replace(usual, rest_s=2.1, is_last=True)  # for a thread
     assert ending_s([evaluates, evaluates, waits]) == pytest.approx(2.0)
+    waits = replace(evaluates, computing_s=2.0, is_last=True)  # after its evaluation
+    assert ending_s([evaluates, evaluates, waits]) == pytest.approx(2.0)
     assert ending_s([last]) == 0.0, "it is the usual epoch of a program with one"
 
 

@@ -228,17 +228,14 @@ def with_timed_loop(seen: Sequence[EpochSeen], loop_s: Interval) -> Interval:
 def ending_s(seen: Sequence[EpochSeen]) -> float:
     """Return the seconds of what a program does only at its end, such as a test or a checkpoint.
 
-    0.0 if its end was not seen. An evaluation or a checkpoint counts only if no other epoch had
-    one, because those that come every few epochs are part of the epochs. Of the rest, such as a
-    wait for threads, counts what is more than in any other epoch.
+    0.0 if its end was not seen. What comes every few epochs is part of the epochs, so of each kind
+    counts what is more than in any other epoch. A wait for threads belongs to what came before it.
     """
     others, last = _others(seen), seen[-1]
     if not last.is_last or last in others:
         return 0.0
-    evaluates = any(epoch.evaluation_s for epoch in others)
-    saves = any(epoch.saving_s or epoch.saving_within_s for epoch in others)
-    more_s = max(0.0, last.rest_s - max(epoch.rest_s for epoch in others))
-    return (not evaluates) * last.between_s + (not saves) * last.saving_s + more_s
+    around = [(e.between_s, e.saving_s, e.rest_s) for e in (last, *others)]
+    return math.fsum(max(0.0, own - max(usual)) for own, *usual in zip(*around, strict=True))
 
 
 def around_batch_s(seen: Sequence[EpochSeen]) -> Interval:
