@@ -13,6 +13,7 @@ import pytest
 
 from autotune.inside.rehearsing.epoch_clock import EpochClock
 from autotune.inside.rehearsing.option_trials import SETTLED_S, WHOLE_ENOUGH
+from autotune.inside.seams.loader import LoaderSeam
 from autotune.program.evaluation import EvaluationPlan
 from autotune.program.rehearsal import RehearsalPlan
 from tests.inside.test_short_epochs import applied_of, run
@@ -344,6 +345,33 @@ def test_epochs_over_a_dataset_that_grows_are_epochs(tmp_path: Path) -> None:
     assert [epoch.batches for epoch in epochs] == [20 + 4 * n for n in range(20)]
     later = epochs[2:]  # that the other loader evaluates is not known before its first pass
     assert all([p.batches for p in epoch.passes] == [3] for epoch in later)
+
+
+def test_what_identifies_a_loader_is_put_together_once_in_a_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With each batch, that made epochs of short steps a fifth slower than they are."""
+    asked = [0]
+    facts, is_target = LoaderSeam.facts, LoaderSeam.is_target
+
+    def counted(of: Any) -> Any:
+        def ask(*args: Any) -> Any:
+            asked[0] += 1
+            return of(*args)
+
+        return ask
+
+    monkeypatch.setattr(LoaderSeam, "facts", counted(facts))
+    monkeypatch.setattr(LoaderSeam, "is_target", counted(is_target))
+    program = tmp_path / "grows.py"
+    long = GROWS.replace("64 * epoch", "16 * 500").replace("range(20)", "range(6)")
+    program.write_text(long, encoding="utf-8")
+    plan = RehearsalPlan(most_epochs=10_000, enough_s=1000.0, most_s=100.0, pass_s=10.0)
+    found = run(str(program), "", plan, applied_of())
+    assert found.seen is not None
+    passes = sum(1 + len(epoch.passes) for epoch in found.seen.timed)
+    batches = sum(epoch.batches for epoch in found.seen.timed)
+    assert asked[0] < 20 * passes < batches / 4
 
 
 def test_without_a_plan_for_it_nothing_is_timed(tmp_path: Path) -> None:

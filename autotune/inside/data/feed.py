@@ -144,7 +144,7 @@ class Feed:
             starts_over = is_steered and self._listener.starts_over(self)
             batch, samples = self._next(starts_over=starts_over)
         self.handed += 1
-        trains = is_steered or self._seam.is_target(self.loader)
+        trains = is_steered or self._is_target
         self._seam.hand_out(self._active, self._batch_number, trains=trains)
         self._listener.after_batch(self, samples, perf_counter() - asked)
         self._listener.batch_handed(self, batch, samples)
@@ -312,6 +312,7 @@ class Feed:
         self._begun = perf_counter()
         self._fresh = True
         self._batch_number = 0
+        self._is_target = self._seam.is_target(self.loader)
         self._batch_size = self._seam.batch_size(self._active)
         facts = self._seam.facts(self.loader)
         self._short_batch = (

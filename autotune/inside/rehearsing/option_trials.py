@@ -72,6 +72,7 @@ class OptionTrials:
         self._plan, self._loaders, self._started = plan, loaders, started
         self._others: dict[LoaderFacts, _OtherLoader] = {}
         self._turns: EvaluationTurns | None = None
+        self._tried: LoaderFacts | None = None  # whose options take turns
 
     @property
     def is_trying(self) -> bool:
@@ -91,7 +92,7 @@ class OptionTrials:
 
     def tries(self, facts: LoaderFacts) -> bool:
         """Return whether this is the loader whose options are tried."""
-        return self._turns is not None and facts == uncounted(self._turns.facts)
+        return facts == self._tried
 
     def batch(self, facts: LoaderFacts, batch: Any) -> None:
         """Take in a batch of a loader."""
@@ -152,7 +153,7 @@ class OptionTrials:
         )
         if turns.is_over and not is_enough:  # nothing can be tried, so more epochs are timed
             return
-        self.timed, self._turns = timed, turns
+        self.timed, self._turns, self._tried = timed, turns, uncounted(facts)
         self.are_within = any(p.is_within for p in timed[-1].passes)
         self._loaders.evaluation.choose_by(self._options_of)
 
@@ -177,7 +178,7 @@ class OptionTrials:
         """Return the options of a pass that begins; empty for any other loader."""
         turns = self._turns
         assert turns is not None, "options are chosen in turns"
-        if uncounted(self._loaders.facts(loader)) != uncounted(turns.facts):
+        if uncounted(self._loaders.facts(loader)) != self._tried:
             return {}
         turns.begins()
         return turns.options

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -95,6 +96,7 @@ class ShortEpochs(Listener):
         self._lead: Pass | None = None
         self._longest = 0
         self._trained: set[LoaderFacts] = set()
+        self._known: WeakKeyDictionary[Feed, LoaderFacts] = WeakKeyDictionary()
         self._idle: set[LoaderFacts] = set()  # loaders whose passes trained nothing
         self._training_facts: LoaderFacts | None = None
         self._recorder: TrainingRecorder | None = None
@@ -321,8 +323,13 @@ class ShortEpochs(Listener):
         return self._is_long_enough or self._epochs >= self._plan.most_epochs
 
     def _facts(self, feed: Feed) -> LoaderFacts:
-        """Return the facts that identify a feed's loader, even if it is rebuilt for each epoch."""
-        return known_by(self.seams.loader.facts, feed)
+        """Return the facts that identify a feed's loader, even if it is rebuilt for each epoch.
+
+        They are put together once in a pass: that takes as long as a small step.
+        """
+        if (known := self._known.get(feed)) is None:
+            self._known[feed] = known = known_by(self.seams.loader.facts, feed)
+        return known
 
     def _has_trained_on(self, facts: LoaderFacts) -> bool:
         """Return whether a loader is one that was trained on, even if its dataset has grown since.
