@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import dropwhile
+from statistics import fmean
 
 from autotune.measurement import claim
 from autotune.measurement.epochs.breakdown import (
@@ -404,7 +405,9 @@ def whole_run(
     under = [[epoch.within(length) for epoch in found]] if found else runs
     after = mean_breakdown([breakdown(run, after_s, within_s) for run in under])
     if faster is not None:
-        after = _with_faster(after, under, faster, after_s, within_s)
+        timed = [run] if found and run is not None else alike or [written]
+        gains = [_gain_in(run, faster) for run in timed]
+        after = _with_faster(after, under, faster, gains, after_s, within_s)
     own = Interval(1.0, 1.0, 1.0)
     after = after.as_first if bounds_later else after
     return replace(
@@ -448,22 +451,55 @@ def _within_s(
     return None if tells_within(as_written, found) else found
 
 
+def _gain_in(run: TimedRun, gain: EvaluationGain) -> float:
+    """Return by how much other options of a loader shorten its passes in one timed run.
+
+    What starting its workers costs depends on what else the process has started. So passes that
+    the run made with these options count, where it made some.
+    """
+    tried, key = run.tried, loader_key(gain.loader.facts)
+    if tried is None or tried.chosen != gain.loader.options:
+        return gain.speedup.estimate
+    chosen = [p.seconds for p in tried.passes if p.is_chosen and p.options]
+    epochs = usual_epochs(run.telling or run.seen)
+    own = [p.whole_s for epoch in epochs for p in epoch.passes if p.loader == key]
+    return fmean(own) / fmean(chosen) if own else gain.speedup.estimate
+
+
 def _with_faster(
     after: EpochBreakdown,
     runs: Sequence[Sequence[EpochSeen]],
     gain: EvaluationGain,
+    gains: Sequence[float],
     loop_s: Interval,
     within_s: Interval | None,
 ) -> EpochBreakdown:
-    """Return an epoch with its evaluation as fast as other options of its loader make it."""
+    """Return an epoch with its evaluation as fast as other options of its loader make it.
+
+    Args:
+        after: The epoch without them.
+        runs: The epochs of each timed run that it was put together from.
+        gain: The options, and what they were proven to give.
+        gains: By how much they shorten the passes of each run.
+        loop_s: As for ``breakdown``.
+        within_s: The same.
+    """
     key, speedup = loader_key(gain.loader.facts), gain.speedup
 
-    def evaluation_s(by: float) -> Interval:
-        faster = [[epoch.with_passes_over(key, 1 / by) for epoch in run] for run in runs]
+    def evaluation_s(error: float) -> Interval:
+        faster = [
+            [epoch.with_passes_over(key, 1 / (error * by)) for epoch in run]
+            for run, by in zip(runs, gains, strict=True)
+        ]
         return mean_breakdown([breakdown(run, loop_s, within_s) for run in faster]).evaluation_s
 
-    estimate, low, high = map(evaluation_s, (speedup.estimate, speedup.high, speedup.low))
-    return replace(after, evaluation_s=Interval(estimate.estimate, low.low, high.high))
+    low, high = speedup.low / speedup.estimate, speedup.high / speedup.estimate
+    return replace(
+        after,
+        evaluation_s=Interval(
+            evaluation_s(1.0).estimate, evaluation_s(high).low, evaluation_s(low).high
+        ),
+    )
 
 
 def _seen_under(run: TimedRun | None, *, is_first: bool) -> tuple[tuple[EpochSeen, ...], str]:

@@ -173,9 +173,17 @@ def test_a_trainer_that_was_told_to_take_fewer_batches_is_cut() -> None:
     clock = EpochClock(time)
     train = feed()
     trained(clock, time, train, 3)
+    valid = feed()  # while the trainer keeps the iterator of its training loader
+    clock.batch(valid, "Valid")
+    time.passes(2.0)
+    clock.pass_ended(valid, is_cut=False)
+    with clock.saving():
+        time.passes(0.5)
     clock.epoch_ended(own_batches=30)
     (epoch,) = clock.epochs
     assert (epoch.is_cut, epoch.length) == (True, 30)
+    assert epoch.evaluation_s == pytest.approx(2.0), "once in an epoch, not every three batches"
+    assert (epoch.saving_s, epoch.saved_after) == (pytest.approx(0.5), ())
 
 
 def test_the_end_of_workers_is_not_part_of_the_batches_of_a_cut_pass() -> None:

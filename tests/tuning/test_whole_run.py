@@ -14,6 +14,7 @@ from autotune.measurement.epochs.interruption import Interruptions, interruption
 from autotune.measurement.goal import Goal, Objective
 from autotune.measurement.interval import Interval
 from autotune.program.config import Config, KnobValue
+from autotune.program.evaluation import EvaluationTrials, PassTrial, loader_key
 from autotune.report import worth
 from autotune.report.worth import Training
 from autotune.results import bestfile
@@ -23,7 +24,7 @@ from autotune.tuning.budget import ENDING_S
 from autotune.tuning.session import EPOCHS_SHARE, least_timed_s
 from autotune.tuning.timed_runs import pass_seconds
 from autotune.tuning.whole_run import needed_budget_s
-from tests.made import make_profile
+from tests.made import make_loader, make_profile
 from tests.scripted import Script, Searched, begin
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {"num_workers": (0, 1, 2), "pin_memory": (False, True)}
@@ -272,6 +273,31 @@ def test_a_faster_evaluation_loader_is_part_of_what_is_recommended(
     (loader,) = file.evaluation
     assert loader.options == {"num_workers": 2}
     assert file.applied.evaluation == file.evaluation
+
+
+def test_a_faster_evaluation_takes_what_it_took_under_the_recommended_config() -> None:
+    """Starting its four workers takes longer there, which says nothing of a pass without them."""
+    facts = make_loader(dataset="Pictures", dataset_len=20, batch_size=1)
+    key = loader_key(facts)
+    options: dict[str, KnobValue] = {"num_workers": 0}
+
+    def timed(config: Config, own_s: float, other_s: float) -> TimedRun:
+        epoch = EpochSeen(5, 5, 0.1, 0.5, (OtherPass(key, 0.0, own_s, 20),))
+        passes = [PassTrial({}, 0.14, is_chosen=True), PassTrial(options, other_s, is_chosen=True)]
+        tried = EvaluationTrials(facts, (*passes, *reversed(passes)))
+        return TimedRun(config, (epoch,) * 4, 10.0, tried=tried)
+
+    own, best = Config({"num_workers": 8}), Config({"num_workers": 0})
+    runs = [timed(own, 0.14, 0.014), timed(best, 0.28, 0.014)]
+    loops = (Loop(Interval(100.0, 90.0, 110.0), 10.0, 50),) * 2
+    known = RunFacts(RunLength(), 3.0)
+    whole = whole_run(runs[0], runs, best, loops, Interval(1.5, 1.4, 1.6), known)
+    assert whole is not None
+    assert whole.evaluation is not None
+    assert whole.evaluation.is_claimed
+    assert whole.after is not None
+    assert whole.after.evaluation_s.estimate == pytest.approx(0.014)
+    assert whole.after.evaluation_s.low < 0.014 < whole.after.evaluation_s.high
 
 
 def test_without_a_faster_config_a_faster_evaluation_is_still_used(

@@ -245,6 +245,7 @@ class EpochClock:
         for seen in trained:
             if own_batches is not None and seen.batches < own_batches:
                 seen.is_cut, seen.length = True, own_batches
+                self._is_over_after(seen.batches)
         if trained:
             self.epochs.append(
                 EpochSeen(
@@ -267,6 +268,19 @@ class EpochClock:
             )
         self._begin()
         self._mark = begun
+
+    def _is_over_after(self, batches: int) -> None:
+        """Note that a trainer's pass was over after so many batches.
+
+        A trainer that takes fewer batches than its loader has keeps the iterator, so evaluating and
+        saving at the end seem to come in the middle of the pass.
+        """
+        for seen in self._in_epoch:
+            if seen.after >= batches:
+                seen.after = 0
+        if self._saved_after and min(self._saved_after) >= batches:
+            self._saving_s += self._saving_within_s
+            self._saving_within_s, self._saved_after = 0.0, []
 
     def _keep_what_steps_compute(self, trained: list[_Open]) -> None:
         """Give computing without gradients back to the steps, if it is part of each of them.

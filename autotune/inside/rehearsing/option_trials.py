@@ -71,6 +71,7 @@ class OptionTrials:
         self.are_within = False
         self._plan, self._loaders, self._started = plan, loaders, started
         self._others: dict[LoaderFacts, _OtherLoader] = {}
+        self._looked_at, self._share = 0, 0.0  # epochs, and the most that evaluation took of one
         self._turns: EvaluationTurns | None = None
         self._tried: LoaderFacts | None = None  # whose options take turns
 
@@ -161,7 +162,10 @@ class OptionTrials:
         self, epochs: Sequence[EpochSeen], trained: Collection[LoaderFacts]
     ) -> _OtherLoader | None:
         """Return the slowest loader that trains nothing; None if options are not worth trying."""
-        if max(epoch.evaluation_share(self._plan.loop_s) for epoch in epochs) < WORTH_TRYING:
+        for epoch in epochs[self._looked_at :]:  # each once: short epochs are many
+            self._share = max(self._share, epoch.evaluation_share(self._plan.loop_s))
+        self._looked_at = len(epochs)
+        if self._share < WORTH_TRYING:
             return None
         others = (o for known, o in self._others.items() if known not in trained and o.pass_s > 0)
         return max(others, key=lambda other: other.pass_s, default=None)
