@@ -270,7 +270,7 @@ class EpochClock:
         self._mark = begun
 
     def _is_over_after(self, batches: int) -> None:
-        """Note that a trainer's pass was over after so many batches.
+        """Note that a trainer's pass was over after this number of batches.
 
         A trainer that takes fewer batches than its loader has keeps the iterator, so evaluating and
         saving at the end seem to come in the middle of the pass.
