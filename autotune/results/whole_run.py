@@ -431,7 +431,7 @@ def _known_length(length: RunLength, as_written: Sequence[EpochSeen]) -> RunLeng
     One that trains on more and more samples, as with pseudo-labels, or with fewer as it goes on,
     has epochs that say nothing about its later ones.
     """
-    seen = [epoch.length or epoch.batches for epoch in as_written if not epoch.is_last]
+    seen = [e.batches for e in as_written if not (e.is_last or e.is_cut)]
     if length.steps is not None or not seen:
         return length
     fewest, most = min(seen), max(seen)
@@ -458,7 +458,8 @@ def _gain_in(run: TimedRun, gain: EvaluationGain) -> float:
     the run made with these options count, where it made some.
     """
     tried, key = run.tried, loader_key(gain.loader.facts)
-    if tried is None or tried.chosen != gain.loader.options:
+    is_alike = tried is not None and tried.loader is not None and loader_key(tried.loader) == key
+    if tried is None or not is_alike or tried.chosen != gain.loader.options:
         return gain.speedup.estimate
     chosen = [p.seconds for p in tried.passes if p.is_chosen and p.options]
     epochs = usual_epochs(run.telling or run.seen)

@@ -356,6 +356,19 @@ def test_epochs_over_a_dataset_that_grows_are_epochs(tmp_path: Path) -> None:
     assert all([p.batches for p in epoch.passes] == [3] for epoch in later)
 
 
+def test_an_evaluation_with_gradients_over_another_dataset_is_no_epoch(tmp_path: Path) -> None:
+    """As in PyTorch's tutorial on transfer learning: both loaders are built by one line."""
+    program = tmp_path / "both.py"
+    loaders = "loaders = {n: loader_of(n) for n in (320, 48)}\nfor epoch in range(20):"
+    both = GROWS.replace("for epoch in range(20):", loaders).replace("320 + 64 * epoch", "320")
+    both = both.replace("in loader_of(count):", "in loaders[count]:")
+    program.write_text(both, encoding="utf-8")
+    plan = RehearsalPlan(most_epochs=10_000, enough_s=1000.0, most_s=100.0, pass_s=10.0)
+    found = run(str(program), "", plan, applied_of())
+    assert found.seen is not None
+    assert [[p.batches for p in epoch.passes] for epoch in found.seen.timed] == [[3]] * 20
+
+
 def test_what_identifies_a_loader_is_put_together_once_in_a_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -312,9 +312,9 @@ class Feed:
         self._begun = perf_counter()
         self._fresh = True
         self._batch_number = 0
-        self._is_target = self._seam.is_target(self.loader)
         self._batch_size = self._seam.batch_size(self._active)
         facts = self._seam.facts(self.loader)
+        self._is_target = self._seam.is_target(self.loader)
         self._short_batch = (
             None if facts.drop_last or facts.iterable else self._seam.round_of(self._active)
         )

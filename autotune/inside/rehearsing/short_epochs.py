@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 
@@ -41,6 +41,8 @@ from autotune.program.rehearsal import Ended, RehearsalPlan, Seen
 from autotune.rig.link import LinkClosed
 
 if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
     from autotune.inside.data.feed import Feed
     from autotune.inside.listener import Root
 
@@ -97,6 +99,7 @@ class ShortEpochs(Listener):
         self._longest = 0
         self._trained: set[LoaderFacts] = set()
         self._known: WeakKeyDictionary[Feed, LoaderFacts] = WeakKeyDictionary()
+        self._early: WeakSet[DataLoader[Any]] = WeakSet()  # built before the first step
         self._idle: set[LoaderFacts] = set()  # loaders whose passes trained nothing
         self._training_facts: LoaderFacts | None = None
         self._recorder: TrainingRecorder | None = None
@@ -150,7 +153,7 @@ class ShortEpochs(Listener):
         if feed in self._passes:
             return
         self._passes.of(feed)
-        if not (feed.wants_gradients and self._has_trained_on(self._facts(feed))):
+        if not (feed.wants_gradients and self._has_trained_on(feed)):
             return
         if self._clock is not None and self._has_trained:
             self._has_trained = False
@@ -217,7 +220,7 @@ class ShortEpochs(Listener):
             is_cut = self._passes.of(feed).is_over
             self._clock.pass_ended(feed, is_cut=is_cut)
             self._fed.discard(facts)  # it is over before the next step
-            if self._trials is not None and not is_cut and not self._has_trained_on(facts):
+            if self._trials is not None and not is_cut and not self._has_trained_on(feed):
                 self._trials.pass_ended(feed, facts, self._clock.whole_s(feed))
 
     @contextmanager
@@ -286,6 +289,8 @@ class ShortEpochs(Listener):
     def _stepped(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Count a step and, if it is the first one of its pass, an epoch."""
         self._heard = now = perf_counter()
+        if not self.steps:
+            self._early.update(self.seams.loader.built)
         self.steps += 1
         self._first_step_at = min(self._first_step_at, now)
         self._is_evaluating = False
@@ -331,15 +336,16 @@ class ShortEpochs(Listener):
             self._known[feed] = known = known_by(self.seams.loader.facts, feed)
         return known
 
-    def _has_trained_on(self, facts: LoaderFacts) -> bool:
-        """Return whether a loader is one that was trained on, even if its dataset has grown since.
+    def _has_trained_on(self, feed: Feed) -> bool:
+        """Return whether a feed's loader was trained on, even if its dataset has grown since.
 
-        One that differs in the length of its dataset alone may be that of an evaluation, which its
-        first pass shows.
+        One that was rebuilt and differs in the length of its dataset alone may be that of an
+        evaluation, which its first whole pass shows.
         """
-        if facts in self._trained or facts in self._idle:
+        facts = self._facts(feed)
+        if facts in self._trained or facts in self._idle or feed.loader in self._early:
             return facts in self._trained
-        return _without_length(facts) in map(_without_length, self._trained)
+        return _without_length(facts) in {_without_length(its) for its in tuple(self._trained)}
 
     def _evaluates(self) -> None:
         if self.steps and not self._is_evaluating:
