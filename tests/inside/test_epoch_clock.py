@@ -352,8 +352,33 @@ def test_epochs_over_a_dataset_that_grows_are_epochs(tmp_path: Path) -> None:
     assert found.seen is not None
     epochs = found.seen.timed
     assert [epoch.batches for epoch in epochs] == [20 + 4 * n for n in range(20)]
-    later = epochs[2:]  # that the other loader evaluates is not known before its first pass
-    assert all([p.batches for p in epoch.passes] == [3] for epoch in later)
+    assert [[p.batches for p in epoch.passes] for epoch in epochs] == [[3]] * 20
+
+
+def test_an_evaluation_of_a_few_batches_in_the_middle_of_an_epoch_is_no_epoch(
+    tmp_path: Path,
+) -> None:
+    """With gradients on, over a part of the data that changes, and left by a break."""
+    within = """
+        for n, (images, labels) in enumerate(loader_of(320)):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+            if n == 9:
+                for few, _ in loader_of(64 + epoch):
+                    model(few)
+                    break
+"""
+    head, _ = GROWS.split("    for name, count in")
+    program = tmp_path / "within.py"
+    program.write_text(head + within.replace("        for", "    for", 1), encoding="utf-8")
+    plan = RehearsalPlan(most_epochs=10_000, enough_s=1000.0, most_s=100.0, pass_s=10.0)
+    found = run(str(program), "", plan, applied_of())
+    assert found.has_passed, found
+    assert found.seen is not None
+    epochs = found.seen.timed
+    assert [epoch.batches for epoch in epochs] == [20] * 20
+    assert [epoch.evaluated_after for epoch in epochs] == [(10,)] * 20
 
 
 def test_an_evaluation_with_gradients_over_another_dataset_is_no_epoch(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PART_OF_A_STEP = 0.5  # share of the batches from which what comes with them is part of their steps
 
 
-@dataclass
+@dataclass(eq=False)
 class _Open:
     """A pass over a loader while it lasts."""
 
@@ -227,7 +227,12 @@ class EpochClock:
                 self._saved_after.append(self._handed)
 
     def epoch_ended(
-        self, begin_s: float = 0.0, *, own_batches: int | None = None, is_last: bool = False
+        self,
+        begin_s: float = 0.0,
+        *,
+        own_batches: int | None = None,
+        begun_by: Feed | None = None,
+        is_last: bool = False,
     ) -> None:
         """Note that another training pass begins, or that the program has ended.
 
@@ -235,17 +240,23 @@ class EpochClock:
             begin_s: Seconds that the beginning of the new pass has taken until now.
             own_batches: Batches of a training pass of a library's trainer, which may have been told
                 to take fewer; None without one.
+            begun_by: The pass, if it has handed out batches already, all of which belong to the new
+                epoch.
             is_last: Whether the program has ended.
         """
         self._sync()
         begun = max(self._mark, self._now() - begin_s)
         self._charge(until=begun)
+        moved = None if begun_by is None else self._passes.get(begun_by)
+        is_open = moved in self._stack
+        self._in_epoch = [p for p in self._in_epoch if p is not moved]
         trained = [p for p in self._in_epoch if p.steps]
         self._keep_what_steps_compute(trained)
         for seen in trained:
             if own_batches is not None and seen.batches < own_batches:
                 seen.is_cut, seen.length = True, own_batches
-                self._is_over_after(seen.batches)
+        if own_batches is not None and any(p.is_cut for p in trained):
+            self._is_over_after(max(p.batches for p in trained))
         if trained:
             self.epochs.append(
                 EpochSeen(
@@ -268,6 +279,8 @@ class EpochClock:
             )
         self._begin()
         self._mark = begun
+        if moved is not None:
+            self._in_epoch, self._stack = [moved], [moved] if is_open else []
 
     def _is_over_after(self, batches: int) -> None:
         """Note that a trainer's pass was over after this number of batches.

@@ -18,16 +18,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, ref
 
 import torch
 
 from autotune.inside.epochs import MAX_BATCHES, Pass, Passes, known_by
 from autotune.inside.listener import Listener
 from autotune.inside.ranks.group import ALONE, Group
-from autotune.inside.rehearsing.epoch_clock import EpochClock
+from autotune.inside.rehearsing.epoch_timer import EpochTimer
 from autotune.inside.rehearsing.evaluation_outputs import OutputComparison
-from autotune.inside.rehearsing.option_trials import OptionTrials
 from autotune.inside.rehearsing.training_recorder import TrainingRecorder
 from autotune.inside.seams import SeamSet
 from autotune.inside.seams.equal_conditions import even_out
@@ -35,21 +34,17 @@ from autotune.inside.steering import Steering, loose_knobs
 from autotune.measurement.run_mode import Epochs
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
-from autotune.program.evaluation import loader_key
 from autotune.program.profile import LoaderFacts
 from autotune.program.rehearsal import Ended, RehearsalPlan, Seen
 from autotune.rig.link import LinkClosed
 
 if TYPE_CHECKING:
-    from torch.utils.data import DataLoader
-
     from autotune.inside.data.feed import Feed
     from autotune.inside.listener import Root
 
 # Steps since the last batch. A program may make several steps with one batch; one that makes more
 # than this keeps its batches and iterates over them without asking the loader again.
 MAX_STEPS = 64
-SEEKING = 3.0  # factor on the seconds of a training pass, to meet an evaluation in its middle
 
 
 class ShortEpochs(Listener):
@@ -99,9 +94,8 @@ class ShortEpochs(Listener):
         self._longest = 0
         self._trained: set[LoaderFacts] = set()
         self._known: WeakKeyDictionary[Feed, LoaderFacts] = WeakKeyDictionary()
-        self._early: WeakSet[DataLoader[Any]] = WeakSet()  # built before the first step
-        self._idle: set[LoaderFacts] = set()  # loaders whose passes trained nothing
         self._training_facts: LoaderFacts | None = None
+        self._training_feed: ref[Feed] | None = None
         self._recorder: TrainingRecorder | None = None
         if (traces := plan.traces) is not None:
             self.seams.distribution.randomness.is_agreed = True
@@ -112,16 +106,12 @@ class ShortEpochs(Listener):
                 traces,
                 is_alone=group.world_size == 1,
             )
-        self._clock = None if plan.pass_s is None else EpochClock()
+        self._timing: EpochTimer | None = None
         self._outputs = OutputComparison(applied, self.steering)
-        if self._clock is not None and self._outputs.changes:
-            self.seams.forward.evaluated = self._outputs
-        self._has_trained = False  # since the last epoch ended
-        self._fed: set[LoaderFacts] = set()  # loaders read with gradients since the last step
-        self._fed_steps: set[LoaderFacts] = set()
-        self._trials: OptionTrials | None = None
-        if plan.evaluation is not None:
-            self._trials = OptionTrials(plan.evaluation, self.seams.loader, started)
+        if plan.pass_s is not None:
+            self._timing = EpochTimer(plan, plan.pass_s, self.seams, started)
+            if self._outputs.changes:
+                self.seams.forward.evaluated = self._outputs
         self._ending = threading.Lock()  # whoever acquires it reports; it is never released
         self._process = os.getpid()
         self._timer = threading.Timer(
@@ -141,9 +131,8 @@ class ShortEpochs(Listener):
 
     def program_ended(self, *, has_failed: bool = False) -> None:  # noqa: ARG002
         """Report what was seen until the program ended; how it ended is reported separately."""
-        if self._clock is not None:
-            own = self.seams.trainers.batches_per_epoch
-            self._clock.epoch_ended(own_batches=own, is_last=True)
+        if self._timing is not None:
+            self._timing.program_ended()
         self._end("by itself")
 
     def before_batch(self, feed: Feed) -> None:
@@ -153,20 +142,18 @@ class ShortEpochs(Listener):
         if feed in self._passes:
             return
         self._passes.of(feed)
-        if not (feed.wants_gradients and self._has_trained_on(feed)):
-            return
-        if self._clock is not None and self._has_trained:
-            self._has_trained = False
-            self.seams.trainers.note_batches(feed.batches_per_epoch)
-            own = self.seams.trainers.batches_per_epoch
-            self._clock.epoch_ended(feed.begin_s, own_batches=own)
-            if self._trials is not None and len(self._clock.epochs) >= self._plan.epochs:
-                self._trials.consider(
-                    self._clock.epochs,
-                    self._fed_steps,
-                    self._first_step_at,
-                    is_long_enough=self._is_long_enough,
-                )
+        if feed.wants_gradients and self._facts(feed) in self._trained:
+            self._epoch_begins(feed, has_begun=False)
+
+    def _epoch_begins(self, feed: Feed | None, *, has_begun: bool) -> None:
+        """End the epoch before, and the rehearsal if that was the last one planned."""
+        if self._timing is not None:
+            self._timing.epoch_begins(
+                feed,
+                self._first_step_at,
+                has_begun=has_begun,
+                is_long_enough=self._is_long_enough,
+            )
         if self._is_enough:
             self._end("as planned")
 
@@ -177,7 +164,7 @@ class ShortEpochs(Listener):
         them, so that no accumulated gradients are left over. Otherwise it continues, but not beyond
         the longest training pass so far, or ``MAX_BATCHES`` if there was none.
         """
-        if not self._has_had_its_time(feed):
+        if self._timing is not None and not self._timing.may_cut(feed, self._facts(feed)):
             return False
         if not feed.wants_gradients:
             return self._passes.cuts_other(feed, self.steps)
@@ -189,39 +176,12 @@ class ShortEpochs(Listener):
             self._longest = max(self._longest, seen.batches)
         return seen.is_over
 
-    def _has_had_its_time(self, feed: Feed) -> bool:
-        """Return whether a pass may be cut by now, where passes are timed."""
-        trials = self._trials
-        if trials is not None and trials.is_trying:
-            if trials.tries(self._facts(feed)):
-                return False
-            return not trials.are_within or not feed.wants_gradients or self._is_late(feed)
-        return self._is_late(feed)
-
-    def _is_late(self, feed: Feed) -> bool:
-        """Return whether a pass has taken the seconds of the plan.
-
-        A training pass takes longer where no evaluation followed the first one: it may come in the
-        middle of an epoch.
-        """
-        clock, least_s = self._clock, self._plan.pass_s
-        if clock is None or least_s is None:
-            return True
-        if feed.wants_gradients and clock.epochs and not clock.epochs[0].evaluation_s:
-            least_s *= SEEKING
-        return clock.seconds(feed) >= least_s
-
     def pass_ended(self, feed: Feed) -> None:
-        """Note the end of a pass, and its time where passes are timed."""
-        facts = self._facts(feed)
-        if not self._passes.of(feed).trains:
-            self._idle.add(facts)
-        if self._clock is not None and threading.current_thread() is threading.main_thread():
-            is_cut = self._passes.of(feed).is_over
-            self._clock.pass_ended(feed, is_cut=is_cut)
-            self._fed.discard(facts)  # it is over before the next step
-            if self._trials is not None and not is_cut and not self._has_trained_on(feed):
-                self._trials.pass_ended(feed, facts, self._clock.whole_s(feed))
+        """Note the end of a pass, where passes are timed."""
+        if self._timing is not None:
+            seen, facts = self._passes.of(feed), self._facts(feed)
+            trains = seen.trains or facts in self._trained
+            self._timing.pass_ended(feed, facts, is_cut=seen.is_over, trains=trains)
 
     @contextmanager
     def saving(self, what: Any, where: Any) -> Iterator[None]:
@@ -230,16 +190,16 @@ class ShortEpochs(Listener):
             yield
             self._recorder.saved(what, where)
             return
-        if self._clock is None or threading.current_thread() is not threading.main_thread():
+        if self._timing is None:
             yield
             return
-        with self._clock.saving():
+        with self._timing.saving():
             yield
 
     def batch_handed(self, feed: Feed, batch: Any, samples: int) -> None:
         """Note what is trained on, where training is traced, and what is evaluated in turns."""
-        if self._trials is not None and self._trials.is_trying:
-            self._trials.batch(self._facts(feed), batch)
+        if self._timing is not None:
+            self._timing.handed(self._facts(feed), batch)
         if self._recorder is not None and feed.wants_gradients:
             self._recorder.batch_handed(batch, samples)
 
@@ -247,11 +207,11 @@ class ShortEpochs(Listener):
         """Count a batch; one without gradients belongs to an evaluation."""
         self._heard = perf_counter()
         seen = self._passes.took(feed, self.steps)
-        if self._clock is not None and threading.current_thread() is threading.main_thread():
-            self._clock.batch(feed, loader_key(self._facts(feed)))
+        if self._timing is not None:
+            self._timing.batch(feed, self._facts(feed))
         if feed.wants_gradients:
             self._lead, self._training_facts = seen, self._facts(feed)
-            self._fed.add(self._training_facts)
+            self._training_feed = ref(feed)
         else:
             self._evaluates()
 
@@ -269,11 +229,8 @@ class ShortEpochs(Listener):
         self._heard = perf_counter()
         if self._recorder is not None:
             self._recorder.forward_called()
-        if self._clock is not None and threading.current_thread() is threading.main_thread():
-            if torch.is_grad_enabled():
-                self._clock.trains()
-            else:
-                self._clock.computes()
+        if self._timing is not None:
+            self._timing.forward_called()
         is_between = self._lead is not None and self._lead.is_over
         if is_between and not torch.is_grad_enabled():
             self._evaluates()
@@ -289,16 +246,14 @@ class ShortEpochs(Listener):
     def _stepped(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Count a step and, if it is the first one of its pass, an epoch."""
         self._heard = now = perf_counter()
-        if not self.steps:
-            self._early.update(self.seams.loader.built)
+        if self._lead is not None and not self._lead.trains and self._has_grown:
+            feed = None if self._training_feed is None else self._training_feed()
+            self._epoch_begins(feed, has_begun=True)
         self.steps += 1
         self._first_step_at = min(self._first_step_at, now)
         self._is_evaluating = False
-        self._has_trained = True
-        self._fed_steps |= self._fed
-        self._fed.clear()
-        if self._clock is not None:
-            self._clock.stepped()
+        if self._timing is not None:
+            self._timing.stepped()
         if self._lead is not None and not self._lead.trains:
             assert self._training_facts is not None, "the batch came from a loader"
             self._lead.trains = True
@@ -314,17 +269,16 @@ class ShortEpochs(Listener):
 
     @property
     def _is_long_enough(self) -> bool:
-        plan, enough_s = self._plan, self._plan.enough_s
-        if self._clock is not None and not any(e.evaluation_s for e in self._clock.epochs):
-            enough_s = max(enough_s, plan.seek_s)
+        plan, timing = self._plan, self._timing
+        enough_s = plan.enough_s if timing is None else timing.enough_s
         return self.steps >= plan.least_steps and perf_counter() - self._first_step_at >= enough_s
 
     @property
     def _is_enough(self) -> bool:
         if self._epochs < self._plan.epochs:
             return False
-        if self._trials is not None and self._trials.timed is not None:
-            return self._trials.is_over
+        if self._timing is not None and (is_enough := self._timing.is_enough) is not None:
+            return is_enough
         return self._is_long_enough or self._epochs >= self._plan.most_epochs
 
     def _facts(self, feed: Feed) -> LoaderFacts:
@@ -336,15 +290,16 @@ class ShortEpochs(Listener):
             self._known[feed] = known = known_by(self.seams.loader.facts, feed)
         return known
 
-    def _has_trained_on(self, feed: Feed) -> bool:
-        """Return whether a feed's loader was trained on, even if its dataset has grown since.
+    @property
+    def _has_grown(self) -> bool:
+        """Whether the loader of the present pass is one that was trained on, with other data.
 
-        One that was rebuilt and differs in the length of its dataset alone may be that of an
-        evaluation, which its first whole pass shows.
+        It was rebuilt over a dataset of another length, as with pseudo-labels. Only its first step
+        tells it from that of an evaluation.
         """
-        facts = self._facts(feed)
-        if facts in self._trained or facts in self._idle or feed.loader in self._early:
-            return facts in self._trained
+        facts = self._training_facts
+        if facts is None or facts in self._trained:
+            return False
         return _without_length(facts) in {_without_length(its) for its in tuple(self._trained)}
 
     def _evaluates(self) -> None:
@@ -361,10 +316,7 @@ class ShortEpochs(Listener):
         silent_s = perf_counter() - self._heard
         with suppress(LinkClosed):
             trace = None if self._recorder is None else self._recorder.trace
-            trials = self._trials
-            before = None if trials is None else trials.timed
-            timed = () if self._clock is None else before or tuple(self._clock.epochs)
-            tried = None if trials is None else trials.found
+            timing = self._timing
             self._over(
                 Seen(
                     self.steps,
@@ -373,8 +325,8 @@ class ShortEpochs(Listener):
                     how,
                     silent_s,
                     trace,
-                    timed,
-                    tried,
+                    () if timing is None else timing.epochs,
+                    None if timing is None else timing.tried,
                     self._outputs.found,
                 )
             )

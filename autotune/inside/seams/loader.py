@@ -174,11 +174,6 @@ class LoaderSeam(Seam):
         for sentence in self.evaluation.training_begins():
             logger.warning("autotune: %s", sentence)
 
-    @property
-    def built(self) -> list[DataLoader[Any]]:
-        """All loaders that the program has built and still holds."""
-        return list(self._facts)
-
     def dataset_facts(self, loader: DataLoader[Any]) -> DatasetFacts:
         """Return what the first batches showed about a loader's dataset."""
         return self.items.facts(loader, self._workers.picture(loader))

@@ -229,7 +229,8 @@ def ending_s(seen: Sequence[EpochSeen]) -> float:
     """Return the seconds of what a program does only at its end, such as a test or a checkpoint.
 
     0.0 if its end was not seen. What comes every few epochs is part of the epochs, so of each kind
-    counts what is more than in any other epoch. A wait for threads belongs to what came before it.
+    counts what is more than in any other epoch but the first. A wait for threads belongs to what
+    came before it.
     """
     others, last = _others(seen), seen[-1]
     if not last.is_last or last in others:

@@ -1,0 +1,180 @@
+"""Time the epochs of a program that runs with short epochs, and try options of its evaluation."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from autotune.inside.rehearsing.epoch_clock import EpochClock
+from autotune.inside.rehearsing.option_trials import OptionTrials
+from autotune.measurement.epochs.epoch import EpochSeen
+from autotune.program.evaluation import EvaluationTrials, loader_key
+from autotune.program.profile import LoaderFacts
+from autotune.program.rehearsal import RehearsalPlan
+
+if TYPE_CHECKING:
+    from autotune.inside.data.feed import Feed
+    from autotune.inside.seams import SeamSet
+
+SEEKING = 3.0  # factor on the seconds of a training pass, to meet an evaluation in its middle
+
+
+class EpochTimer:
+    """Says when passes have had their time, and what the epochs were made of.
+
+    ``ShortEpochs`` calls it where a plan asks for timing, and says what trains and what does not.
+    What other threads than the program's main one load or save is not timed.
+
+    Args:
+        plan: How long passes are, and what to try of an evaluation loader.
+        pass_s: Seconds after which a pass may be cut.
+        seams: Give the batches of a trainer's epoch, and an evaluation loader its options.
+        started: When the process began to run the program, by ``perf_counter``.
+    """
+
+    def __init__(self, plan: RehearsalPlan, pass_s: float, seams: SeamSet, started: float) -> None:
+        self._plan, self._pass_s, self._seams = plan, pass_s, seams
+        self._clock = EpochClock()
+        self._has_trained = False  # since the last epoch ended
+        self._fed: set[LoaderFacts] = set()  # loaders read with gradients since the last step
+        self._fed_steps: set[LoaderFacts] = set()
+        self._trials: OptionTrials | None = None
+        if plan.evaluation is not None:
+            self._trials = OptionTrials(plan.evaluation, seams.loader, started)
+
+    @property
+    def epochs(self) -> tuple[EpochSeen, ...]:
+        """The epochs that have ended, without those in which options were tried."""
+        before = None if self._trials is None else self._trials.timed
+        return before or tuple(self._clock.epochs)
+
+    @property
+    def tried(self) -> EvaluationTrials | None:
+        """What was tried of an evaluation loader; None if nothing was to be tried."""
+        return None if self._trials is None else self._trials.found
+
+    @property
+    def enough_s(self) -> float:
+        """Seconds after which the planned epochs are enough: more until an evaluation is seen."""
+        has_evaluated = any(epoch.evaluation_s for epoch in self._clock.epochs)
+        return self._plan.enough_s if has_evaluated else max(self._plan.enough_s, self._plan.seek_s)
+
+    @property
+    def is_enough(self) -> bool | None:
+        """Whether all was tried that there is time for; None if nothing is tried."""
+        if self._trials is None or self._trials.timed is None:
+            return None
+        return self._trials.is_over
+
+    def epoch_begins(
+        self, feed: Feed | None, first_step_at: float, *, has_begun: bool, is_long_enough: bool
+    ) -> None:
+        """Note that a training pass begins, which ends an epoch if steps were made since the last.
+
+        Args:
+            feed: The pass; None if it is over already.
+            first_step_at: When the first step ended, by ``perf_counter``.
+            has_begun: Whether the pass has handed out batches since: its first step shows that it
+                trains.
+            is_long_enough: Whether the program has had its time.
+        """
+        if not self._has_trained:
+            return
+        self._has_trained = False
+        trainers = self._seams.trainers
+        if feed is not None:
+            trainers.note_batches(feed.batches_per_epoch)
+        self._clock.epoch_ended(
+            feed.begin_s if feed is not None and not has_begun else 0.0,
+            own_batches=trainers.batches_per_epoch,
+            begun_by=feed if has_begun else None,
+        )
+        if self._trials is not None and len(self._clock.epochs) >= self._plan.epochs:
+            self._trials.consider(
+                self._clock.epochs, self._fed_steps, first_step_at, is_long_enough=is_long_enough
+            )
+
+    def program_ended(self) -> None:
+        """Note that the program has ended, and its last epoch with it."""
+        self._clock.epoch_ended(own_batches=self._seams.trainers.batches_per_epoch, is_last=True)
+
+    def may_cut(self, feed: Feed, facts: LoaderFacts) -> bool:
+        """Return whether a pass may be cut by now."""
+        trials = self._trials
+        if trials is not None and trials.is_trying:
+            if trials.tries(facts):
+                return False
+            return not trials.are_within or not feed.wants_gradients or self._is_late(feed)
+        return self._is_late(feed)
+
+    def _is_late(self, feed: Feed) -> bool:
+        """Return whether a pass has taken its seconds.
+
+        A training pass takes longer where no evaluation followed the first one: it may come in the
+        middle of an epoch.
+        """
+        least_s, epochs = self._pass_s, self._clock.epochs
+        if feed.wants_gradients and epochs and not epochs[0].evaluation_s:
+            least_s *= SEEKING
+        return self._clock.seconds(feed) >= least_s
+
+    def pass_ended(self, feed: Feed, facts: LoaderFacts, *, is_cut: bool, trains: bool) -> None:
+        """Note the end of a pass.
+
+        Args:
+            feed: The pass.
+            facts: What identifies its loader.
+            is_cut: Whether autotune ended it.
+            trains: Whether the program trains on the loader.
+        """
+        if not _is_main_thread():
+            return
+        self._clock.pass_ended(feed, is_cut=is_cut)
+        self._fed.discard(facts)  # it is over before the next step
+        if self._trials is not None and not is_cut and not trains:
+            self._trials.pass_ended(feed, facts, self._clock.whole_s(feed))
+
+    def batch(self, feed: Feed, facts: LoaderFacts) -> None:
+        """Note that a pass hands out a batch."""
+        if _is_main_thread():
+            self._clock.batch(feed, loader_key(facts))
+        if feed.wants_gradients:
+            self._fed.add(facts)
+
+    def handed(self, facts: LoaderFacts, batch: Any) -> None:
+        """Take in a batch, which options of an evaluation loader must not change."""
+        if self._trials is not None and self._trials.is_trying:
+            self._trials.batch(facts, batch)
+
+    def stepped(self) -> None:
+        """Note an optimizer step."""
+        self._has_trained = True
+        self._fed_steps |= self._fed
+        self._fed.clear()
+        self._clock.stepped()
+
+    def forward_called(self) -> None:
+        """Note that the program calls its model."""
+        if not _is_main_thread():
+            return
+        if torch.is_grad_enabled():
+            self._clock.trains()
+        else:
+            self._clock.computes()
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Note that the program saves."""
+        if not _is_main_thread():
+            yield
+            return
+        with self._clock.saving():
+            yield
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
