@@ -24,6 +24,8 @@ from autotune.program.rehearsal import RehearsalRecord, blames, note, trained
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
 from autotune.results.contribution import Contribution
+from autotune.results.epochs.training_steps import TrainingSteps
+from autotune.results.epochs.whole_run import WholeRun
 from autotune.results.learning import Learning
 from autotune.results.rank_notes import parallel_notes
 from autotune.results.record import (
@@ -34,8 +36,6 @@ from autotune.results.record import (
     latest,
     slowest_compilation,
 )
-from autotune.results.training_steps import TrainingSteps
-from autotune.results.whole_run import WholeRun
 from autotune.results.wording import times
 
 ADVISE_WARMUP_ABOVE = 4  # growth of the batch above which learning-rate warm-up is recommended

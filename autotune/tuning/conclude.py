@@ -26,6 +26,10 @@ from autotune.program.lr import LrRule, global_batch
 from autotune.program.rehearsal import trained, warning
 from autotune.results.blame import judged
 from autotune.results.contribution import Contribution
+from autotune.results.epochs.estimate import whole_run
+from autotune.results.epochs.timed_run import Loop, RunFacts
+from autotune.results.epochs.training_steps import TrainingSteps, training_steps
+from autotune.results.epochs.whole_run import WholeRun
 from autotune.results.record import (
     TrialRecord,
     WindowRecord,
@@ -33,9 +37,7 @@ from autotune.results.record import (
     slowest_compilation,
 )
 from autotune.results.result import Finding, LargerBatch, SearchResult
-from autotune.results.training_steps import TrainingSteps, training_steps
 from autotune.results.verdict import changes_of
-from autotune.results.whole_run import Loop, RunFacts, WholeRun, whole_run
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.growth import check_s, may_win, samples_ratio
 from autotune.tuning.checking.preferred import checked_first

@@ -14,7 +14,7 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.evaluation import EvaluationPlan
 from autotune.program.profile import Profile
 from autotune.program.rehearsal import RehearsalPlan
-from autotune.results.whole_run import TimedRun
+from autotune.results.epochs.timed_run import TimedRun
 from autotune.tuning.budget import ENDING_S, Until
 from autotune.tuning.session import Session, least_timed_s
 

@@ -12,7 +12,7 @@ from statistics import fmean
 from autotune.measurement.epochs.breakdown import around_batch_s, is_surely_more
 from autotune.measurement.goal import Objective
 from autotune.measurement.interval import Interval
-from autotune.results.whole_run import PythonExit
+from autotune.results.epochs.timed_run import PythonExit
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.budget import ENDING_S
 from autotune.tuning.conclude import usual_rate

@@ -18,8 +18,10 @@ from autotune.program.evaluation import EvaluationTrials, PassTrial, loader_key
 from autotune.report import worth
 from autotune.report.worth import Training
 from autotune.results import bestfile
+from autotune.results.epochs.estimate import whole_run
+from autotune.results.epochs.timed_run import Loop, RunFacts, TimedRun
+from autotune.results.epochs.whole_run import WholeRun
 from autotune.results.result import Finding, SearchResult
-from autotune.results.whole_run import Loop, RunFacts, TimedRun, WholeRun, whole_run
 from autotune.tuning.budget import ENDING_S
 from autotune.tuning.session import EPOCHS_SHARE, least_timed_s
 from autotune.tuning.timed_runs import pass_seconds

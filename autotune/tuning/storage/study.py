@@ -33,6 +33,7 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
 from autotune.program.rehearsal import RehearsalRecord
 from autotune.results.blame import judged
+from autotune.results.epochs.timed_run import PythonExit, TimedRun
 from autotune.results.former_names import with_present_names
 from autotune.results.record import (
     FORMAT,
@@ -46,7 +47,6 @@ from autotune.results.record import (
 )
 from autotune.results.result import Finding, SearchResult
 from autotune.results.speedups import reread, seen_in
-from autotune.results.whole_run import PythonExit, TimedRun
 from autotune.results.wording import times
 from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.sampler import distributions, holding, make_sampler

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from autotune.results.whole_run import Loop, RunFacts
+from autotune.results.epochs.timed_run import Loop, RunFacts
 from autotune.results.wording import estimated_duration
 
 

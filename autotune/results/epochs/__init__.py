@@ -1,0 +1,1 @@
+"""Whole epochs: what they and the whole training take, before and after."""
