@@ -21,6 +21,7 @@ from autotune.program.evaluation import EvaluationOutputs, EvaluationPlan, Evalu
 from autotune.program.lr import LrRule
 
 Ended = Literal["as planned", "by itself", "out of time"]
+SILENCE_TOLD_S = 5.0  # a program that does nothing for so long may stand still
 OTHER_BATCHES = 2  # for a loader that trains nothing, such as validation: one batch and a second
 
 
@@ -141,7 +142,8 @@ class Seen:
             case "by itself":
                 return ", to the program's own end"
             case "out of time":
-                return ", until time was up"
+                silent = f", silent for the last {self.silent_s:.0f} s"
+                return ", until time was up" + silent * (self.silent_s >= SILENCE_TOLD_S)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -106,3 +108,28 @@ def test_the_precision_of_products_is_known_where_torch_does_not_say(
             seam.settle()
     finally:
         torch.set_float32_matmul_precision(own)
+
+
+FORKS = """
+import os
+import sys
+import torch
+from autotune.inside.seams.torch_settings import TorchSettingsSeam
+
+torch.set_num_threads(1)
+seam = TorchSettingsSeam()
+seam.switch("num_threads", 2)
+products = torch.randn(512, 512)
+(products @ products).relu()  # its threads work
+child = os.fork()
+if not child:
+    (products @ products).relu()
+    os._exit(torch.get_num_threads())
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_process_forked_from_a_program_with_one_thread_keeps_to_one() -> None:
+    """Threads that worked before a fork are waited for forever after it."""
+    ended = subprocess.run([sys.executable, "-c", FORKS], check=False, timeout=120.0)
+    assert ended.returncode == 1, "the number of its threads"

@@ -6,6 +6,7 @@ it, because a search changes them several times in one process.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -100,6 +101,35 @@ class _Remembering(ABC):
 
     @abstractmethod
     def chosen(self, value: KnobValue, own: tuple[Any, ...]) -> tuple[Any, ...]: ...
+
+
+class _Threads(_Remembering):
+    """Sets the threads of operators; a process forked from a program with one thread keeps to one.
+
+    Threads do not survive a fork, and GNU OpenMP waits for them forever in the new process, if they
+    have worked before. A program that forks processes which compute runs on one thread for that
+    reason.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._guards_forks = False
+
+    def read(self) -> tuple[Any, ...]:
+        return (torch.get_num_threads(),)
+
+    def write(self, *values: Any) -> None:
+        if not self._guards_forks:
+            self._guards_forks = True
+            os.register_at_fork(after_in_child=self._forked)
+        torch.set_num_threads(*values)
+
+    def chosen(self, value: KnobValue, own: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: ARG002
+        return (value,)
+
+    def _forked(self) -> None:
+        if self._own == (1,):
+            torch.set_num_threads(1)
 
 
 class _Deterministic(_Remembering):
@@ -221,7 +251,7 @@ def _set_anomaly_detection(enabled: KnobValue) -> None:
 
 
 SWITCHES: Mapping[str, Callable[[Any], object]] = {
-    "num_threads": torch.set_num_threads,
+    "num_threads": _Threads(),
     "cudnn_benchmark": partial(setattr, cudnn, "benchmark"),
     "tf32": _Tf32(),
     "matmul_precision": torch.set_float32_matmul_precision,

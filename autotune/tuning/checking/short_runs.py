@@ -17,8 +17,9 @@ from autotune.tuning.session import MAX_REHEARSAL_S, Session
 
 AT_MOST = 3.0  # times what a run is expected to take
 ANSWER_S = 3.0  # a rig that exceeds its time by this is considered not to answer any more
-# A program that did nothing for this long, and for longer than SILENCE_STEPS steps, stands still.
-SILENT_S = 20.0
+# A program that did nothing for this long, or for this share of a run and not just for a moment,
+# and for longer than SILENCE_STEPS steps, stands still.
+SILENT_S, SILENT_SHARE, MOMENT_S = 20.0, 0.5, 5.0
 NOT_STARTED = Ending(Outcome.OUT_OF_TIME, NO_TIME)
 
 
@@ -82,7 +83,8 @@ class ShortRuns:
             ran = rig.rehearse(applied, plan, should_stop)
         if config.get("compile", "off") != "off":
             return ran  # compiling takes long, and the program is silent meanwhile
-        return _judged(ran, SILENCE_STEPS * self._baseline.measurement.step_s)
+        silent_s = min(SILENT_S, max(MOMENT_S, SILENT_SHARE * plan.most_s))
+        return _judged(ran, max(silent_s, SILENCE_STEPS * self._baseline.measurement.step_s))
 
 
 def _judged(rehearsal: Rehearsal, usual_s: float) -> Rehearsal:
@@ -95,7 +97,7 @@ def _judged(rehearsal: Rehearsal, usual_s: float) -> Rehearsal:
         usual_s: Silence in seconds that is normal for this program.
     """
     seen = rehearsal.seen
-    if seen is None or seen.is_whole or not seen.steps or seen.silent_s < max(SILENT_S, usual_s):
+    if seen is None or seen.is_whole or not seen.steps or seen.silent_s < usual_s:
         return rehearsal
     reason = f"it stood still: nothing for {seen.silent_s:.0f} s after step {seen.steps}"
     return replace(rehearsal, ending=Ending(Outcome.HUNG, reason))
