@@ -104,6 +104,7 @@ class Seen:
         timed: The epochs that ended, where the plan has them timed.
         tried: What was tried of an evaluation loader; None if nothing was to be tried.
         outputs: How outputs of its evaluation differ from those as written; None if not compared.
+        why_untimed: Why no epoch can be timed, as a clause; empty if one was, or if time was up.
     """
 
     steps: int
@@ -115,6 +116,7 @@ class Seen:
     timed: tuple[EpochSeen, ...] = ()
     tried: EvaluationTrials | None = None
     outputs: EvaluationOutputs | None = None
+    why_untimed: str = ""
 
     @property
     def is_whole(self) -> bool:

@@ -31,7 +31,6 @@ MOST_EPOCHS = 10**6
 ALL = 10**9  # batches
 ANSWER_S = 3.0  # a rig that exceeds its time by this is considered not to answer any more
 NO_EPOCH = "no epoch of it ended in time"
-IN_THREAD = "another thread of it takes the batches, and only the main thread is timed"
 NO_TIME = "a tenth of the budget is too short for that"
 
 
@@ -134,8 +133,8 @@ def timed_run(
     epochs = seen.timed if seen is not None and (tried or not ran.has_failed) else ()
     cost_s = session.budget.spent_s - began_s
     outputs = seen.outputs if seen is not None else None
-    has_several = seen is not None and seen.epochs > 1
-    reason = "" if epochs else failure or (IN_THREAD if has_several else NO_EPOCH)
+    untimed = failure or (seen.why_untimed if seen is not None else "") or NO_EPOCH
+    reason = "" if epochs else untimed
     run = TimedRun(config, epochs, cost_s, reason, tried, outputs)
     session.study.add_timed(run)
     session.study.spent_s = session.budget.spent_s

@@ -61,6 +61,24 @@ for epoch in range(6):
         if step == 100:
             break
 """: (6, "for epoch in range(6)"),
+    """
+for epoch in range(8):
+    for phase in ["train", "val"]:
+        for batch in loader:
+            with torch.set_grad_enabled(phase == "train"):
+                train_step(batch)
+""": (8, "for epoch in range(8)"),
+    """
+def run(phase):
+    for batch in loader:
+        train_step(batch)
+def main():
+    for epoch in range(3):
+        for phase in ("train", "val"):
+            model.train() if "val" != phase and phase != "val" else model.eval()
+            run(phase)
+main()
+""": (3, "for epoch in range(3)"),
 }
 # By where the number of steps stands
 STEPS = {
@@ -85,6 +103,23 @@ for fold in range(5):
     for epoch in range(3):
         for batch in loader:
             train_step(batch)
+""",
+    # several data sets are no phases
+    """
+for epoch in range(3):
+    for name in ["first", "second"]:
+        for batch in loader:
+            train_step(batch)
+""",
+    """
+def main():
+    for epoch in range(3):
+        for phase in ["train", "val"]:
+            for batch in loader:
+                train_step(batch)
+            if phase == "val" and epoch > 1:
+                return
+main()
 """,
     "for epoch in count():\n    for batch in loader:\n        train_step(batch)",
     "for batch in cycle(loader):\n    train_step(batch)",

@@ -6,6 +6,7 @@ import ast
 import operator
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 from types import FrameType
 
 from autotune.inside.code.bounds import FLAGS as STEPS
@@ -38,7 +39,8 @@ def length_of(
 
     Epochs are the rounds of the loop around that of the batches. Covered: ``for epoch in
     range(first, last)``, with numbers, names of numbers, and their sums, differences and products.
-    Unknown where the program may leave that loop early, and where another loop surrounds it, as in
+    A loop over phases, as ``for phase in ("train", "val")``, belongs to the epoch. Unknown where
+    the program may leave the loop over the epochs early, and where another loop surrounds it, as in
     a cross-validation: then ``RunLength.unknown`` says so. A limit on the batches of each epoch is
     taken as it stands; a counter that begins at 0 may allow one more.
 
@@ -104,16 +106,44 @@ def _counts_batches(limit: Limit, loop: Around, batches_per_step: float) -> bool
 
 
 def _epochs(around: Sequence[Around]) -> RunLength:
-    """Return the rounds of the only loop around that of the batches."""
+    """Return the rounds of the only loop around that of the batches, or around its phases."""
+    phases = [*takewhile(_is_over_phases, around)]
+    around = around[len(phases) :]
     if not around:
         return UNKNOWN
     if len(around) > 1:
         return RunLength(unknown="another loop surrounds that over the epochs")
     (loop,) = around
-    if any(isinstance(node, (ast.Break, ast.Return)) for node in own_nodes(loop.node)):
+    in_epochs = [*own_nodes(loop.node)]
+    in_phases = [node for phase in phases for node in own_nodes(phase.node)]
+    returns = any(isinstance(node, ast.Return) for node in in_epochs + in_phases)
+    if returns or any(isinstance(node, ast.Break) for node in in_epochs):
         return RunLength(unknown="the program may leave its loop over the epochs early")
     epochs, said = _rounds(loop)
     return RunLength(epochs, where=said) if epochs else UNKNOWN
+
+
+def _is_over_phases(loop: Around) -> bool:
+    """Return whether a loop trains in one of its rounds, and evaluates in others.
+
+    Its header lists their names, and its body asks for one of them: ``phase == "train"``.
+    """
+    match loop.node:
+        case ast.For(ast.Name(phase), ast.List(names) | ast.Tuple(names)):
+            listed = frozenset(name.value for name in names if isinstance(name, ast.Constant))
+            asked = (node for node in ast.walk(loop.node) if isinstance(node, ast.Compare))
+            return any(_asks_for(node, phase, listed) for node in asked)
+        case _:
+            return False
+
+
+def _asks_for(node: ast.Compare, phase: str, listed: frozenset[object]) -> bool:
+    """Return whether a comparison tells one of some listed names from the others."""
+    match node:
+        case ast.Compare(ast.Name(name), [ast.Eq() | ast.NotEq()], [ast.Constant(str(value))]):
+            return name == phase and value in listed
+        case _:
+            return False
 
 
 def _rounds(loop: Around) -> tuple[float | None, str]:

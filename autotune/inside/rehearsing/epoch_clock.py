@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -31,10 +31,12 @@ class _Open:
     seconds: float = 0.0
     batches: int = 0
     steps: int = 0
+    leads: bool = False  # the others that it trains with were read after it
     is_cut: bool = False
     length: int | None = None
     after: int = 0
     computes: bool = False  # without a loader, in the middle of a training pass
+    is_over: bool = False
 
     @property
     def seen(self) -> OtherPass:
@@ -52,7 +54,7 @@ class _Open:
 class EpochClock:
     """Charges the program's time to what it does: a pass over a loader, saving, or the rest.
 
-    ``ShortEpochs`` calls it in the program's main thread. A pass inside another one, such as an
+    ``EpochTimer`` calls it in the program's main thread. A pass inside another one, such as an
     evaluation in the middle of an epoch, is charged for its own time. A pass that the program
     leaves early ends when its iterator is gone, which is when a ``for`` loop is left.
 
@@ -104,9 +106,10 @@ class EpochClock:
         """
         seen = self._passes.get(feed)
         self.trains()
-        if seen is None:
+        if seen is None or seen not in self._in_epoch:
             self._sync()
-            start_s = min(feed.start_s, self._now() - self._mark)
+            # A pass that goes on from an epoch to the next began in the first of them
+            start_s = min(feed.start_s, self._now() - self._mark) if seen is None else 0.0
             self._charge(until=self._now() - start_s)
             self._mark = self._now()
             self._leave_unrelated()
@@ -142,6 +145,7 @@ class EpochClock:
 
     def _left(self, seen: _Open) -> None:
         """Note that the iterator of a pass is gone."""
+        seen.is_over = True
         if seen in self._stack and threading.current_thread() is threading.main_thread():
             self._charge()
             del self._stack[self._stack.index(seen) :]
@@ -172,6 +176,7 @@ class EpochClock:
         seen.start_s += max(0.0, self._now() - self._mark)
         self._mark = self._now()
         length = feed.batches_per_epoch if is_cut else None
+        seen.is_over = True
         seen.is_cut = is_cut and length != seen.batches
         seen.length = length if seen.is_cut else None
         if seen in self._stack:
@@ -180,8 +185,9 @@ class EpochClock:
     def stepped(self) -> None:
         """Note an optimizer step, which belongs to all passes that are going on."""
         self.trains()
-        for seen in self._stack:
+        for number, seen in enumerate(self._stack):
             seen.steps += 1
+            seen.leads |= number == 0
 
     def computes(self) -> None:
         """Note that the model computes without gradients.
@@ -231,7 +237,7 @@ class EpochClock:
         begin_s: float = 0.0,
         *,
         own_batches: int | None = None,
-        begun_by: Feed | None = None,
+        begun_by: Sequence[Feed] = (),
         is_last: bool = False,
     ) -> None:
         """Note that another training pass begins, or that the program has ended.
@@ -240,16 +246,15 @@ class EpochClock:
             begin_s: Seconds that the beginning of the new pass has taken until now.
             own_batches: Batches of a training pass of a library's trainer, which may have been told
                 to take fewer; None without one.
-            begun_by: The pass, if it has handed out batches already, all of which belong to the new
-                epoch.
+            begun_by: The passes of the new epoch, if they have handed out batches already, all of
+                which belong to it.
             is_last: Whether the program has ended.
         """
         self._sync()
         begun = max(self._mark, self._now() - begin_s)
         self._charge(until=begun)
-        moved = None if begun_by is None else self._passes.get(begun_by)
-        is_open = moved in self._stack
-        self._in_epoch = [p for p in self._in_epoch if p is not moved]
+        moved = [seen for feed in begun_by if (seen := self._passes.get(feed)) is not None]
+        self._in_epoch = [p for p in self._in_epoch if p not in moved]
         trained = [p for p in self._in_epoch if p.steps]
         self._keep_what_steps_compute(trained)
         for seen in trained:
@@ -257,11 +262,12 @@ class EpochClock:
                 seen.is_cut, seen.length = True, own_batches
         if own_batches is not None and any(p.is_cut for p in trained):
             self._is_over_after(max(p.batches for p in trained))
+        leading = [p for p in trained if p.leads]
         if trained:
             self.epochs.append(
                 EpochSeen(
-                    steps=max(p.steps for p in trained),
-                    batches=max(p.batches for p in trained),
+                    steps=sum(p.steps for p in leading),
+                    batches=sum(p.batches for p in leading),
                     start_s=sum(p.start_s for p in trained),
                     steps_s=sum(p.seconds for p in trained),
                     passes=tuple(p.seen for p in self._in_epoch if not p.steps),
@@ -272,15 +278,14 @@ class EpochClock:
                     saves=self._saves,
                     rest_s=self._rest_s,
                     is_cut=any(p.is_cut for p in trained),
-                    length=max((p.length for p in trained if p.length), default=None),
+                    length=_length(leading),
                     is_last=is_last,
                     compiles=self._compiled() > self._compiled_before,
                 )
             )
         self._begin()
         self._mark = begun
-        if moved is not None:
-            self._in_epoch, self._stack = [moved], [moved] if is_open else []
+        self._in_epoch, self._stack = moved, [p for p in moved if not p.is_over]
 
     def _is_over_after(self, batches: int) -> None:
         """Note that a trainer's pass was over after this number of batches.
@@ -325,3 +330,11 @@ class EpochClock:
         """Wait for the device, whose work belongs to what the program did until now."""
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
+
+
+def _length(leading: Sequence[_Open]) -> int | None:
+    """Return the batches of some passes if none had been cut; None if none was, or if unknown."""
+    cut = [p for p in leading if p.is_cut]
+    if not cut or any(p.length is None for p in cut):
+        return None
+    return sum(p.length or p.batches for p in leading)

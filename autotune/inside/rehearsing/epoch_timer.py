@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from autotune.inside.data.feed import Feed
     from autotune.inside.seams import SeamSet
 
+IN_THREAD = "another thread of the program takes the batches, and only the main thread is timed"
+OUTSIDE = "it makes its steps after its passes over the loader, not during them"
 SEEKING = 3.0  # factor on the seconds of a training pass, to meet an evaluation in its middle
 
 
@@ -40,8 +43,7 @@ class EpochTimer:
         self._plan, self._pass_s, self._seams = plan, pass_s, seams
         self._clock = EpochClock()
         self._has_trained = False  # since the last epoch ended
-        self._fed: set[LoaderFacts] = set()  # loaders read with gradients since the last step
-        self._fed_steps: set[LoaderFacts] = set()
+        self._has_stepped = self._has_stepped_in_pass = self._is_in_thread = False
         self._trials: OptionTrials | None = None
         if plan.evaluation is not None:
             self._trials = OptionTrials(plan.evaluation, seams.loader, started)
@@ -51,6 +53,15 @@ class EpochTimer:
         """The epochs that have ended, without those in which options were tried."""
         before = None if self._trials is None else self._trials.timed
         return before or tuple(self._clock.epochs)
+
+    @property
+    def why_untimed(self) -> str:
+        """Why no epoch was timed, as a clause; empty if one was, or if none has ended in time."""
+        if self._clock.epochs:
+            return ""
+        if self._is_in_thread:
+            return IN_THREAD
+        return OUTSIDE if self._has_stepped and not self._has_stepped_in_pass else ""
 
     @property
     def tried(self) -> EvaluationTrials | None:
@@ -71,31 +82,31 @@ class EpochTimer:
         return self._trials.is_over
 
     def epoch_begins(
-        self, feed: Feed | None, first_step_at: float, *, has_begun: bool, is_long_enough: bool
+        self,
+        begin_s: float,
+        begun_by: Sequence[Feed],
+        *,
+        trained: AbstractSet[LoaderFacts],
+        first_step_at: float,
+        is_long_enough: bool,
     ) -> None:
-        """Note that a training pass begins, which ends an epoch if steps were made since the last.
+        """Note that another epoch begins, which ends one if steps were made since the last.
 
         Args:
-            feed: The pass; None if it is over already.
+            begin_s: Seconds that the beginning of its first pass has taken until now.
+            begun_by: Its passes, if they have handed out batches already.
+            trained: The loaders that train.
             first_step_at: When the first step ended, by ``perf_counter``.
-            has_begun: Whether the pass has handed out batches since: its first step shows that it
-                trains.
             is_long_enough: Whether the program has had its time.
         """
-        if not self._has_trained:
+        if not (self._has_trained and _is_main_thread()):
             return
         self._has_trained = False
-        trainers = self._seams.trainers
-        if feed is not None:
-            trainers.note_batches(feed.batches_per_epoch)
-        self._clock.epoch_ended(
-            feed.begin_s if feed is not None and not has_begun else 0.0,
-            own_batches=trainers.batches_per_epoch,
-            begun_by=feed if has_begun else None,
-        )
+        own_batches = self._seams.trainers.batches_per_epoch
+        self._clock.epoch_ended(begin_s, own_batches=own_batches, begun_by=begun_by)
         if self._trials is not None and len(self._clock.epochs) >= self._plan.epochs:
             self._trials.consider(
-                self._clock.epochs, self._fed_steps, first_step_at, is_long_enough=is_long_enough
+                self._clock.epochs, trained, first_step_at, is_long_enough=is_long_enough
             )
 
     def program_ended(self) -> None:
@@ -134,7 +145,6 @@ class EpochTimer:
         if not _is_main_thread():
             return
         self._clock.pass_ended(feed, is_cut=is_cut)
-        self._fed.discard(facts)  # it is over before the next step
         if self._trials is not None and not is_cut and not trains:
             self._trials.pass_ended(feed, facts, self._clock.whole_s(feed))
 
@@ -142,19 +152,22 @@ class EpochTimer:
         """Note that a pass hands out a batch."""
         if _is_main_thread():
             self._clock.batch(feed, loader_key(facts))
-        if feed.wants_gradients:
-            self._fed.add(facts)
+        elif feed.wants_gradients:
+            self._is_in_thread = True
 
     def handed(self, facts: LoaderFacts, batch: Any) -> None:
         """Take in a batch, which options of an evaluation loader must not change."""
         if self._trials is not None and self._trials.is_trying:
             self._trials.batch(facts, batch)
 
-    def stepped(self) -> None:
-        """Note an optimizer step."""
-        self._has_trained = True
-        self._fed_steps |= self._fed
-        self._fed.clear()
+    def stepped(self, feeds: Sequence[Feed]) -> None:
+        """Note an optimizer step, and the passes to which it belongs."""
+        if not _is_main_thread():
+            return
+        if not self._has_trained and feeds:
+            self._seams.trainers.note_batches(feeds[0].batches_per_epoch)
+        self._has_trained = self._has_stepped = True
+        self._has_stepped_in_pass |= bool(feeds)
         self._clock.stepped()
 
     def forward_called(self) -> None:

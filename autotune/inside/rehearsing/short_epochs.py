@@ -13,20 +13,20 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 import torch
 
-from autotune.inside.epochs import MAX_BATCHES, Pass, Passes, known_by
+from autotune.inside.epochs import MAX_BATCHES, Passes, known_by
 from autotune.inside.listener import Listener
 from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.rehearsing.epoch_timer import EpochTimer
 from autotune.inside.rehearsing.evaluation_outputs import OutputComparison
+from autotune.inside.rehearsing.training_passes import TrainingPasses
 from autotune.inside.rehearsing.training_recorder import TrainingRecorder
 from autotune.inside.seams import SeamSet
 from autotune.inside.seams.equal_conditions import even_out
@@ -85,17 +85,16 @@ class ShortEpochs(Listener):
         self.steps = 0
         self._plan = plan
         self._over = over
-        self._epochs = self._evaluations = 0
+        self._evaluations = 0
         self._is_evaluating = False
         self._first_step_at = math.inf
         self._heard = perf_counter()
         self._passes = Passes(None if epochs is Epochs.WHOLE else plan.other_batches)
-        self._lead: Pass | None = None
         self._longest = 0
-        self._trained: set[LoaderFacts] = set()
         self._known: WeakKeyDictionary[Feed, LoaderFacts] = WeakKeyDictionary()
-        self._training_facts: LoaderFacts | None = None
-        self._training_feed: ref[Feed] | None = None
+        self._training = TrainingPasses(
+            self._facts, lambda feed: self.seams.loader.is_rebuilt(feed.loader)
+        )
         self._recorder: TrainingRecorder | None = None
         if (traces := plan.traces) is not None:
             self.seams.distribution.randomness.is_agreed = True
@@ -142,16 +141,18 @@ class ShortEpochs(Listener):
         if feed in self._passes:
             return
         self._passes.of(feed)
-        if feed.wants_gradients and self._facts(feed) in self._trained:
-            self._epoch_begins(feed, has_begun=False)
+        if self._training.begins_epoch(feed):
+            self._epoch_begins(feed.begin_s)
 
-    def _epoch_begins(self, feed: Feed | None, *, has_begun: bool) -> None:
+    def _epoch_begins(self, begin_s: float = 0.0, begun_by: Sequence[Feed] = ()) -> None:
         """End the epoch before, and the rehearsal if that was the last one planned."""
+        self._training.epoch_begins()
         if self._timing is not None:
             self._timing.epoch_begins(
-                feed,
-                self._first_step_at,
-                has_begun=has_begun,
+                begin_s,
+                begun_by,
+                trained=self._training.trained,
+                first_step_at=self._first_step_at,
                 is_long_enough=self._is_long_enough,
             )
         if self._is_enough:
@@ -177,10 +178,11 @@ class ShortEpochs(Listener):
         return seen.is_over
 
     def pass_ended(self, feed: Feed) -> None:
-        """Note the end of a pass, where passes are timed."""
+        """Note the end of a pass."""
+        self._training.ended(feed)
         if self._timing is not None:
             seen, facts = self._passes.of(feed), self._facts(feed)
-            trains = seen.trains or facts in self._trained
+            trains = seen.trains or facts in self._training.trained
             self._timing.pass_ended(feed, facts, is_cut=seen.is_over, trains=trains)
 
     @contextmanager
@@ -210,8 +212,7 @@ class ShortEpochs(Listener):
         if self._timing is not None:
             self._timing.batch(feed, self._facts(feed))
         if feed.wants_gradients:
-            self._lead, self._training_facts = seen, self._facts(feed)
-            self._training_feed = ref(feed)
+            self._training.took(feed, seen)
         else:
             self._evaluates()
 
@@ -231,7 +232,8 @@ class ShortEpochs(Listener):
             self._recorder.forward_called()
         if self._timing is not None:
             self._timing.forward_called()
-        is_between = self._lead is not None and self._lead.is_over
+        lead = self._training.lead
+        is_between = lead is not None and lead.is_over
         if is_between and not torch.is_grad_enabled():
             self._evaluates()
 
@@ -246,24 +248,20 @@ class ShortEpochs(Listener):
     def _stepped(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Count a step and, if it is the first one of its pass, an epoch."""
         self._heard = now = perf_counter()
-        if self._lead is not None and not self._lead.trains and self._has_grown:
-            feed = None if self._training_feed is None else self._training_feed()
-            self._epoch_begins(feed, has_begun=True)
+        if begun := self._training.begun_before_step():
+            self._epoch_begins(begun_by=begun)
         self.steps += 1
         self._first_step_at = min(self._first_step_at, now)
         self._is_evaluating = False
+        feeds = self._training.stepped()
         if self._timing is not None:
-            self._timing.stepped()
-        if self._lead is not None and not self._lead.trains:
-            assert self._training_facts is not None, "the batch came from a loader"
-            self._lead.trains = True
-            self._epochs += 1
-            self._trained.add(self._training_facts)
+            self._timing.stepped(feeds)
         if self._recorder is not None:
-            self._recorder.stepped(optimizer, self._epochs)
+            self._recorder.stepped(optimizer, self._training.epochs)
             if self._recorder.is_over:
                 self._end("as planned")
-        has_no_epochs = self._lead is None or self.steps - self._lead.steps > MAX_STEPS
+        lead = self._training.lead
+        has_no_epochs = lead is None or self.steps - lead.steps > MAX_STEPS
         if has_no_epochs and self._is_long_enough:
             self._end("as planned")
 
@@ -275,11 +273,12 @@ class ShortEpochs(Listener):
 
     @property
     def _is_enough(self) -> bool:
-        if self._epochs < self._plan.epochs:
+        epochs = self._training.epochs
+        if epochs < self._plan.epochs:
             return False
         if self._timing is not None and (is_enough := self._timing.is_enough) is not None:
             return is_enough
-        return self._is_long_enough or self._epochs >= self._plan.most_epochs
+        return self._is_long_enough or epochs >= self._plan.most_epochs
 
     def _facts(self, feed: Feed) -> LoaderFacts:
         """Return the facts that identify a feed's loader, even if it is rebuilt for each epoch.
@@ -289,18 +288,6 @@ class ShortEpochs(Listener):
         if (known := self._known.get(feed)) is None:
             self._known[feed] = known = known_by(self.seams.loader.facts, feed)
         return known
-
-    @property
-    def _has_grown(self) -> bool:
-        """Whether the loader of the present pass is one that was trained on, with other data.
-
-        It was rebuilt over a dataset of another length, as with pseudo-labels. Only its first step
-        tells it from that of an evaluation.
-        """
-        facts = self._training_facts
-        if facts is None or facts in self._trained:
-            return False
-        return _without_length(facts) in {_without_length(its) for its in tuple(self._trained)}
 
     def _evaluates(self) -> None:
         if self.steps and not self._is_evaluating:
@@ -320,7 +307,7 @@ class ShortEpochs(Listener):
             self._over(
                 Seen(
                     self.steps,
-                    self._epochs,
+                    self._training.epochs,
                     self._evaluations,
                     how,
                     silent_s,
@@ -328,9 +315,6 @@ class ShortEpochs(Listener):
                     () if timing is None else timing.epochs,
                     None if timing is None else timing.tried,
                     self._outputs.found,
+                    "" if timing is None else timing.why_untimed,
                 )
             )
-
-
-def _without_length(facts: LoaderFacts) -> LoaderFacts:
-    return replace(facts, dataset_len=None)

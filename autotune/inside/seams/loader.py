@@ -96,6 +96,7 @@ class LoaderSeam(Seam):
         self._own: WeakKeyDictionary[DataLoader[Any], ProgramOptions] = WeakKeyDictionary()
         self._written: WeakKeyDictionary[DataLoader[Any], dict[str, Any]] = WeakKeyDictionary()
         self._evaluated: WeakSet[DataLoader[Any]] = WeakSet()
+        self._first: WeakSet[DataLoader[Any]] | None = None  # built before training
         self._shares = LoaderShares()
         self._lengths: WeakKeyDictionary[DataLoader[Any], int] = WeakKeyDictionary()
         self._variants: WeakKeyDictionary[DataLoader[Any], Variant] = WeakKeyDictionary()
@@ -171,8 +172,14 @@ class LoaderSeam(Seam):
         loaders anew for each epoch.
         """
         self._known.training_begins()
+        if self._first is None:
+            self._first = WeakSet(self._facts)
         for sentence in self.evaluation.training_begins():
             logger.warning("autotune: %s", sentence)
+
+    def is_rebuilt(self, loader: DataLoader[Any]) -> bool:
+        """Return whether a loader was built after training had begun."""
+        return self._first is not None and loader not in self._first
 
     def dataset_facts(self, loader: DataLoader[Any]) -> DatasetFacts:
         """Return what the first batches showed about a loader's dataset."""

@@ -106,8 +106,9 @@ class Loop:
         Args:
             epoch: One of the program as written.
         """
-        batches = epoch.length if epoch.is_cut else epoch.batches
-        known = [] if batches is None else [float(batches)]
+        if not epoch.is_cut:
+            return float(epoch.batches) if 0 < epoch.batches < ENDLESS else None
+        known = [] if epoch.length is None else [float(epoch.length)]
         if self.samples_per_epoch is not None:
             known.append(self.samples_per_epoch / self.samples_per_batch)
         found = min(known, default=0.0)

@@ -1,0 +1,242 @@
+"""Which passes over loaders train, and where epochs end, on programs that read several loaders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from autotune.inside.rehearsing.epoch_timer import IN_THREAD, OUTSIDE
+from autotune.program.rehearsal import RehearsalPlan
+from tests.inside.test_short_epochs import applied_of, run
+
+HEAD = """
+from itertools import cycle
+from time import sleep
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Items(Dataset):
+    def __init__(self, count, seconds):
+        self.count, self.seconds = count, seconds
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        sleep(self.seconds)
+        return torch.full((4,), float(index)), index % 3
+
+
+def loader_of(count, seconds=0.0, batch_size=4):
+    return DataLoader(Items(count, seconds), batch_size)
+
+
+model = nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+
+def step(x, y, *others):
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+"""
+SLOW_S = 0.002  # of an item
+PLAN = RehearsalPlan(most_epochs=10_000, enough_s=1000.0, most_s=100.0, pass_s=10.0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training loop of six epochs.
+
+    Attributes:
+        loop: Its code.
+        batches: Of each epoch, over the loader that leads.
+        others: Passes in each that train nothing.
+        least_s: Seconds that the training of each epoch takes at least.
+    """
+
+    loop: str
+    batches: list[int]
+    others: int = 0
+    least_s: float = 0.0
+
+
+CASES = {
+    "two loaders read together": Case(
+        f"""
+first, second = loader_of(32), loader_of(32, {SLOW_S})
+for epoch in range(6):
+    for (x, y), others in zip(first, second):
+        step(x, y, others)
+""",
+        [8] * 6,
+        least_s=32 * SLOW_S,
+    ),
+    "the slow one first": Case(
+        f"""
+first, second = loader_of(32, {SLOW_S}), loader_of(48)
+for epoch in range(6):
+    for (x, y), others in zip(first, second):
+        step(x, y, others)
+""",
+        [8] * 6,
+        least_s=32 * SLOW_S,
+    ),
+    "the second one never ends": Case(
+        f"""
+first, second = loader_of(32), cycle(loader_of(16, {SLOW_S}))
+for epoch in range(6):
+    for x, y in first:
+        step(x, y, next(second))
+""",
+        [8] * 6,
+    ),
+    "the second one starts over in the middle": Case(
+        f"""
+first, second = loader_of(32), loader_of(20, {SLOW_S})
+rest = iter(second)
+for epoch in range(6):
+    for x, y in first:
+        try:
+            others = next(rest)
+        except StopIteration:
+            rest = iter(second)
+            others = next(rest)
+        step(x, y, others)
+""",
+        [8] * 6,
+        least_s=32 * SLOW_S,
+    ),
+    "both are built anew and grow": Case(
+        f"""
+for epoch in range(6):
+    for (x, y), others in zip(loader_of(16 + 4 * epoch, {SLOW_S}), loader_of(16 + 4 * epoch)):
+        step(x, y, others)
+""",
+        [4, 5, 6, 7, 8, 9],
+        least_s=16 * SLOW_S,
+    ),
+    "the first one grows": Case(
+        f"""
+second = loader_of(64)
+for epoch in range(6):
+    for (x, y), others in zip(loader_of(16 + 4 * epoch, {SLOW_S}), second):
+        step(x, y, others)
+""",
+        [4, 5, 6, 7, 8, 9],
+        least_s=16 * SLOW_S,
+    ),
+    "the batch size grows": Case(
+        """
+for epoch in range(6):
+    for x, y in loader_of(64, batch_size=4 + 4 * epoch):
+        step(x, y)
+""",
+        [16, 8, 6, 4, 4, 3],
+    ),
+    "one loader after another": Case(
+        """
+tasks = [loader_of(40), loader_of(20)]
+for epoch in range(6):
+    for task in tasks:
+        for x, y in task:
+            step(x, y)
+""",
+        [15] * 6,
+    ),
+    "an evaluation between the last batch and the step": Case(
+        """
+train = loader_of(80)
+for epoch in range(6):
+    for n, (x, y) in enumerate(train):
+        nn.functional.cross_entropy(model(x), y).backward()
+        if n == 9:
+            for few, _ in loader_of(16 + 4 * epoch):
+                model(few)
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+        [20] * 6,
+        others=1,
+    ),
+    "gradients of a few batches": Case(
+        """
+train = loader_of(40)
+for epoch in range(6):
+    for n, (x, y) in enumerate(train):
+        nn.functional.cross_entropy(model(x), y).backward()
+        if n % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+        [10] * 6,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_epoch_ends_when_a_loader_that_trained_in_it_begins_anew(
+    tmp_path: Path, name: str
+) -> None:
+    case, program = CASES[name], tmp_path / "trains.py"
+    program.write_text(HEAD + case.loop, encoding="utf-8")
+    found = run(str(program), "", PLAN, applied_of())
+    assert found.has_passed, found
+    assert found.seen is not None
+    epochs = found.seen.timed
+    assert [epoch.batches for epoch in epochs] == case.batches
+    assert [len(epoch.passes) for epoch in epochs] == [case.others] * 6
+    assert min(epoch.start_s + epoch.steps_s for epoch in epochs) >= case.least_s
+
+
+def test_steps_outside_of_passes_make_no_epoch_that_can_be_timed(tmp_path: Path) -> None:
+    loops = (
+        """
+train = loader_of(40)
+for epoch in range(6):
+    for x, y in train:
+        nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+""",
+        """
+train = loader_of(40)
+for n in range(60):
+    x, y = next(iter(train))
+    step(x, y)
+""",
+    )
+    program = tmp_path / "trains.py"
+    for loop in loops:
+        program.write_text(HEAD + loop, encoding="utf-8")
+        found = run(str(program), "", PLAN, applied_of())
+        assert found.seen is not None
+        assert (found.seen.timed, found.seen.why_untimed) == ((), OUTSIDE)
+
+
+def test_batches_that_another_thread_takes_are_not_timed(tmp_path: Path) -> None:
+    loop = """
+from queue import Queue
+from threading import Thread
+
+train = loader_of(40)
+for epoch in range(6):
+    queue = Queue(2)
+    thread = Thread(target=lambda: [queue.put(batch) for batch in [*train, None]])
+    thread.start()
+    for x, y in iter(queue.get, None):
+        step(x, y)
+    thread.join()
+"""
+    program = tmp_path / "trains.py"
+    program.write_text(HEAD + loop, encoding="utf-8")
+    found = run(str(program), "", PLAN, applied_of())
+    assert found.has_passed, found
+    assert found.seen is not None
+    assert (found.seen.timed, found.seen.why_untimed) == ((), IN_THREAD)
