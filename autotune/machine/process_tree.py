@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
+from time import sleep
 
 import psutil
+
+WATCH_S = 0.5  # how long a tree is watched for work
+AT_WORK = 0.1  # share of a core from which it is at work
 
 
 def descendants(pid: int | None = None) -> list[psutil.Process]:
@@ -23,6 +28,25 @@ def tree(pid: int) -> list[psutil.Process]:
     except psutil.Error:
         return []
     return [root, *descendants(pid)]
+
+
+def is_at_work(pid: int | None = None) -> bool:
+    """Return whether a process, this one by default, or any below it uses the processor now.
+
+    They are watched for ``WATCH_S`` seconds.
+    """
+    processes = tree(os.getpid() if pid is None else pid)
+    before_s = _cpu_s(processes)
+    sleep(WATCH_S)
+    return _cpu_s(processes) - before_s >= AT_WORK * WATCH_S
+
+
+def _cpu_s(processes: list[psutil.Process]) -> float:
+    total = 0.0
+    for process in processes:
+        with suppress(psutil.Error):  # it has ended
+            total += sum(process.cpu_times()[:2])
+    return total
 
 
 def pids_below(pid: int) -> set[int]:

@@ -105,6 +105,7 @@ class Seen:
         tried: What was tried of an evaluation loader; None if nothing was to be tried.
         outputs: How outputs of its evaluation differ from those as written; None if not compared.
         why_untimed: Why no epoch can be timed, as a clause; empty if one was, or if time was up.
+        is_at_work: Whether the program was silent, but used the processor, or was saving.
     """
 
     steps: int
@@ -117,6 +118,7 @@ class Seen:
     tried: EvaluationTrials | None = None
     outputs: EvaluationOutputs | None = None
     why_untimed: str = ""
+    is_at_work: bool = False
 
     @property
     def is_whole(self) -> bool:

@@ -75,10 +75,19 @@ def run(phase):
 def main():
     for epoch in range(3):
         for phase in ("train", "val"):
-            model.train() if "val" != phase and phase != "val" else model.eval()
             run(phase)
 main()
 """: (3, "for epoch in range(3)"),
+    """
+def one_epoch():
+    for phase in ["valid", "training"]:
+        for batch in loader:
+            train_step(batch)
+        if phase == "training":
+            return
+for epoch in range(4):
+    one_epoch()
+""": (4, "for epoch in range(4)"),
 }
 # By where the number of steps stands
 STEPS = {
@@ -104,10 +113,22 @@ for fold in range(5):
         for batch in loader:
             train_step(batch)
 """,
-    # several data sets are no phases
+    # several data sets, or several trainings
     """
 for epoch in range(3):
-    for name in ["first", "second"]:
+    for name in ["source", "target"]:
+        for batch in loader:
+            train_step(batch if name == "source" else batch)
+""",
+    """
+for epoch in range(3):
+    for phase in ("train_d", "train_g", "val"):
+        for batch in loader:
+            train_step(batch)
+""",
+    """
+for epoch in range(3):
+    for phase in ["train"]:
         for batch in loader:
             train_step(batch)
 """,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autotune.machine.probes.host_load import HostLoad
-from autotune.machine.process_tree import descendants, pids_below
+from autotune.machine.process_tree import descendants, is_at_work, pids_below
 
 # A child that starts another one, says its id, and computes until it is killed
 CHILD = """
@@ -64,3 +64,14 @@ def test_a_process_that_has_ended_has_none() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     assert pids_below(child.pid) == set()
+
+
+def test_a_process_is_at_work_if_one_below_it_is() -> None:
+    waits = "import sys; print(flush=True); sys.stdin.read()"
+    for code, is_expected in ((CHILD, True), (waits, False)):
+        command = [sys.executable, "-c", code]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline()  # it has begun
+            assert is_at_work(process.pid) is is_expected
+            process.communicate()

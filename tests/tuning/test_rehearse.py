@@ -18,7 +18,6 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.program import parse_program
 from autotune.program.rehearsal import (
-    SILENCE_TOLD_S,
     Rehearsal,
     RehearsalPlan,
     RehearsalRecord,
@@ -294,16 +293,16 @@ def test_a_config_that_stands_still_for_most_of_a_short_rehearsal_is_noticed(
 ) -> None:
     """As a forked process that waits for threads which the fork did not copy."""
     most_s = 1.0
-    for share, has_failed in ((0.0, False), (0.3, False), (0.7, True)):
-        folder = tmp_path / str(share)
+    cases = ((0.0, False, False), (0.3, False, False), (0.7, True, False), (0.7, False, True))
+    for share, has_failed, is_at_work in cases:
+        folder = tmp_path / f"{share} {is_at_work}"
         folder.mkdir()
-        seen = Seen(3, 1, 0, "out of time", silent_s=share * most_s)
+        seen = Seen(3, 1, 0, "out of time", silent_s=share * most_s, is_at_work=is_at_work)
         given, stage = rehearsed(folder, {OTHER: Rehearsal(seen)}, total_s=180.0, spent_s=120.0)
         most_s = stage.given_s[0]
         assert 0.7 * most_s < SILENT_S, "too short to stand still for the usual time"
         record = given.study.rehearsals[0]
         assert record.own.has_failed is has_failed, share
-        assert ("silent for the last" in str(seen)) is (seen.silent_s >= SILENCE_TOLD_S)
 
 
 def test_a_rehearsal_leaves_the_confirmation_its_time_or_is_left_out(tmp_path: Path) -> None:

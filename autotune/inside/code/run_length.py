@@ -28,6 +28,7 @@ from autotune.measurement.epochs.epoch import RunLength
 from autotune.program.flags import Flag
 
 EPOCHS = frozenset(f"{before}epochs" for before in ("", "num_", "n_", "n", "max_", "num_train_"))
+EVALUATING = ("val", "eval", "test", "dev")  # how names of phases begin
 UNKNOWN = RunLength()
 OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 
@@ -39,10 +40,10 @@ def length_of(
 
     Epochs are the rounds of the loop around that of the batches. Covered: ``for epoch in
     range(first, last)``, with numbers, names of numbers, and their sums, differences and products.
-    A loop over phases, as ``for phase in ("train", "val")``, belongs to the epoch. Unknown where
-    the program may leave the loop over the epochs early, and where another loop surrounds it, as in
-    a cross-validation: then ``RunLength.unknown`` says so. A limit on the batches of each epoch is
-    taken as it stands; a counter that begins at 0 may allow one more.
+    A loop over listed phases, as ``for phase in ("train", "val")``, belongs to the epoch. Unknown
+    where the program may leave the loop over the epochs early, and where another loop surrounds it,
+    as in a cross-validation: then ``RunLength.unknown`` says so. A limit on the batches of each
+    epoch is taken as it stands; a counter that begins at 0 may allow one more.
 
     Args:
         frames: The stack at a step, the innermost frame first.
@@ -114,34 +115,27 @@ def _epochs(around: Sequence[Around]) -> RunLength:
     if len(around) > 1:
         return RunLength(unknown="another loop surrounds that over the epochs")
     (loop,) = around
-    in_epochs = [*own_nodes(loop.node)]
-    in_phases = [node for phase in phases for node in own_nodes(phase.node)]
-    returns = any(isinstance(node, ast.Return) for node in in_epochs + in_phases)
-    if returns or any(isinstance(node, ast.Break) for node in in_epochs):
+    leaving = [node for node in own_nodes(loop.node) if isinstance(node, ast.Break | ast.Return)]
+    for phase in phases:
+        if phase.frame is loop.frame:
+            leaving += [node for node in own_nodes(phase.node) if isinstance(node, ast.Return)]
+    if leaving:
         return RunLength(unknown="the program may leave its loop over the epochs early")
     epochs, said = _rounds(loop)
     return RunLength(epochs, where=said) if epochs else UNKNOWN
 
 
 def _is_over_phases(loop: Around) -> bool:
-    """Return whether a loop trains in one of its rounds, and evaluates in others.
+    """Return whether a loop trains in one of its rounds, and evaluates in the others.
 
-    Its header lists their names, and its body asks for one of them: ``phase == "train"``.
+    Its header lists the names of the phases, one of which is that of training.
     """
     match loop.node:
-        case ast.For(ast.Name(phase), ast.List(names) | ast.Tuple(names)):
-            listed = frozenset(name.value for name in names if isinstance(name, ast.Constant))
-            asked = (node for node in ast.walk(loop.node) if isinstance(node, ast.Compare))
-            return any(_asks_for(node, phase, listed) for node in asked)
-        case _:
-            return False
-
-
-def _asks_for(node: ast.Compare, phase: str, listed: frozenset[object]) -> bool:
-    """Return whether a comparison tells one of some listed names from the others."""
-    match node:
-        case ast.Compare(ast.Name(name), [ast.Eq() | ast.NotEq()], [ast.Constant(str(value))]):
-            return name == phase and value in listed
+        case ast.For(_, ast.List(listed) | ast.Tuple(listed)):
+            names = [str(node.value).lower() for node in listed if isinstance(node, ast.Constant)]
+            trains = sum("train" in name for name in names)
+            evaluates = sum(name.startswith(EVALUATING) for name in names)
+            return trains == 1 and 0 < evaluates == len(listed) - 1
         case _:
             return False
 

@@ -43,6 +43,7 @@ class EpochTimer:
         self._plan, self._pass_s, self._seams = plan, pass_s, seams
         self._clock = EpochClock()
         self._has_trained = False  # since the last epoch ended
+        self._has_evaluated = False
         self._has_stepped = self._has_stepped_in_pass = self._is_in_thread = False
         self._trials: OptionTrials | None = None
         if plan.evaluation is not None:
@@ -71,12 +72,12 @@ class EpochTimer:
     @property
     def enough_s(self) -> float:
         """Seconds after which the planned epochs are enough: more until an evaluation is seen."""
-        has_evaluated = any(epoch.evaluation_s for epoch in self._clock.epochs)
-        return self._plan.enough_s if has_evaluated else max(self._plan.enough_s, self._plan.seek_s)
+        plan = self._plan
+        return plan.enough_s if self._has_evaluated else max(plan.enough_s, plan.seek_s)
 
     @property
     def is_enough(self) -> bool | None:
-        """Whether all was tried that there is time for; None if nothing is tried."""
+        """Whether all was tried that there is time for; None if nothing is tried, or not yet."""
         if self._trials is None or self._trials.timed is None:
             return None
         return self._trials.is_over
@@ -104,6 +105,7 @@ class EpochTimer:
         self._has_trained = False
         own_batches = self._seams.trainers.batches_per_epoch
         self._clock.epoch_ended(begin_s, own_batches=own_batches, begun_by=begun_by)
+        self._has_evaluated |= any(epoch.evaluation_s for epoch in self._clock.epochs[-1:])
         if self._trials is not None and len(self._clock.epochs) >= self._plan.epochs:
             self._trials.consider(
                 self._clock.epochs, trained, first_step_at, is_long_enough=is_long_enough

@@ -77,7 +77,7 @@ def is_last_chance(needed_s: float, spare_s: float, epoch_s: float) -> bool:
 class EvaluationTurns:
     """Takes turns between the program's own options and others, in whole passes.
 
-    ``ShortEpochs`` calls it in the program's main thread. First each set of options gets a pass.
+    ``OptionTrials`` calls it in the program's main thread. First each set of options gets a pass.
     The program's own get two, which must be the same, and so do workers that persist, which start
     in the first. These passes begin with the same random state. They must hand out the batches of
     the program's own options, bit for bit, leave the random state that those leave, and change

@@ -54,7 +54,7 @@ class _OtherLoader:
 class OptionTrials:
     """Tries options of the slowest evaluation loader, once enough epochs were timed.
 
-    ``ShortEpochs`` calls it in the program's main thread.
+    ``EpochTimer`` calls it in the program's main thread.
 
     Args:
         plan: Which options, and until when.

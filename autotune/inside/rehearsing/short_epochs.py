@@ -14,7 +14,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -31,11 +31,12 @@ from autotune.inside.rehearsing.training_recorder import TrainingRecorder
 from autotune.inside.seams import SeamSet
 from autotune.inside.seams.equal_conditions import even_out
 from autotune.inside.steering import Steering, loose_knobs
+from autotune.machine.process_tree import is_at_work
 from autotune.measurement.run_mode import Epochs
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
 from autotune.program.profile import LoaderFacts
-from autotune.program.rehearsal import Ended, RehearsalPlan, Seen
+from autotune.program.rehearsal import SILENCE_TOLD_S, Ended, RehearsalPlan, Seen
 from autotune.rig.link import LinkClosed
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class ShortEpochs(Listener):
         self._plan = plan
         self._over = over
         self._evaluations = 0
-        self._is_evaluating = False
+        self._is_evaluating = self._is_saving = False
         self._first_step_at = math.inf
         self._heard = perf_counter()
         self._passes = Passes(None if epochs is Epochs.WHOLE else plan.other_batches)
@@ -188,15 +189,14 @@ class ShortEpochs(Listener):
     @contextmanager
     def saving(self, what: Any, where: Any) -> Iterator[None]:
         """Record what is saved where training is traced, and time it where epochs are."""
+        self._is_saving = True
+        try:
+            with nullcontext() if self._timing is None else self._timing.saving():
+                yield
+        finally:
+            self._is_saving, self._heard = False, perf_counter()
         if self._recorder is not None:
-            yield
             self._recorder.saved(what, where)
-            return
-        if self._timing is None:
-            yield
-            return
-        with self._timing.saving():
-            yield
 
     def batch_handed(self, feed: Feed, batch: Any, samples: int) -> None:
         """Note what is trained on, where training is traced, and what is evaluated in turns."""
@@ -301,6 +301,7 @@ class ShortEpochs(Listener):
             return
         self._timer.cancel()
         silent_s = perf_counter() - self._heard
+        may_stand_still = how == "out of time" and silent_s >= SILENCE_TOLD_S
         with suppress(LinkClosed):
             trace = None if self._recorder is None else self._recorder.trace
             timing = self._timing
@@ -316,5 +317,6 @@ class ShortEpochs(Listener):
                     None if timing is None else timing.tried,
                     self._outputs.found,
                     "" if timing is None else timing.why_untimed,
+                    may_stand_still and (self._is_saving or is_at_work()),
                 )
             )

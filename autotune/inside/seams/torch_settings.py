@@ -104,32 +104,34 @@ class _Remembering(ABC):
 
 
 class _Threads(_Remembering):
-    """Sets the threads of operators; a process forked from a program with one thread keeps to one.
+    """Sets the threads of operators; in a forked process never more than the program itself has.
 
-    Threads do not survive a fork, and GNU OpenMP waits for them forever in the new process, if they
-    have worked before. A program that forks processes which compute runs on one thread for that
-    reason.
+    Threads do not survive a fork. If they have worked before it, GNU OpenMP waits for them forever
+    in the new process. Programs that compute in forked processes therefore set one thread.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._guards_forks = False
+        self._most: int | None = None  # in a forked process
+        os.register_at_fork(after_in_child=self._forked)
 
     def read(self) -> tuple[Any, ...]:
         return (torch.get_num_threads(),)
 
     def write(self, *values: Any) -> None:
-        if not self._guards_forks:
-            self._guards_forks = True
-            os.register_at_fork(after_in_child=self._forked)
-        torch.set_num_threads(*values)
+        (threads,) = values
+        torch.set_num_threads(threads if self._most is None else min(threads, self._most))
 
     def chosen(self, value: KnobValue, own: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: ARG002
         return (value,)
 
     def _forked(self) -> None:
-        if self._own == (1,):
-            torch.set_num_threads(1)
+        """Remember the threads that the program had at the fork, or would have had."""
+        self.look_again()
+        (now,) = self.read()
+        (self._most,) = self._own or (now,)
+        if now > self._most:
+            torch.set_num_threads(self._most)
 
 
 class _Deterministic(_Remembering):

@@ -1,7 +1,7 @@
 """Epoch: what one epoch of the program consists of, training steps and everything else.
 
 A short run sees epochs whose passes may be cut (``EpochSeen``). With the speed of the training loop
-they make up a whole epoch, see ``epoch_breakdown``.
+they make up a whole epoch, see ``breakdown``.
 """
 
 from __future__ import annotations

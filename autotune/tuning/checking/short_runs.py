@@ -8,7 +8,7 @@ from autotune.measurement.learning.training_trace import NO_TIME, TrainingTrace
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
-from autotune.program.rehearsal import Rehearsal, RehearsalPlan
+from autotune.program.rehearsal import SILENCE_TOLD_S, Rehearsal, RehearsalPlan
 from autotune.results.record import gradients_sum
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.budget import Until
@@ -17,9 +17,9 @@ from autotune.tuning.session import MAX_REHEARSAL_S, Session
 
 AT_MOST = 3.0  # times what a run is expected to take
 ANSWER_S = 3.0  # a rig that exceeds its time by this is considered not to answer any more
-# A program that did nothing for this long, or for this share of a run and not just for a moment,
-# and for longer than SILENCE_STEPS steps, stands still.
-SILENT_S, SILENT_SHARE, MOMENT_S = 20.0, 0.5, 5.0
+# A program that did nothing for this long, and for longer than SILENCE_STEPS steps, stands still.
+# This share of a run is enough, but for a moment, if it uses no processor meanwhile.
+SILENT_S, SILENT_SHARE = 20.0, 0.5
 NOT_STARTED = Ending(Outcome.OUT_OF_TIME, NO_TIME)
 
 
@@ -83,7 +83,9 @@ class ShortRuns:
             ran = rig.rehearse(applied, plan, should_stop)
         if config.get("compile", "off") != "off":
             return ran  # compiling takes long, and the program is silent meanwhile
-        silent_s = min(SILENT_S, max(MOMENT_S, SILENT_SHARE * plan.most_s))
+        silent_s = SILENT_S
+        if ran.seen is not None and not ran.seen.is_at_work:
+            silent_s = min(SILENT_S, max(SILENCE_TOLD_S, SILENT_SHARE * plan.most_s))
         return _judged(ran, max(silent_s, SILENCE_STEPS * self._baseline.measurement.step_s))
 
 
