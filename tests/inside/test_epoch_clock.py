@@ -222,6 +222,50 @@ def test_two_loaders_read_together_both_train() -> None:
     assert epoch.steps_s == pytest.approx(1.5)
 
 
+def test_what_the_passes_of_a_new_epoch_took_until_its_first_step_belongs_to_it() -> None:
+    """Their first step tells that they train; they were rebuilt, and are read together."""
+    time = Time()
+    clock = EpochClock(now=time)
+    old = feed()
+    trained(clock, time, old, 3)
+    clock.pass_ended(old, is_cut=False)
+    evaluated = feed()
+    clock.batch(evaluated, "Valid")
+    time.passes(5.0)
+    clock.pass_ended(evaluated, is_cut=False)
+    first, second = feed(), feed()
+    for _ in range(2):
+        clock.batch(first, "Train")
+        time.passes(0.5)
+        clock.batch(second, "Other")
+        time.passes(1.0)
+        if not clock.epochs:
+            clock.epoch_ended(begun_by=[first, second])
+        clock.stepped()
+    clock.epoch_ended()
+    before, after = clock.epochs
+    assert (before.batches, before.steps_s, before.between_s) == (3, 3.0, 5.0)
+    assert (after.batches, after.steps, after.steps_s, after.passes) == (2, 2, 3.0, ())
+
+
+def test_a_pass_that_goes_on_in_the_next_epoch_trains_there_too() -> None:
+    time = Time()
+    clock = EpochClock(now=time)
+    endless = feed(start_s=2.0)
+    for _ in range(2):
+        leading = feed()
+        for _ in range(3):
+            clock.batch(leading, "Train")
+            clock.batch(endless, "Other")
+            time.passes(1.0)
+            clock.stepped()
+        clock.pass_ended(leading, is_cut=False)
+        clock.epoch_ended()
+    assert [(e.batches, e.steps, e.steps_s, e.passes) for e in clock.epochs] == [
+        (3, 3, 3.0, ())
+    ] * 2
+
+
 def test_epochs_in_which_torch_compiles_are_marked() -> None:
     time, compiled = Time(), [0]
     clock = EpochClock(time, lambda: compiled[0])

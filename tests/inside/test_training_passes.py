@@ -166,6 +166,17 @@ for epoch in range(6):
         [20] * 6,
         others=1,
     ),
+    "an evaluation whose iterator is kept": Case(
+        """
+train, kept = loader_of(32), iter(loader_of(4000))
+for epoch in range(6):
+    for x, y in train:
+        step(x, y)
+    model(next(kept)[0])
+""",
+        [8] * 6,
+        others=1,
+    ),
     "gradients of a few batches": Case(
         """
 train = loader_of(40)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -145,9 +145,10 @@ class ShortEpochs(Listener):
         if self._training.begins_epoch(feed):
             self._epoch_begins(feed.begin_s)
 
-    def _epoch_begins(self, begin_s: float = 0.0, begun_by: Sequence[Feed] = ()) -> None:
+    def _epoch_begins(self, begin_s: float = 0.0) -> None:
         """End the epoch before, and the rehearsal if that was the last one planned."""
-        self._training.epoch_begins()
+        begun_by = self._training.begun()
+        self._training.epoch_begins(begun_by)
         if self._timing is not None:
             self._timing.epoch_begins(
                 begin_s,
@@ -248,8 +249,8 @@ class ShortEpochs(Listener):
     def _stepped(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Count a step and, if it is the first one of its pass, an epoch."""
         self._heard = now = perf_counter()
-        if begun := self._training.begun_before_step():
-            self._epoch_begins(begun_by=begun)
+        if self._training.begun():
+            self._epoch_begins()
         self.steps += 1
         self._first_step_at = min(self._first_step_at, now)
         self._is_evaluating = False

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from autotune.program.profile import LoaderFacts
 
@@ -43,8 +43,9 @@ class TrainingPasses:
         self.epochs = 0
         self._facts, self._is_rebuilt = facts, is_rebuilt
         self._lock = threading.Lock()
-        # read since the last step, and not over
+        # read since the last step, and not over; and those read before it
         self._fed: WeakKeyDictionary[Feed, Pass] = WeakKeyDictionary()
+        self._last: WeakSet[Feed] = WeakSet()
         self._lead_facts: LoaderFacts | None = None
         self._trained: set[LoaderFacts] = set()
         self._trained_in_epoch: set[LoaderFacts] = set()
@@ -57,17 +58,24 @@ class TrainingPasses:
     def begins_epoch(self, feed: Feed) -> bool:
         """Return whether a pass that is about to begin is that of another epoch.
 
-        It is not if another loader was read since the last step: then this one is read together
-        with it, and starts over in the middle of its pass, or just after its beginning.
+        It is not if it starts over in the middle of another pass, with which it is read together.
         """
         facts = self._facts(feed)
         if not feed.wants_gradients or facts not in self._trained_in_epoch:
             return False
-        return all(self._facts(other) == facts for other, _ in self._feeding())
+        feeding = [other for other, _ in self._feeding() if self._facts(other) != facts]
+        return not any(other in self._last for other in feeding)
 
-    def epoch_begins(self) -> None:
-        """Forget what trained in the epoch before."""
+    def epoch_begins(self, begun_by: Sequence[Feed]) -> None:
+        """Forget what trained in the epoch before, and what was evaluated since.
+
+        Args:
+            begun_by: The passes of the new epoch that have handed out batches.
+        """
         self._trained_in_epoch.clear()
+        with self._lock:
+            for feed in [feed for feed in self._fed if feed not in begun_by]:
+                del self._fed[feed]
 
     def took(self, feed: Feed, seen: Pass) -> None:
         """Note that a pass hands out a batch with gradients enabled."""
@@ -80,21 +88,22 @@ class TrainingPasses:
         with self._lock:
             self._fed.pop(feed, None)
 
-    def begun_before_step(self) -> tuple[Feed, ...]:
-        """Return the passes with which another epoch has begun, if the next step tells that.
+    def begun(self) -> tuple[Feed, ...]:
+        """Return the passes that belong to another epoch than the last step.
 
-        Only its first step tells a loader that was rebuilt from that of an evaluation.
+        They are read since, over loaders that trained in that epoch, or were rebuilt. Only a step
+        tells a loader that was rebuilt from that of an evaluation.
         """
-        feeding = self._feeding()
-        if any(seen.trains for _, seen in feeding):
+        feeding = [feed for feed, _ in self._feeding()]
+        if any(feed in self._last for feed in feeding):
             return ()
         alike = {_without_size(facts) for facts in tuple(self._trained_in_epoch)}
-        for feed, _ in feeding:
-            facts = self._facts(feed)
-            has_grown = self._is_rebuilt(feed) and _without_size(facts) in alike
-            if facts in self._trained_in_epoch or has_grown:
-                return tuple(feed for feed, _ in feeding)
-        return ()
+        return tuple(feed for feed in feeding if self._trains_again(feed, alike))
+
+    def _trains_again(self, feed: Feed, alike: set[LoaderFacts]) -> bool:
+        facts = self._facts(feed)
+        is_other = self._is_rebuilt(feed) and _without_size(facts) in alike
+        return facts in self._trained_in_epoch or is_other
 
     def stepped(self) -> tuple[Feed, ...]:
         """Count a step, and return the passes to which it belongs.
@@ -103,12 +112,15 @@ class TrainingPasses:
         gradients of a whole epoch. It still shows that the loader trains.
         """
         feeding = self._feeding()
-        with self._lock:
-            self._fed.clear()
         passes, trained = [seen for _, seen in feeding], {self._facts(feed) for feed, _ in feeding}
+        goes_on = any(feed in self._last for feed, _ in feeding)
         if not passes and self.lead is not None and self._lead_facts is not None:
-            passes, trained = [self.lead], {self._lead_facts}
-        self.epochs += bool(passes) and not any(seen.trains for seen in passes)
+            passes, trained, goes_on = [self.lead], {self._lead_facts}, self.lead.trains
+        self.epochs += bool(passes) and not goes_on
+        if feeding:
+            with self._lock:
+                self._fed.clear()
+                self._last = WeakSet(feed for feed, _ in feeding)
         for seen in passes:
             seen.trains = True
         self._trained |= trained
