@@ -207,6 +207,30 @@ def test_an_epoch_ends_when_a_loader_that_trained_in_it_begins_anew(
     assert min(epoch.start_s + epoch.steps_s for epoch in epochs) >= case.least_s
 
 
+def test_an_evaluation_that_turns_gradients_off_for_each_batch_is_one(tmp_path: Path) -> None:
+    """As in PyTorch's tutorial on transfer learning; a teacher of a step is none."""
+    loop = """
+loaders = {"train": loader_of(32), "val": loader_of(12)}
+for epoch in range(3):
+    for phase in ["train", "val"]:
+        for x, y in loaders[phase]:
+            with torch.set_grad_enabled(phase == "train"):
+                loss = nn.functional.cross_entropy(model(x), y)
+            if phase == "train":
+                with torch.no_grad():
+                    model(x)
+                loss.backward()
+                optimizer.step()
+"""
+    program = tmp_path / "trains.py"
+    program.write_text(HEAD + loop, encoding="utf-8")
+    found = run(str(program), "", PLAN, applied_of())
+    assert found.has_passed, found
+    assert found.seen is not None
+    assert (found.seen.epochs, found.seen.evaluations) == (3, 3)
+    assert [[p.batches for p in epoch.passes] for epoch in found.seen.timed] == [[3]] * 3
+
+
 def test_steps_outside_of_passes_make_no_epoch_that_can_be_timed(tmp_path: Path) -> None:
     loops = (
         """

@@ -225,7 +225,8 @@ class ShortEpochs(Listener):
     def forward_called(self, root: Root, args: tuple[Any, ...]) -> None:  # noqa: ARG002
         """Notice an evaluation whose samples do not come from a loader.
 
-        Only calls without gradients after the end of a training pass count as an evaluation.
+        Only calls without gradients after the end of a training pass count as an evaluation, and
+        those during a pass over a loader that does not train, which began with gradients.
         """
         self.seams.by_hand.look()
         self._heard = perf_counter()
@@ -234,7 +235,7 @@ class ShortEpochs(Listener):
         if self._timing is not None:
             self._timing.forward_called()
         lead = self._training.lead
-        is_between = lead is not None and lead.is_over
+        is_between = lead is not None and (lead.is_over or not self._training.lead_trains)
         if is_between and not torch.is_grad_enabled():
             self._evaluates()
 

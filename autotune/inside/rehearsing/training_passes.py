@@ -55,6 +55,11 @@ class TrainingPasses:
         """The loaders that have trained so far."""
         return frozenset(tuple(self._trained))
 
+    @property
+    def lead_trains(self) -> bool:
+        """Whether the loader that handed out the last batch with gradients has trained."""
+        return self._lead_facts in self._trained
+
     def begins_epoch(self, feed: Feed) -> bool:
         """Return whether a pass that is about to begin is that of another epoch.
 

@@ -128,10 +128,8 @@ def round_up(seconds: float) -> int:
 def _stands_still(program: Program, budget_s: float, seen: StartUp, log: Path) -> str:
     where = f": it {seen.doing}" if seen.doing else ""
     if seen.silent_s is not None:
-        what = (
-            f"{program.name} made {seen.steps} steps and then none for "
-            f"{_seconds(seen.silent_s)}{where}"
-        )
+        steps = "1 step" if seen.steps == 1 else f"{seen.steps} steps"
+        what = f"{program.name} made {steps} and then none for {_seconds(seen.silent_s)}{where}"
     else:
         what = (
             f"{program.name} made no step in its budget of {format_duration(budget_s)} and was "
