@@ -47,9 +47,12 @@ def _sentences(result: SearchResult, training: Training) -> Iterator[str]:
     elif (known := _known_seconds(result)) is not None:
         before_s, after_s = known
         saved_s = before_s - after_s
+        what = "The training steps of the whole training take"
+        if result.whole_run is not None:
+            what = "The whole training takes"
         yield (
-            f"The whole training takes {estimated_duration(after_s)} instead of "
-            f"{estimated_duration(before_s)}, estimated."
+            f"{what} {estimated_duration(after_s)} instead of {estimated_duration(before_s)}, "
+            "estimated."
         )
     else:
         saved_s = HOUR * (1 - 1 / gain.estimate)

@@ -213,6 +213,12 @@ class SearchResult:
         return tuple(front)
 
     @property
+    def was_busy(self) -> bool:
+        """Whether other processes disturbed the confirmation for most of its time."""
+        blocks = [b for windows in self.rounds for w in windows for b in w.measurement.blocks]
+        return sum(b.is_disturbed for b in blocks) > len(blocks) / 2
+
+    @property
     def changes(self) -> Mapping[str, KnobValue]:
         """The knobs in which ``best`` differs from the baseline, with the values of ``best``."""
         return self.best.changes_from(self.baseline)

@@ -143,10 +143,11 @@ def _headline(result: SearchResult) -> tuple[Tone, str, str]:
         case Finding.FASTER:
             better = result.head.options.goal.better
             speedup = result.speedup
+            busy = " on a busy machine" if result.was_busy else ""
             return (
                 Tone.GOOD,
                 f"{speedup.estimate:.2f}x {better}",
-                f"{times(speedup).partition(' ')[2]}, confirmed in fresh processes",
+                f"{times(speedup).partition(' ')[2]}, confirmed in fresh processes{busy}",
             )
         case Finding.NO_GAIN:
             return Tone.PLAIN, "No significant gain:", f"{kept}."

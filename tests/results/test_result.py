@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from autotune.measurement.compilation import Compilation
+from autotune.measurement.interference import Interference
 from autotune.measurement.interval import Interval
 from autotune.measurement.memory import Memory
 from autotune.program.config import Config, KnobValue
 from autotune.program.flags import Flag
 from autotune.results import bestfile
+from autotune.results.record import Side, WindowRecord
 from autotune.results.result import Finding, SearchResult
-from autotune.results.verdict import _why_no_gain
+from autotune.results.verdict import _why_no_gain, verdict
 from tests.made import (
     make_applied,
     make_head,
@@ -116,3 +118,14 @@ def test_where_steps_are_fixed_the_time_of_the_whole_run_is_said() -> None:
     assert "with 4 times the samples a step takes 2.08x as long" in tried.steps_note
     assert make_result({}, records=(larger,)).steps_note == ""
     assert make_result({"compile": "default"}, applied=applied).steps_note == ""
+
+
+def test_a_speedup_that_was_confirmed_on_a_busy_machine_says_so() -> None:
+    busy = Interference(0.8, None, None, None, 0.0)
+    for disturbed, is_said in ((0, False), (5, False), (6, True), (10, True)):
+        window = make_measurement()
+        blocks = [replace(block, interference=busy) for block in window.blocks[:disturbed]]
+        window = replace(window, blocks=(*blocks, *window.blocks[disturbed:]))
+        rounds = (tuple(WindowRecord(side, Config(BASELINE), window, 1.0) for side in Side),)
+        result = make_result({"batch_size": 128}, rounds=rounds)
+        assert ("on a busy machine" in verdict(result, Path("best.yaml")).basis) is is_said

@@ -62,7 +62,7 @@ def test_the_whole_epoch_gains_less_than_its_steps(
     assert "A whole epoch, estimated from short passes: 16 s" in out
     assert "The whole training, estimated: 30 epochs (train.py:5: for epoch in range(30)), a" in out
     assert "Of the epoch: training steps 62% → 45%, evaluation 37% → 54%." in out
-    assert "Faster training steps alone give at most 2.7x." in out
+    assert "steps, with the start of their loader, give at most 2.7x." in out
     section = bestfile.read(result.save(tmp_path / "best.yaml")).whole_run
     assert section is not None
     assert section.epochs == 30

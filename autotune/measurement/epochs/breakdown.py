@@ -88,7 +88,10 @@ class EpochBreakdown:
 
     @property
     def ceiling(self) -> float:
-        """The speedup of the epoch if its steps took no time at all; infinite if they are all."""
+        """The speedup of the epoch if its steps, and the start of their loader, took no time.
+
+        Infinite if the epoch consists of nothing else.
+        """
         steps = self.share(self.steps_s) + self.share(self.edges_s)
         return 1 / (1 - steps) if steps < 1 else math.inf
 

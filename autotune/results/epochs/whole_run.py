@@ -160,7 +160,10 @@ class WholeRun:
         if before.share(before.saving_s) >= WORTH_NAMING:
             yield "Saving was timed on the disk of the search's scratch; others may be slower."
         if before.ceiling <= 1 / WORTH_TELLING and not before.is_first:
-            yield f"Faster training steps alone give at most {before.ceiling:.1f}x."
+            yield (
+                "Faster training steps, with the start of their loader, give at most "
+                f"{before.ceiling:.1f}x."
+            )
         yield from self._evaluation_sentences()
 
     def _run_sentences(self) -> Iterator[str]:

@@ -143,8 +143,8 @@ def _stands_still(program: Program, budget_s: float, seen: StartUp, log: Path) -
         mend = TRAINS_ELSEWHERE
     else:
         mend = (
-            "If it is still preparing, give it more time with --budget, or less data to prepare; "
-            "if it waits for something, change it so that it does not"
+            "If one step takes that long, or if it is still preparing, give it more time with "
+            "--budget, or less data; if it waits for something, change it so that it does not"
         )
     return f"{what}. {mend}. What it printed: {log}"
 
