@@ -96,7 +96,7 @@ class Seen:
 
     Attributes:
         steps: Number of optimizer steps.
-        epochs: Number of passes over a loader that made steps.
+        epochs: Number of epochs in which it made a step.
         evaluations: How often it computed without gradients outside its training loop.
         ended: Why the rehearsal was over.
         silent_s: Seconds since the program last requested a batch, called its model or made a step.

@@ -58,13 +58,13 @@ class Case:
     Attributes:
         loop: Its code.
         batches: Of each epoch, over the loader that leads.
-        others: Passes in each that train nothing.
+        others: Passes in each that train nothing; None if that differs.
         least_s: Seconds that the training of each epoch takes at least.
     """
 
     loop: str
     batches: list[int]
-    others: int = 0
+    others: int | None = 0
     least_s: float = 0.0
 
 
@@ -177,6 +177,117 @@ for epoch in range(6):
         [8] * 6,
         others=1,
     ),
+    "each loader has a step of its own": Case(
+        """
+first, second = loader_of(40), loader_of(40, batch_size=2)
+for epoch in range(6):
+    other = iter(second)
+    for x, y in first:
+        step(x, y)
+        step(*next(other))
+""",
+        [20] * 6,
+    ),
+    "each loader has a step of its own, and one starts over": Case(
+        """
+first, second = loader_of(40), loader_of(28)
+
+
+def forever():
+    while True:
+        yield from second
+
+
+other = forever()
+for epoch in range(6):
+    for x, y in first:
+        step(x, y)
+        step(*next(other))
+""",
+        [20] * 6,
+    ),
+    "a generator without an end": Case(
+        """
+first, second = loader_of(40), loader_of(28)
+
+
+def forever():
+    while True:
+        yield from second
+
+
+other = forever()
+for epoch in range(6):
+    for x, y in first:
+        step(x, y, next(other))
+""",
+        [10] * 6,
+    ),
+    "iterators that are kept until the next epoch": Case(
+        """
+first, second = loader_of(40), loader_of(60)
+for epoch in range(6):
+    one, other = iter(first), iter(second)
+    for n in range(8):
+        x, y = next(one)
+        step(x, y, next(other))
+""",
+        [8] * 6,
+    ),
+    "a batch to look at before training": Case(
+        """
+train = loader_of(40)
+look = iter(train)
+model(next(look)[0])
+for epoch in range(6):
+    for x, y in train:
+        step(x, y)
+""",
+        [11, 10, 10, 10, 10, 10],
+    ),
+    "a batch is evaluated after each step": Case(
+        """
+train, valid = loader_of(40), cycle(loader_of(400))
+for epoch in range(6):
+    for x, y in train:
+        step(x, y)
+        few, _ = next(valid)
+        with torch.no_grad():
+            model(few)
+""",
+        [10] * 6,
+        others=1,
+    ),
+    "a batch is evaluated now and then, and that loader starts over": Case(
+        """
+train, valid = loader_of(80), loader_of(12)
+rest = iter(valid)
+for epoch in range(6):
+    for n, (x, y) in enumerate(train):
+        step(x, y)
+        if n % 6 == 3:
+            try:
+                few, _ = next(rest)
+            except StopIteration:
+                rest = iter(valid)
+                few, _ = next(rest)
+            with torch.no_grad():
+                model(few)
+""",
+        [20] * 6,
+        others=None,
+    ),
+    "a teacher sees each batch first": Case(
+        """
+train, teacher = loader_of(40), nn.Linear(4, 3)
+for epoch in range(6):
+    for x, y in train:
+        with torch.no_grad():
+            teacher(x)
+        step(x, y)
+""",
+        [10] * 6,
+    ),
     "gradients of a few batches": Case(
         """
 train = loader_of(40)
@@ -203,7 +314,8 @@ def test_an_epoch_ends_when_a_loader_that_trained_in_it_begins_anew(
     assert found.seen is not None
     epochs = found.seen.timed
     assert [epoch.batches for epoch in epochs] == case.batches
-    assert [len(epoch.passes) for epoch in epochs] == [case.others] * 6
+    if case.others is not None:
+        assert [len(epoch.passes) for epoch in epochs] == [case.others] * 6
     assert min(epoch.start_s + epoch.steps_s for epoch in epochs) >= case.least_s
 
 

@@ -182,12 +182,18 @@ class EpochClock:
         if seen in self._stack:
             del self._stack[self._stack.index(seen) :]
 
-    def stepped(self) -> None:
-        """Note an optimizer step, which belongs to all passes that are going on."""
+    def stepped(self, feeds: Sequence[Feed] = ()) -> None:
+        """Note an optimizer step, which belongs to all passes that are going on.
+
+        Args:
+            feeds: The passes whose batches it was made with, the one read first in front.
+        """
         self.trains()
-        for number, seen in enumerate(self._stack):
+        for seen in self._stack:
             seen.steps += 1
-            seen.leads |= number == 0
+        leading = self._passes.get(feeds[0]) if feeds else None
+        if leading is not None:
+            leading.leads = True
 
     def computes(self) -> None:
         """Note that the model computes without gradients.
@@ -264,6 +270,7 @@ class EpochClock:
             self._is_over_after(max(p.batches for p in trained))
         leading = [p for p in trained if p.leads]
         if trained:
+            leading = leading or [max(trained, key=lambda p: p.batches)]
             self.epochs.append(
                 EpochSeen(
                     steps=sum(p.steps for p in leading),

@@ -170,7 +170,7 @@ class EpochTimer:
             self._seams.trainers.note_batches(feeds[0].batches_per_epoch)
         self._has_trained = self._has_stepped = True
         self._has_stepped_in_pass |= bool(feeds)
-        self._clock.stepped()
+        self._clock.stepped(feeds)
 
     def forward_called(self) -> None:
         """Note that the program calls its model."""

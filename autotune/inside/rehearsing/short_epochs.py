@@ -87,7 +87,8 @@ class ShortEpochs(Listener):
         self._plan = plan
         self._over = over
         self._evaluations = 0
-        self._is_evaluating = self._is_saving = False
+        self._is_evaluating = False
+        self._saving = 0
         self._first_step_at = math.inf
         self._heard = perf_counter()
         self._passes = Passes(None if epochs is Epochs.WHOLE else plan.other_batches)
@@ -190,12 +191,13 @@ class ShortEpochs(Listener):
     @contextmanager
     def saving(self, what: Any, where: Any) -> Iterator[None]:
         """Record what is saved where training is traced, and time it where epochs are."""
-        self._is_saving = True
+        self._saving += 1
         try:
             with nullcontext() if self._timing is None else self._timing.saving():
                 yield
         finally:
-            self._is_saving, self._heard = False, perf_counter()
+            self._saving -= 1
+            self._heard = perf_counter()
         if self._recorder is not None:
             self._recorder.saved(what, where)
 
@@ -212,7 +214,7 @@ class ShortEpochs(Listener):
         seen = self._passes.took(feed, self.steps)
         if self._timing is not None:
             self._timing.batch(feed, self._facts(feed))
-        if feed.wants_gradients:
+        if feed.wants_gradients and torch.is_grad_enabled():
             self._training.took(feed, seen)
         else:
             self._evaluates()
@@ -234,6 +236,7 @@ class ShortEpochs(Listener):
             self._recorder.forward_called()
         if self._timing is not None:
             self._timing.forward_called()
+        self._training.forward_called(has_gradients=torch.is_grad_enabled())
         lead = self._training.lead
         is_between = lead is not None and (lead.is_over or not self._training.lead_trains)
         if is_between and not torch.is_grad_enabled():
@@ -285,10 +288,13 @@ class ShortEpochs(Listener):
     def _facts(self, feed: Feed) -> LoaderFacts:
         """Return the facts that identify a feed's loader, even if it is rebuilt for each epoch.
 
-        They are put together once in a pass: that takes as long as a small step.
+        They are put together once in a pass: that takes as long as a small step. Before the first
+        step they are not known for certain.
         """
         if (known := self._known.get(feed)) is None:
-            self._known[feed] = known = known_by(self.seams.loader.facts, feed)
+            known = known_by(self.seams.loader.facts, feed)
+            if self.steps:
+                self._known[feed] = known
         return known
 
     def _evaluates(self) -> None:
@@ -299,11 +305,12 @@ class ShortEpochs(Listener):
     def _end(self, how: Ended) -> None:
         if self._over is None or os.getpid() != self._process:
             return  # a rank that follows another, or a process that the program has forked
+        silent_s = perf_counter() - self._heard
+        may_stand_still = how == "out of time" and silent_s >= SILENCE_TOLD_S
+        works = may_stand_still and (self._saving > 0 or is_at_work())  # it may end meanwhile
         if not self._ending.acquire(blocking=False):
             return
         self._timer.cancel()
-        silent_s = perf_counter() - self._heard
-        may_stand_still = how == "out of time" and silent_s >= SILENCE_TOLD_S
         with suppress(LinkClosed):
             trace = None if self._recorder is None else self._recorder.trace
             timing = self._timing
@@ -319,6 +326,6 @@ class ShortEpochs(Listener):
                     None if timing is None else timing.tried,
                     self._outputs.found,
                     "" if timing is None else timing.why_untimed,
-                    may_stand_still and (self._is_saving or is_at_work()),
+                    works,
                 )
             )

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from autotune.program.profile import LoaderFacts
 
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 class TrainingPasses:
     """Follows the passes whose batches the program takes with gradients enabled.
 
-    Such a pass may still be an evaluation. It trains if a step is made while it goes on. Loaders
+    Such a pass may still be an evaluation. It trains if a step is made with its batches. Loaders
     that are read together, as by ``zip()``, train together.
 
-    An epoch ends when a loader that has trained in it begins another pass. So it may consist of
-    passes over several loaders. A loader that is rebuilt over other data, as with pseudo-labels, or
-    with another batch size, counts as the same loader from its first step on.
+    The loader that is read first in an epoch leads it. The epoch ends when that begins another
+    pass. If its pass is over, so does any other that has trained in the epoch. So an epoch may
+    consist of passes over several loaders, and a loader may start over in its middle. A loader that
+    is rebuilt over other data, as with pseudo-labels, or with another batch size, counts as the
+    same loader from its first step on.
 
     ``ShortEpochs`` calls it in the threads that ask for batches and make steps.
 
@@ -33,7 +35,7 @@ class TrainingPasses:
 
     Attributes:
         lead: The pass that handed out the last batch with gradients; None before the first.
-        epochs: Number of times that all passes that were going on made their first step.
+        epochs: Number of epochs in which a step was made.
     """
 
     def __init__(
@@ -43,12 +45,16 @@ class TrainingPasses:
         self.epochs = 0
         self._facts, self._is_rebuilt = facts, is_rebuilt
         self._lock = threading.Lock()
-        # read since the last step, and not over; and those read before it
+        # read since the last step, and not over
         self._fed: WeakKeyDictionary[Feed, Pass] = WeakKeyDictionary()
-        self._last: WeakSet[Feed] = WeakSet()
-        self._lead_facts: LoaderFacts | None = None
+        self._last: Callable[[], Feed | None] = lambda: None
+        self._last_facts: LoaderFacts | None = None
+        self._called: set[bool] = set()  # with gradients or without, since the last batch
         self._trained: set[LoaderFacts] = set()
-        self._trained_in_epoch: set[LoaderFacts] = set()
+        # In this epoch: which loaders have trained, the first of them, and passes that go on
+        self._in_epoch: set[LoaderFacts] = set()
+        self._leader: LoaderFacts | None = None
+        self._open: WeakSet[Feed] = WeakSet()
 
     @property
     def trained(self) -> frozenset[LoaderFacts]:
@@ -58,18 +64,52 @@ class TrainingPasses:
     @property
     def lead_trains(self) -> bool:
         """Whether the loader that handed out the last batch with gradients has trained."""
-        return self._lead_facts in self._trained
+        return self._last_facts in self._trained
+
+    def took(self, feed: Feed, seen: Pass) -> None:
+        """Note that a pass hands out a batch with gradients enabled."""
+        facts = self._facts(feed)
+        with self._lock:
+            if feed not in self._open:  # it takes the place of an iterator that read ahead
+                for other in [f for f in self._fed if f in self._open and self._facts(f) == facts]:
+                    del self._fed[other]
+            self._fed[feed] = seen
+        if self._last() is not feed:
+            self._leave_out_evaluated()
+        self.lead, self._last, self._last_facts = seen, ref(feed), facts
+        self._called.clear()
+
+    def forward_called(self, *, has_gradients: bool) -> None:
+        """Note that the program calls a model."""
+        self._called.add(has_gradients)
+
+    def ended(self, feed: Feed) -> None:
+        """Note that a pass is over, so that no later step belongs to it."""
+        with self._lock:
+            self._fed.pop(feed, None)
+            self._open.discard(feed)
 
     def begins_epoch(self, feed: Feed) -> bool:
-        """Return whether a pass that is about to begin is that of another epoch.
-
-        It is not if it starts over in the middle of another pass, with which it is read together.
-        """
-        facts = self._facts(feed)
-        if not feed.wants_gradients or facts not in self._trained_in_epoch:
+        """Return whether a pass that is about to begin is that of another epoch."""
+        if not feed.wants_gradients or self._facts(feed) not in self._in_epoch:
             return False
-        feeding = [other for other, _ in self._feeding() if self._facts(other) != facts]
-        return not any(other in self._last for other in feeding)
+        return not any(self._facts(other) == self._leader for other in self._going_on())
+
+    def begun(self) -> tuple[Feed, ...]:
+        """Return the passes that have handed out batches and belong to another epoch.
+
+        Only the first step of a pass tells a loader that was rebuilt from that of an evaluation,
+        and a leader whose last iterator is kept from one that is evaluated in its middle.
+        """
+        self._leave_out_evaluated()
+        feeding, going_on = [feed for feed, _ in self._feeding()], self._going_on()
+        alike = {_without_size(facts) for facts in tuple(self._in_epoch)}
+        again = [feed for feed in feeding if feed not in going_on and self._trains(feed, alike)]
+        if not any(self._facts(feed) == self._leader for feed in going_on):
+            return tuple(again)
+        leads_on = any(self._facts(feed) == self._leader for feed in feeding if feed in going_on)
+        leads_anew = any(self._is_leader(feed) for feed in again)
+        return tuple(again) if leads_anew and not leads_on else ()
 
     def epoch_begins(self, begun_by: Sequence[Feed]) -> None:
         """Forget what trained in the epoch before, and what was evaluated since.
@@ -77,64 +117,65 @@ class TrainingPasses:
         Args:
             begun_by: The passes of the new epoch that have handed out batches.
         """
-        self._trained_in_epoch.clear()
+        self._in_epoch.clear()
+        self._leader = None
         with self._lock:
+            self._open.clear()
             for feed in [feed for feed in self._fed if feed not in begun_by]:
                 del self._fed[feed]
 
-    def took(self, feed: Feed, seen: Pass) -> None:
-        """Note that a pass hands out a batch with gradients enabled."""
-        with self._lock:
-            self._fed[feed] = seen
-        self.lead, self._lead_facts = seen, self._facts(feed)
-
-    def ended(self, feed: Feed) -> None:
-        """Note that a pass is over, so that no later step belongs to it."""
-        with self._lock:
-            self._fed.pop(feed, None)
-
-    def begun(self) -> tuple[Feed, ...]:
-        """Return the passes that belong to another epoch than the last step.
-
-        They are read since, over loaders that trained in that epoch, or were rebuilt. Only a step
-        tells a loader that was rebuilt from that of an evaluation.
-        """
-        feeding = [feed for feed, _ in self._feeding()]
-        if any(feed in self._last for feed in feeding):
-            return ()
-        alike = {_without_size(facts) for facts in tuple(self._trained_in_epoch)}
-        return tuple(feed for feed in feeding if self._trains_again(feed, alike))
-
-    def _trains_again(self, feed: Feed, alike: set[LoaderFacts]) -> bool:
-        facts = self._facts(feed)
-        is_other = self._is_rebuilt(feed) and _without_size(facts) in alike
-        return facts in self._trained_in_epoch or is_other
-
     def stepped(self) -> tuple[Feed, ...]:
-        """Count a step, and return the passes to which it belongs.
+        """Count a step, and return the passes to which it belongs, the one read first in front.
 
         A step that is made after a pass belongs to none, as that of a program which gathers the
         gradients of a whole epoch. It still shows that the loader trains.
         """
+        self._leave_out_evaluated()
         feeding = self._feeding()
         passes, trained = [seen for _, seen in feeding], {self._facts(feed) for feed, _ in feeding}
-        goes_on = any(feed in self._last for feed, _ in feeding)
-        if not passes and self.lead is not None and self._lead_facts is not None:
-            passes, trained, goes_on = [self.lead], {self._lead_facts}, self.lead.trains
-        self.epochs += bool(passes) and not goes_on
         if feeding:
+            self.epochs += self._leader is None
+            self._leader = self._leader or self._facts(feeding[0][0])
             with self._lock:
                 self._fed.clear()
-                self._last = WeakSet(feed for feed, _ in feeding)
+                self._open.update(feed for feed, _ in feeding)
+        elif self._leader is None and self.lead is not None and self._last_facts is not None:
+            self.epochs += not self.lead.trains
+            passes, trained = [self.lead], {self._last_facts}
         for seen in passes:
             seen.trains = True
         self._trained |= trained
-        self._trained_in_epoch |= trained
+        self._in_epoch |= trained
         return tuple(feed for feed, _ in feeding)
+
+    def _leave_out_evaluated(self) -> None:
+        """Leave out the last batch if models got it without gradients alone.
+
+        A batch that nothing else was read with is kept: there is nothing else to train on.
+        """
+        last = self._last()
+        if last is not None and self._called == {False}:
+            with self._lock:
+                if len(self._fed) > 1:
+                    self._fed.pop(last, None)
+
+    def _trains(self, feed: Feed, alike: set[LoaderFacts]) -> bool:
+        facts = self._facts(feed)
+        return facts in self._in_epoch or (self._is_rebuilt(feed) and _without_size(facts) in alike)
+
+    def _is_leader(self, feed: Feed) -> bool:
+        facts, leader = self._facts(feed), self._leader
+        if leader is None or facts == leader:
+            return leader is not None
+        return self._is_rebuilt(feed) and _without_size(facts) == _without_size(leader)
 
     def _feeding(self) -> list[tuple[Feed, Pass]]:
         with self._lock:
             return [*self._fed.items()]
+
+    def _going_on(self) -> list[Feed]:
+        with self._lock:
+            return [*self._open]
 
 
 def _without_size(facts: LoaderFacts) -> LoaderFacts:

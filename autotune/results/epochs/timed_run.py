@@ -106,11 +106,11 @@ class Loop:
         Args:
             epoch: One of the program as written.
         """
-        if not epoch.is_cut:
-            return float(epoch.batches) if 0 < epoch.batches < ENDLESS else None
         known = [] if epoch.length is None else [float(epoch.length)]
         if self.samples_per_epoch is not None:
             known.append(self.samples_per_epoch / self.samples_per_batch)
+        if not epoch.is_cut and not any(0 <= epoch.batches - one < 1 for one in known):
+            known = [float(epoch.batches)]  # else the last batch is a smaller one
         found = min(known, default=0.0)
         return found if 0 < found < ENDLESS else None
 

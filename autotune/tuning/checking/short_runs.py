@@ -18,8 +18,8 @@ from autotune.tuning.session import MAX_REHEARSAL_S, Session
 AT_MOST = 3.0  # times what a run is expected to take
 ANSWER_S = 3.0  # a rig that exceeds its time by this is considered not to answer any more
 # A program that did nothing for this long, and for longer than SILENCE_STEPS steps, stands still.
-# This share of a run is enough, but for a moment, if it uses no processor meanwhile.
-SILENT_S, SILENT_SHARE = 20.0, 0.5
+# These shares of a run are enough, but for a moment: if it uses no processor, or if it does.
+SILENT_S, SILENT_SHARE, BUSY_SHARE = 20.0, 0.5, 0.8
 NOT_STARTED = Ending(Outcome.OUT_OF_TIME, NO_TIME)
 
 
@@ -83,9 +83,9 @@ class ShortRuns:
             ran = rig.rehearse(applied, plan, should_stop)
         if config.get("compile", "off") != "off":
             return ran  # compiling takes long, and the program is silent meanwhile
-        silent_s = SILENT_S
-        if ran.seen is not None and not ran.seen.is_at_work:
-            silent_s = min(SILENT_S, max(SILENCE_TOLD_S, SILENT_SHARE * plan.most_s))
+        works = ran.seen is not None and ran.seen.is_at_work
+        share = BUSY_SHARE if works else SILENT_SHARE
+        silent_s = min(SILENT_S, max(SILENCE_TOLD_S, share * plan.most_s))
         return _judged(ran, max(silent_s, SILENCE_STEPS * self._baseline.measurement.step_s))
 
 
