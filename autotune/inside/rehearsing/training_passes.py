@@ -21,11 +21,11 @@ class TrainingPasses:
     Such a pass may still be an evaluation. It trains if a step is made with its batches. Loaders
     that are read together, as by ``zip()``, train together.
 
-    The loader that is read first in an epoch leads it. The epoch ends when that begins another
-    pass. If its pass is over, so does any other that has trained in the epoch. So an epoch may
-    consist of passes over several loaders, and a loader may start over in its middle. A loader that
-    is rebuilt over other data, as with pseudo-labels, or with another batch size, counts as the
-    same loader from its first step on.
+    The loader that is read first in an epoch leads it, and ends it by beginning another pass. Once
+    its pass is over, any other loader that has trained in the epoch ends it likewise. So an epoch
+    may consist of passes over several loaders, and a loader may start over in its middle. A loader
+    that is rebuilt over other data, as with pseudo-labels, or with another batch size, counts as
+    the same loader from its first step on.
 
     ``ShortEpochs`` calls it in the threads that ask for batches and make steps.
 
