@@ -68,14 +68,18 @@ class TrainingPasses:
 
     def took(self, feed: Feed, seen: Pass) -> None:
         """Note that a pass hands out a batch with gradients enabled."""
+        if self._last() is feed:
+            with self._lock:
+                self._fed[feed] = seen
+            self._called.clear()
+            return
         facts = self._facts(feed)
         with self._lock:
             if feed not in self._open:  # it takes the place of an iterator that read ahead
                 for other in [f for f in self._fed if f in self._open and self._facts(f) == facts]:
                     del self._fed[other]
             self._fed[feed] = seen
-        if self._last() is not feed:
-            self._leave_out_evaluated()
+        self._leave_out_evaluated()
         self.lead, self._last, self._last_facts = seen, ref(feed), facts
         self._called.clear()
 
@@ -102,7 +106,10 @@ class TrainingPasses:
         and a leader whose last iterator is kept from one that is evaluated in its middle.
         """
         self._leave_out_evaluated()
-        feeding, going_on = [feed for feed, _ in self._feeding()], self._going_on()
+        feeding = [feed for feed, _ in self._feeding()]
+        if all(feed in self._open for feed in feeding):
+            return ()
+        going_on = self._going_on()
         alike = {_without_size(facts) for facts in tuple(self._in_epoch)}
         again = [feed for feed in feeding if feed not in going_on and self._trains(feed, alike)]
         if not any(self._facts(feed) == self._leader for feed in going_on):
@@ -132,13 +139,18 @@ class TrainingPasses:
         """
         self._leave_out_evaluated()
         feeding = self._feeding()
+        feeds = tuple(feed for feed, _ in feeding)
+        if feeds and all(feed in self._open for feed in feeds):  # it goes on as before
+            with self._lock:
+                self._fed.clear()
+            return feeds
         passes, trained = [seen for _, seen in feeding], {self._facts(feed) for feed, _ in feeding}
         if feeding:
             self.epochs += self._leader is None
             self._leader = self._leader or self._facts(feeding[0][0])
             with self._lock:
                 self._fed.clear()
-                self._open.update(feed for feed, _ in feeding)
+                self._open.update(feeds)
         elif self._leader is None and self.lead is not None and self._last_facts is not None:
             self.epochs += not self.lead.trains
             passes, trained = [self.lead], {self._last_facts}
@@ -146,7 +158,7 @@ class TrainingPasses:
             seen.trains = True
         self._trained |= trained
         self._in_epoch |= trained
-        return tuple(feed for feed, _ in feeding)
+        return feeds
 
     def _leave_out_evaluated(self) -> None:
         """Leave out the last batch if models got it without gradients alone.
