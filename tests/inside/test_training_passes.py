@@ -245,6 +245,17 @@ for epoch in range(6):
 """,
         [11, 10, 10, 10, 10, 10],
     ),
+    "an evaluation before training, whose iterator is kept": Case(
+        """
+train, kept = loader_of(40), iter(loader_of(80))
+with torch.no_grad():
+    model(next(kept)[0])
+for epoch in range(6):
+    for x, y in train:
+        step(x, y)
+""",
+        [10] * 6,
+    ),
     "a batch is evaluated after each step": Case(
         """
 train, valid = loader_of(40), cycle(loader_of(400))
@@ -314,6 +325,7 @@ def test_an_epoch_ends_when_a_loader_that_trained_in_it_begins_anew(
     assert found.seen is not None
     epochs = found.seen.timed
     assert [epoch.batches for epoch in epochs] == case.batches
+    assert not any(epoch.is_cut for epoch in epochs)
     if case.others is not None:
         assert [len(epoch.passes) for epoch in epochs] == [case.others] * 6
     assert min(epoch.start_s + epoch.steps_s for epoch in epochs) >= case.least_s

@@ -31,7 +31,8 @@ class _Open:
     seconds: float = 0.0
     batches: int = 0
     steps: int = 0
-    leads: bool = False  # the others that it trains with were read after it
+    trains: bool = False  # steps were made with its batches
+    leads: bool = False  # it was read first for them
     is_cut: bool = False
     length: int | None = None
     after: int = 0
@@ -191,9 +192,10 @@ class EpochClock:
         self.trains()
         for seen in self._stack:
             seen.steps += 1
-        leading = self._passes.get(feeds[0]) if feeds else None
-        if leading is not None:
-            leading.leads = True
+        for number, feed in enumerate(feeds):
+            if (fed := self._passes.get(feed)) is not None:
+                fed.trains = True
+                fed.leads |= number == 0
 
     def computes(self) -> None:
         """Note that the model computes without gradients.
@@ -261,7 +263,11 @@ class EpochClock:
         self._charge(until=begun)
         moved = [seen for feed in begun_by if (seen := self._passes.get(feed)) is not None]
         self._in_epoch = [p for p in self._in_epoch if p not in moved]
-        trained = [p for p in self._in_epoch if p.steps]
+        trained = [p for p in self._in_epoch if p.trains] or [p for p in self._in_epoch if p.steps]
+        # What came before the first training pass is the start
+        first = self._in_epoch.index(trained[0]) if trained and not self.epochs else 0
+        others = [p for p in self._in_epoch[first:] if p not in trained]
+        self._in_epoch = trained + others
         self._keep_what_steps_compute(trained)
         for seen in trained:
             if own_batches is not None and seen.batches < own_batches:
@@ -277,7 +283,7 @@ class EpochClock:
                     batches=sum(p.batches for p in leading),
                     start_s=sum(p.start_s for p in trained),
                     steps_s=sum(p.seconds for p in trained),
-                    passes=tuple(p.seen for p in self._in_epoch if not p.steps),
+                    passes=tuple(p.seen for p in self._in_epoch if p not in trained),
                     computing_s=self._computing_s,
                     saving_s=self._saving_s,
                     saving_within_s=self._saving_within_s,
