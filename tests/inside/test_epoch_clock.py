@@ -17,6 +17,7 @@ from autotune.inside.seams.loader import LoaderSeam
 from autotune.program.evaluation import EvaluationPlan
 from autotune.program.rehearsal import RehearsalPlan
 from tests.inside.test_short_epochs import applied_of, run
+from tests.inside.test_training_passes import HEAD
 
 
 @pytest.fixture(autouse=True)
@@ -276,29 +277,10 @@ def test_epochs_in_which_torch_compiles_are_marked() -> None:
     assert [epoch.compiles for epoch in clock.epochs] == [True, False, True, False]
 
 
-EVALUATES = """
-import torch
-from time import sleep
-from torch import nn
-from torch.utils.data import DataLoader, Dataset
-
-
-class Items(Dataset):
-    def __init__(self, count, seconds):
-        self.count, self.seconds = count, seconds
-
-    def __len__(self):
-        return self.count
-
-    def __getitem__(self, index):
-        sleep(self.seconds)
-        return torch.full((4,), float(index)), index % 3
-
-
-train = DataLoader(Items(1024, 0.0), batch_size=16)
-valid = DataLoader(Items(4, 0.01), batch_size=2)
-model = nn.Linear(4, 3)
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
+EVALUATES = (
+    HEAD
+    + """
+train, valid = loader_of(1024, batch_size=16), loader_of(4, 0.01, batch_size=2)
 for epoch in range(100000):
     for x, y in train:
         optimizer.zero_grad()
@@ -310,6 +292,7 @@ for epoch in range(100000):
     torch.save(model.state_dict(), "model.pt")
     sleep(0.02)
 """
+)
 
 
 def test_a_programs_epochs_are_timed_and_its_evaluation_loader_is_tried(tmp_path: Path) -> None:
@@ -340,7 +323,7 @@ def test_a_programs_epochs_are_timed_and_its_evaluation_loader_is_tried(tmp_path
 
 def test_a_few_whole_epochs_are_enough_to_try_an_evaluation_loader(tmp_path: Path) -> None:
     program = tmp_path / "evaluates.py"
-    program.write_text(EVALUATES.replace("Items(1024", "Items(64"), encoding="utf-8")
+    program.write_text(EVALUATES.replace("loader_of(1024", "loader_of(64"), encoding="utf-8")
     plan = RehearsalPlan(
         most_epochs=10_000,
         enough_s=1000.0,  # else no turn begins before these seconds

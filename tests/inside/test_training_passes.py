@@ -12,7 +12,7 @@ from autotune.program.rehearsal import RehearsalPlan
 from tests.inside.test_short_epochs import applied_of, run
 
 HEAD = """
-from itertools import cycle
+from itertools import chain, cycle
 from time import sleep
 
 import torch
@@ -38,6 +38,11 @@ def loader_of(count, seconds=0.0, batch_size=4):
 
 model = nn.Linear(4, 3)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+
+def forever(loader):
+    while True:
+        yield from loader
 
 
 def step(x, y, *others):
@@ -192,13 +197,7 @@ for epoch in range(6):
         """
 first, second = loader_of(40), loader_of(28)
 
-
-def forever():
-    while True:
-        yield from second
-
-
-other = forever()
+other = forever(second)
 for epoch in range(6):
     for x, y in first:
         step(x, y)
@@ -210,13 +209,7 @@ for epoch in range(6):
         """
 first, second = loader_of(40), loader_of(28)
 
-
-def forever():
-    while True:
-        yield from second
-
-
-other = forever()
+other = forever(second)
 for epoch in range(6):
     for x, y in first:
         step(x, y, next(other))
@@ -298,6 +291,39 @@ for epoch in range(6):
         step(x, y)
 """,
         [10] * 6,
+    ),
+    "two loaders as one chain": Case(
+        """
+first, second = loader_of(40), loader_of(20)
+for epoch in range(6):
+    for x, y in chain(first, second):
+        step(x, y)
+""",
+        [15] * 6,
+    ),
+    "two networks against each other, each with its loader and a loss that is a sum": Case(
+        """
+real, fake = loader_of(40), loader_of(40)
+judge = nn.Linear(4, 1)
+judging = torch.optim.SGD(judge.parameters(), 0.001)
+for epoch in range(6):
+    for (x, _), (z, y) in zip(real, fake):
+        (judge(x).sum() - judge(z).sum()).backward()
+        judging.step()
+        step(z, y)
+""",
+        [10] * 6,
+    ),
+    "workers that stay, over a loader that is rebuilt every second epoch": Case(
+        """
+for epoch in range(6):
+    if epoch % 2 == 0:
+        train = DataLoader(Items(32, 0.0), 4, num_workers=1, persistent_workers=True)
+    for x, y in train:
+        step(x, y)
+train = None
+""",
+        [8] * 6,
     ),
     "gradients of a few batches": Case(
         """

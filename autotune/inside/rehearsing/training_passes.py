@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakSet, ref
@@ -97,7 +98,7 @@ class TrainingPasses:
         """Return whether a pass that is about to begin is that of another epoch."""
         if not feed.wants_gradients or self._facts(feed) not in self._in_epoch:
             return False
-        return not any(self._facts(other) == self._leader for other in self._going_on())
+        return not self._leader_goes_on
 
     def begun(self) -> tuple[Feed, ...]:
         """Return the passes that have handed out batches and belong to another epoch.
@@ -107,16 +108,15 @@ class TrainingPasses:
         """
         self._leave_out_evaluated()
         feeding = [feed for feed, _ in self._feeding()]
-        if all(feed in self._open for feed in feeding):
-            return ()
-        going_on = self._going_on()
-        alike = {_without_size(facts) for facts in tuple(self._in_epoch)}
-        again = [feed for feed in feeding if feed not in going_on and self._trains(feed, alike)]
-        if not any(self._facts(feed) == self._leader for feed in going_on):
-            return tuple(again)
-        leads_on = any(self._facts(feed) == self._leader for feed in feeding if feed in going_on)
-        leads_anew = any(self._is_leader(feed) for feed in again)
-        return tuple(again) if leads_anew and not leads_on else ()
+        anew = [feed for feed in feeding if feed not in self._open]
+        again = [feed for feed in anew if self._is_one_of(feed, self._in_epoch)]
+        if again and self._leader_goes_on:
+            leading = {self._leader}
+            if any(self._facts(feed) in leading for feed in feeding if feed in self._open):
+                return ()
+            if not any(self._is_one_of(feed, leading) for feed in again):
+                return ()
+        return tuple(again)
 
     def epoch_begins(self, begun_by: Sequence[Feed]) -> None:
         """Forget what trained in the epoch before, and what was evaluated since.
@@ -171,23 +171,24 @@ class TrainingPasses:
                 if len(self._fed) > 1:
                     self._fed.pop(last, None)
 
-    def _trains(self, feed: Feed, alike: set[LoaderFacts]) -> bool:
-        facts = self._facts(feed)
-        return facts in self._in_epoch or (self._is_rebuilt(feed) and _without_size(facts) in alike)
+    @property
+    def _leader_goes_on(self) -> bool:
+        """Whether an iterator of the leader has made steps in this epoch, and is not over."""
+        with self._lock:
+            going_on = [*self._open]
+        return any(self._facts(feed) == self._leader for feed in going_on)
 
-    def _is_leader(self, feed: Feed) -> bool:
-        facts, leader = self._facts(feed), self._leader
-        if leader is None or facts == leader:
-            return leader is not None
-        return self._is_rebuilt(feed) and _without_size(facts) == _without_size(leader)
+    def _is_one_of(self, feed: Feed, loaders: AbstractSet[LoaderFacts | None]) -> bool:
+        """Return whether a feed's loader is one of some, maybe rebuilt with another size."""
+        facts = self._facts(feed)
+        if facts in loaders:
+            return True
+        alike = {_without_size(one) for one in tuple(loaders) if one is not None}
+        return self._is_rebuilt(feed) and _without_size(facts) in alike
 
     def _feeding(self) -> list[tuple[Feed, Pass]]:
         with self._lock:
             return [*self._fed.items()]
-
-    def _going_on(self) -> list[Feed]:
-        with self._lock:
-            return [*self._open]
 
 
 def _without_size(facts: LoaderFacts) -> LoaderFacts:
