@@ -1,11 +1,14 @@
 """The knob ``cudnn_benchmark``: whether cuDNN times its algorithms before it chooses one.
 
-Source: PyTorch documentation, ``torch.backends.cudnn.benchmark``. It matters to convolutions only.
+It matters to convolutions only.
+
+Sources: PyTorch documentation, ``torch.backends.cudnn.benchmark``; for what PyTorch keeps of a
+shape, ``aten/src/ATen/native/cudnn/Conv_v8.cpp`` and https://github.com/pytorch/pytorch/issues/45372.
 """
 
 from __future__ import annotations
 
-from autotune.knobs.base import Here, ProcessSwitch
+from autotune.knobs.base import Here, ProcessSwitch, Scope
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import Profile
@@ -17,10 +20,11 @@ class CudnnBenchmark(ProcessSwitch):
     It helps convolutional networks with a fixed input shape. It hurts where shapes change often,
     because each new shape is timed again. The chosen algorithm may differ from run to run.
 
-    It acts by ``torch.backends.cudnn.benchmark``, which the next convolution reads.
+    It acts by ``torch.backends.cudnn.benchmark``, which a convolution reads for new shapes only.
     """
 
     name = "cudnn_benchmark"
+    scope = Scope.RESTART  # PyTorch keeps the algorithm that a shape got first, timed or not
     value_type = bool
 
     def domain(self, here: Here) -> Domain | NotOffered:

@@ -290,6 +290,7 @@ def test_what_torch_fixes_at_its_start_needs_a_fresh_process() -> None:
         "compile",
         "compile_dynamic",
         "cuda_allocator",
+        "cudnn_benchmark",
         "ddp_bucket_cap_mb",
         "ddp_gradient_as_bucket_view",
         "ddp_static_graph",

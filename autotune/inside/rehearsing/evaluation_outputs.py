@@ -28,7 +28,6 @@ ACTING = (
     "num_threads",
     "flush_denormal",
     "sdpa_backend",
-    "cudnn_benchmark",
 )
 BATCHES = 2
 # Units in the last place of the formats. Outputs of trained nets under bf16 were 1-4 of its units

@@ -38,7 +38,6 @@ SURE: tuple[tuple[str, KnobValue], ...] = (
     ("anomaly_detection", False),
     ("deterministic_algorithms", False),
     ("channels_last", True),
-    ("cudnn_benchmark", True),
     ("optimizer_implementation", "fused"),
     ("zero_grad_to_none", True),
     ("pin_memory", True),
