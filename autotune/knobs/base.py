@@ -54,8 +54,9 @@ class Seams(Protocol):
         """Set one of PyTorch's process-wide switches.
 
         ``inside.seams.torch_settings.SWITCHES`` lists the names. They are names of knobs, except
-        ``tf32``, which belongs to ``precision``. The value is set again just before the first step,
-        because the program's set-up code may have changed it.
+        ``tf32``, which belongs to ``precision``. The value is set again just before a model is
+        first called and before the first step, because the program's set-up code may have changed
+        it.
         """
 
     def set_interop_threads(self, threads: int) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.backends import cudnn
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -243,6 +244,61 @@ def test_threads_that_the_program_sets_itself_are_set_again_once_it_trains() -> 
             model = conv_net()
             step(model, torch.optim.SGD(model.parameters(), lr=0.1))
             assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(threads)
+
+
+class Seeing(nn.Module):
+    """A layer that notes the settings under which it is called."""
+
+    def __init__(self, see: Callable[[], object]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+        self.see = see
+        self.seen: list[object] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append(self.see())
+        output: torch.Tensor = self.layer(x)
+        return output
+
+
+@pytest.mark.parametrize("listener", [None, Listener()])
+def test_the_first_call_of_a_model_runs_under_the_config(listener: Listener | None) -> None:
+    """The algorithms of that call are kept by cuDNN, whatever is set later."""
+    own = cudnn.benchmark
+    seams = SeamSet(listener, None)
+    Steering(seams).apply(applied(cudnn_benchmark=True))
+    seams.install()
+    try:
+        cudnn.benchmark = False
+        model = Seeing(lambda: cudnn.benchmark)
+        model(torch.ones(1, 1))
+        cudnn.benchmark = False
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(STEPS_UNTIL_ROOTS_ARE_KNOWN):
+            model(torch.ones(1, 1)).sum().backward()
+            optimizer.step()
+        assert model.seen == [True, False, True, True], "set again before the first step"
+        assert ("__call__" in vars(Seeing)) == (listener is not None), "the call is plain again"
+    finally:
+        seams.remove()
+        cudnn.benchmark = own
+
+
+def test_a_model_in_a_loaders_worker_keeps_the_workers_threads() -> None:
+    class Embedded(TensorDataset):
+        model = Seeing(torch.get_num_threads)
+
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+            self.model(torch.ones(1, 1))
+            return (torch.tensor(self.model.seen),)
+
+    threads = torch.get_num_threads()
+    try:
+        with running(num_threads=3):
+            loader = DataLoader(Embedded(torch.ones(1)), num_workers=1)
+            assert [int(seen) for (seen,) in loader] == [1]
     finally:
         torch.set_num_threads(threads)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 from torch.optim import Optimizer
+from torch.utils.data import get_worker_info
 
 from autotune.inside.data.carried import CarriedState
 from autotune.inside.listener import Listener
@@ -118,7 +119,10 @@ class SeamSet:
             group, lambda: self.optimizer.optimizers, self.accumulation
         )
         self.forward = ForwardSeam(
-            listener, lambda: self.optimizer.optimizers, self.distribution.route
+            listener,
+            lambda: self.optimizer.optimizers,
+            self.distribution.route,
+            self._about_to_call,
         )
         self.by_hand = ByHandSeam(
             lambda: self.optimizer.optimizers,
@@ -160,12 +164,7 @@ class SeamSet:
         self.optimizer.install(watches=self._listener is not None)
         self.clearing.install(watches=self._listener is not None)
         self.distribution.install()
-        if (
-            self._listener is not None
-            or self.forward.is_needed
-            or self.checkpoint.is_needed
-            or self.distribution.is_needed
-        ):
+        if self._acts_at_calls or self.checkpoint.is_needed or self.process.is_needed:
             self.forward.install()
         # Without a listener too, some seams act only at the first step. A program without a torch
         # optimizer reaches that moment through this seam alone.
@@ -185,6 +184,11 @@ class SeamSet:
             self.transfer.install()
         if self._listener is not None or self.autocast.is_needed:
             self.autocast.install()
+
+    @property
+    def _acts_at_calls(self) -> bool:
+        """Whether calls of the models matter in all of training, not only in the first steps."""
+        return self._listener is not None or self.forward.is_needed or self.distribution.is_needed
 
     @property
     def _acts_on_first_steps(self) -> bool:
@@ -286,6 +290,14 @@ class SeamSet:
         self.optimizer.remove()
         self.loader.remove()
 
+    def _about_to_call(self) -> None:
+        """Set the settings of the process before a model is first called.
+
+        A loader's worker may call one too, but keeps the worker's settings, such as one thread.
+        """
+        if get_worker_info() is None:
+            self.process.settle()
+
     def _about_to_train(self) -> None:
         """Do what has waited for the end of the program's set-up, just before its first step.
 
@@ -366,3 +378,5 @@ class SeamSet:
             self.foreign_loaders.remove()
             self.forward.narrow()
             self.checkpoint.act_on(self.forward.roots)
+            if not self._acts_at_calls:
+                self.forward.remove()

@@ -66,6 +66,7 @@ class ForwardSeam(Seam):
         listener: Told about every call of a root; None if nothing is measured.
         optimizers: Returns the living optimizers, whose state follows the memory layout.
         route: Returns the module to call instead of a root, which may be the root itself.
+        before_first: Called before the first call of a root.
 
     Attributes:
         most_parameters: The largest number of parameters of any root that was called so far.
@@ -83,8 +84,10 @@ class ForwardSeam(Seam):
         listener: Listener | None,
         optimizers: Callable[[], Iterable[Optimizer]],
         route: Callable[[nn.Module, tuple[Any, ...]], nn.Module] | None = None,
+        before_first: Callable[[], None] = lambda: None,
     ) -> None:
         self._listener = listener
+        self._before_first = before_first
         self._route = route
         self._optimizers = optimizers
         self._patches = Patches()
@@ -276,6 +279,8 @@ class ForwardSeam(Seam):
         if any(map(is_lazy, parameters)):
             return None  # a lazy module knows its parameters after its first call
         root = Root(sum(p.numel() for p in parameters)) if parameters else None
+        if root is not None and not self.roots:
+            self._before_first()
         self._roots[module] = root
         if root is not None:
             if self._told_of_root is not None:

@@ -24,7 +24,9 @@ class TorchSettingsSeam(Seam):
     """Sets process-wide settings of torch, and sets them again after the program's set-up code.
 
     ``Steering`` calls ``switch()`` on the main thread, before the program starts or between two
-    steps. ``SeamSet`` calls ``settle()`` just before the first step, on the thread that trains.
+    steps. ``SeamSet`` calls ``settle()`` on the thread that trains, just before a model is first
+    called and before the first step: cuDNN keeps what it chose for the shapes of the first call,
+    and what a program sets after a trial call of its model counts as well.
     """
 
     def __init__(self) -> None:
@@ -37,7 +39,7 @@ class TorchSettingsSeam(Seam):
         return bool(self._wanted)
 
     def switch(self, name: str, value: KnobValue) -> None:
-        """Set a setting now, and again when training begins.
+        """Set a setting now, and again when the program's set-up is over.
 
         Args:
             name: A key of SWITCHES, which is the name of the setting's knob.
