@@ -173,7 +173,7 @@ class Observer(FirstSteps):
             num_threads=torch.get_num_threads(),
             interop_threads=torch.get_num_interop_threads(),
             cudnn_benchmark=cudnn.benchmark,
-            matmul_precision=matmul_precision(),
+            matmul_precision=matmul_precision(self.device()),
             flush_denormal=_flushes_denormals(),
             deterministic_algorithms=(
                 torch.are_deterministic_algorithms_enabled() or cudnn.deterministic

@@ -149,6 +149,14 @@ class Steering:
         """Set one of the settings that torch keeps per process, named as its knob is."""
         self._seams.process.switch(name, value)
 
+    def set_tf32(self, precision: KnobValue) -> None:
+        """Allow TF32 where this is the value of ``precision``, if the program computes on CUDA.
+
+        For the CPU, ``matmul_precision`` is the knob.
+        """
+        if self._traits.device == "cuda":
+            self._seams.process.switch("tf32", precision)
+
     def set_interop_threads(self, threads: int) -> None:
         """Set torch's number of inter-op threads, which torch allows once per process."""
         self._seams.process.set_interop_threads(threads)

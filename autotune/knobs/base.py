@@ -51,13 +51,15 @@ class Seams(Protocol):
         """Rebuild the training loader with these options, which have the names of their knobs."""
 
     def set_torch(self, name: str, value: KnobValue) -> None:
-        """Set one of PyTorch's process-wide switches.
+        """Set one of PyTorch's process-wide switches by the name of its knob.
 
-        ``inside.seams.torch_settings.SWITCHES`` lists the names. They are names of knobs, except
-        ``tf32``, which belongs to ``precision``. The value is set again just before a model is
-        first called and before the first step, because the program's set-up code may have changed
-        it.
+        ``inside.seams.torch_settings.SWITCHES`` lists them. The value is set again just before a
+        model is first called and before the first step, because the program's set-up code may have
+        changed it.
         """
+
+    def set_tf32(self, precision: KnobValue) -> None:
+        """Have fp32 computed in TF32 on CUDA or not; other values of ``precision`` restore it."""
 
     def set_interop_threads(self, threads: int) -> None:
         """Set the number of PyTorch's inter-op threads.

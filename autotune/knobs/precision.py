@@ -126,7 +126,7 @@ class Precision(Knob):
         """
         dtype = LONG.get(str(value))
         seams.set_precision(dtype)
-        seams.set_torch("tf32", value)
+        seams.set_tf32(value)
 
 
 def _against_scaling(profile: Profile) -> str | None:

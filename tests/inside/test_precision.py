@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.backends import cuda
 from torch.optim import SGD, Optimizer
 from torch.utils.checkpoint import checkpoint_sequential
 
@@ -44,6 +46,21 @@ def under(
         yield seams
     finally:
         seams.remove()
+
+
+@pytest.mark.parametrize(("device", "is_tf32"), [("cuda", True), ("cpu", False)])
+def test_tf32_is_allowed_where_the_program_computes_on_cuda(*, device: str, is_tf32: bool) -> None:
+    """The program's device says it: to ask for a GPU would be seen by the program."""
+    traits = ProgramTraits(device)
+    applied = AppliedConfig(
+        Config({"precision": "tf32"}), Config({"precision": "fp32"}), traits, LrRule.NONE
+    )
+    seams = SeamSet(None, None)
+    Steering(seams).apply(applied)
+    try:
+        assert cuda.matmul.allow_tf32 == is_tf32
+    finally:
+        Steering(seams).apply(replace(applied, config=applied.baseline), since=applied)
 
 
 class Spy(nn.Module):

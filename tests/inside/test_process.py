@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
+from torch import backends
 from torch.backends import cuda, cudnn
 from torch.nn import functional
 
-from autotune.inside.seams.torch_settings import TorchSettingsSeam, matmul_precision
+from autotune.inside.seams.torch_settings import TorchSettingsSeam, _Tf32, matmul_precision
+
+conv: Any = cudnn.conv  # type: ignore[attr-defined]  # torch adds it where it is imported
 
 
 @pytest.fixture
@@ -95,19 +100,75 @@ def test_kernels_of_attention_agree(seam: TorchSettingsSeam) -> None:
     torch.testing.assert_close(results["math"][2], results["flash"][2])
 
 
-def test_the_precision_of_products_is_known_where_torch_does_not_say(
-    seam: TorchSettingsSeam,
+@pytest.fixture
+def tf32() -> Iterator[_Tf32]:
+    """The switch of a process in which nobody has set anything yet."""
+    yield _Tf32()
+    torch.set_float32_matmul_precision("highest")
+    cudnn.allow_tf32 = True
+    of_all: tuple[Any, ...] = (backends, cudnn, cuda.matmul)
+    for module in of_all:
+        module.fp32_precision = "none"
+
+
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+@pytest.mark.usefixtures("tf32")
+def test_the_precision_of_products_is_known_where_torch_does_not_say(precision: str) -> None:
+    torch.set_float32_matmul_precision(precision)
+    cuda.matmul.allow_tf32 = True  # as scripts set it when they start
+    assert (matmul_precision("cpu"), matmul_precision("cuda")) == (precision, "high")
+
+
+SETS = {
+    "nothing": (),
+    "older names": (
+        partial(setattr, cuda.matmul, "allow_tf32", True),
+        partial(setattr, cudnn, "allow_tf32", False),
+    ),
+    "another older name": (partial(torch.set_float32_matmul_precision, "medium"),),
+    "both older names": (
+        partial(torch.set_float32_matmul_precision, "medium"),
+        partial(setattr, cuda.matmul, "allow_tf32", False),
+    ),
+    "newer names": (
+        partial(setattr, cuda.matmul, "fp32_precision", "tf32"),
+        partial(setattr, conv, "fp32_precision", "ieee"),
+    ),
+    "a newer name after an older": (
+        partial(torch.set_float32_matmul_precision, "high"),
+        partial(setattr, cuda.matmul, "fp32_precision", "ieee"),
+    ),
+    "a name for all": (partial(setattr, backends, "fp32_precision", "tf32"),),
+}
+
+
+@pytest.mark.parametrize("sets", SETS.values(), ids=SETS.keys())
+def test_tf32_comes_and_goes_by_whatever_names_the_program_sets_it(
+    sets: Sequence[Callable[[], object]], tf32: _Tf32
 ) -> None:
-    own = torch.get_float32_matmul_precision()
-    try:
-        for before in ("highest", "high", "medium"):
-            torch.set_float32_matmul_precision(before)
-            seam.switch("tf32", "bf16")
-            cuda.matmul.allow_tf32 = True  # as scripts set it when they start
-            assert matmul_precision() == ("medium" if before == "medium" else "high")
-            seam.settle()
-    finally:
-        torch.set_float32_matmul_precision(own)
+    """A name that the program could read, older names among them, can be read at all times."""
+    for set_up in sets:
+        set_up()
+    own, convolutions = tf32.read(), conv.fp32_precision
+    for precision in ("fp32", "tf32", "fp32"):
+        tf32(precision)
+        tf32.look_again()
+        is_tf32 = precision == "tf32"
+        assert (cuda.matmul.fp32_precision == "tf32") == is_tf32
+        assert conv.fp32_precision == ("tf32" if is_tf32 else convolutions)
+        lost = [was for was, now in zip(own, tf32.read(), strict=True) if now is None]
+        assert not any(was is not None for was in lost)
+    tf32("bf16")
+    assert tf32.read() == own, "another format leaves it to the program"
+
+
+def test_after_tf32_was_set_a_program_can_set_it_by_one_name_and_read_it_by_another(
+    tf32: _Tf32,
+) -> None:
+    """On the CPU the precision stays the program's, or torch would call this a mix."""
+    tf32("tf32")
+    cuda.matmul.allow_tf32 = False
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 FORKS = """

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.backends import cuda
 from torch.optim import SGD
 
-from autotune.inside.rehearsing.training_recorder import TrainingRecorder
+from autotune.inside.rehearsing.training_recorder import CANCELLING, REDUCED, TrainingRecorder
 from autotune.measurement.learning.training_trace import LAST_LOSSES
 from autotune.program.rehearsal import TracePlan
 
@@ -47,6 +48,15 @@ def test_a_run_whose_losses_are_hopeless_is_over_at_once() -> None:
     assert len(recorded(plan, factor=float("nan")).trace.steps) == LAST_LOSSES + 1
     unlimited = TracePlan(steps=20, ends=True)
     assert len(recorded(unlimited, factor=20.0).trace.steps) == 20
+
+
+def test_products_round_as_the_device_computes_them_however_that_was_set() -> None:
+    torch.set_float32_matmul_precision("medium")
+    cuda.matmul.allow_tf32 = True  # torch cannot say its older setting any more
+    try:
+        assert recorded(TracePlan(steps=3)).trace.rounding == REDUCED["medium"] / CANCELLING
+    finally:
+        torch.set_float32_matmul_precision("highest")
 
 
 class Handle:

@@ -21,6 +21,7 @@ from torch import nn
 from autotune.inside.data.feed import tensors_in
 from autotune.inside.rehearsing.gradient_recorder import GradientRecorder
 from autotune.inside.seams.autocast import unscaled
+from autotune.inside.seams.torch_settings import matmul_precision
 from autotune.measurement.learning.training_trace import LAST_LOSSES, TracedStep, TrainingTrace
 from autotune.program.rehearsal import TracePlan
 
@@ -284,7 +285,7 @@ def _rounding(device: str) -> float:
         return torch.finfo(torch.get_autocast_dtype(device)).eps / CANCELLING
     least = torch.finfo(torch.float32).eps
     if torch.get_default_dtype() is torch.float32:
-        precision = torch.get_float32_matmul_precision()
+        precision = matmul_precision(device)
         return REDUCED.get(precision, least * CANCELLING) / CANCELLING
     return max(torch.finfo(torch.get_default_dtype()).eps, least)
 

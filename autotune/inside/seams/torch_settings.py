@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch.autograd import profiler
 from torch.backends import cuda, cudnn, mkldnn
+from torch.backends.cudnn import rnn
 
 from autotune.inside.seams.base import Patches, Seam
 from autotune.program.config import KnobValue
@@ -42,7 +44,8 @@ class TorchSettingsSeam(Seam):
         """Set a setting now, and again when the program's set-up is over.
 
         Args:
-            name: A key of SWITCHES, which is the name of the setting's knob.
+            name: A key of SWITCHES, which is the name of the setting's knob; ``tf32`` belongs to
+                ``precision``.
             value: A value of that knob.
         """
         self._wanted[name] = value
@@ -87,8 +90,8 @@ class _Remembering(ABC):
     def __call__(self, value: KnobValue) -> None:
         if self._own is None:
             self._own = self.read()
-        self._set = self.chosen(value, self._own)
-        self.write(*self._set)
+        self.write(*self.chosen(value, self._own))
+        self._set = self.read()
 
     def look_again(self) -> None:
         """Remember values that the program has set since this switch was last set."""
@@ -156,38 +159,81 @@ class _Deterministic(_Remembering):
         return bool(value) and algorithms, warn_only, bool(value) and convolutions
 
 
-def matmul_precision() -> str:
+def matmul_precision(device: str) -> str:
     """Return the precision of fp32 matrix products: ``highest``, ``high`` or ``medium``.
 
     torch's own function raises an error after a program has used both the older and the newer names
     of this setting, such as ``set_float32_matmul_precision("medium")`` and then
-    ``cuda.matmul.allow_tf32 = True``. The backend's setting is read then.
+    ``cuda.matmul.allow_tf32 = True``. The setting of the device is read instead.
+
+    Args:
+        device: Type of the device that computes.
     """
-    try:
-        return torch.get_float32_matmul_precision()
-    except RuntimeError:
-        by_cuda = torch.cuda.is_available()
-        name = (cuda if by_cuda else mkldnn).matmul.fp32_precision
-        return {"bf16": "medium", "tf32": "high"}.get(name, "highest")
+    name = (cuda if device == "cuda" else mkldnn).matmul.fp32_precision
+    return {"bf16": "medium", "tf32": "high"}.get(name, "highest")
+
+
+@dataclass(frozen=True)
+class _Tf32Name:
+    """One of the names by which torch keeps whether CUDA may compute fp32 in TF32.
+
+    Attributes:
+        get: Returns its value; torch raises an error after a mix of older and newer names.
+        put: Sets it, and newer names with it.
+        by_precision: Its value by that of ``precision``; others leave it as the program has it.
+    """
+
+    get: Callable[[], Any]
+    put: Callable[[Any], object]
+    by_precision: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, owner: Any, name: str, **by_precision: Any) -> _Tf32Name:
+        return cls(partial(getattr, owner, name), partial(setattr, owner, name), by_precision)
+
+    def read(self) -> Any:
+        """Return its value; None where torch does not tell."""
+        try:
+            return self.get()
+        except RuntimeError:
+            return None
+
+
+# Older names first, as they set the newer ones too (torch's aten/src/ATen/Context.cpp).
+TF32_NAMES = (
+    _Tf32Name.of(cuda.matmul, "allow_tf32", fp32=False, tf32=True),
+    _Tf32Name(
+        torch.get_float32_matmul_precision,
+        torch.set_float32_matmul_precision,
+        {"fp32": "highest", "tf32": "high"},
+    ),
+    _Tf32Name.of(cuda.matmul, "fp32_precision", fp32="ieee", tf32="tf32"),
+    _Tf32Name.of(cudnn, "allow_tf32", tf32=True),
+    _Tf32Name.of(cudnn.conv, "fp32_precision", tf32="tf32"),  # type: ignore[attr-defined]
+    _Tf32Name.of(rnn, "fp32_precision", tf32="tf32"),
+)
 
 
 class _Tf32(_Remembering):
     """Turns TF32 on CUDA on or off, or returns to what the program set.
 
-    Without CUDA it changes nothing, because ``matmul_precision`` is the knob for the CPU.
+    Names that the program could read stay readable. A name that says so already is not written:
+    ``set_float32_matmul_precision`` sets the CPU's precision as well.
     """
 
     def read(self) -> tuple[Any, ...]:
-        return matmul_precision(), bool(cudnn.allow_tf32)
+        return tuple(name.read() for name in TF32_NAMES)
 
     def write(self, *values: Any) -> None:
-        if torch.cuda.is_available():
-            products, convolutions = values
-            torch.set_float32_matmul_precision(products)
-            cudnn.allow_tf32 = convolutions
+        for name, value in zip(TF32_NAMES, values, strict=True):
+            if value is not None and name.read() != value:
+                name.put(value)
 
     def chosen(self, value: KnobValue, own: tuple[Any, ...]) -> tuple[Any, ...]:
-        return {"tf32": ("high", True), "fp32": ("highest", own[1])}.get(str(value), own)
+        return tuple(
+            before if before is None else name.by_precision.get(str(value), before)
+            for name, before in zip(TF32_NAMES, own, strict=True)
+        )
 
 
 SDPA_BACKENDS: Mapping[str, tuple[Callable[[], bool], Callable[[bool], None]]] = {
