@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from autotune.program.config import KnobValue
 from autotune.program.profile import LoaderFacts
-from tests.rigging import PROGRAMS, open_rig, write_best
+from tests.rigging import PROGRAMS, applied_with, open_rig, write_best
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -47,6 +47,37 @@ def test_losses_are_bit_identical_under_the_seams_at_the_baseline_config(
         under_seams = opened.seen(tmp_path / "rig.losses").read_text().splitlines()
     assert len(under_seams) > STEPS
     assert under_seams[:STEPS] == plain[:STEPS]
+
+
+FORKS = """
+import os, sys, torch
+child = os.fork()
+if not child:
+    os._exit(torch.cuda._is_in_bad_fork())
+with open(sys.argv[1], "w") as file:
+    file.write(str(os.waitpid(child, 0)[1]))
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    model(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_nothing_asks_for_gpus_before_the_programs_first_line(tmp_path: Path) -> None:
+    """The first who asks fixes what the program sees: later CUDA_VISIBLE_DEVICES are not read.
+
+    torch then also keeps forked processes from using CUDA, whether there are GPUs or not (its note
+    on "poison fork in multiprocessing"), which shows that somebody has asked.
+    """
+    program, said = tmp_path / "forks.py", tmp_path / "said"
+    program.write_text(FORKS, encoding="utf-8")
+    with open_rig(tmp_path, str(program), str(said)) as observed:
+        assert observed.seen(said).read_text() == "0"
+    on_gpu = replace(observed.base.traits, device="cuda")
+    applied = replace(applied_with(observed.base, precision="tf32"), traits=on_gpu)
+    with open_rig(tmp_path, str(program), str(said), applied=applied) as tuned:
+        assert tuned.seen(said).read_text() == "0"
 
 
 @dataclass(frozen=True)

@@ -58,11 +58,6 @@ logger = logging.getLogger("autotune")
 STEPS_UNTIL_ROOTS_ARE_KNOWN = 3
 
 
-def _has_device() -> bool:
-    """Tell whether there is an accelerator to which batches may be copied."""
-    return torch.accelerator.is_available()
-
-
 def _unguarded() -> list[Path]:
     """Return the folders in which every rank may write: caches and temporary files."""
     return [Path.home() / ".cache", Path(tempfile.gettempdir())]
@@ -180,7 +175,12 @@ class SeamSet:
             self.accumulation.install()
         if self._listener is not None or self.accumulation.steps > 1:
             self.scheduler.install()
-        if self.transfer.is_needed or (self._listener is not None and _has_device()):
+        # What torch was built for, not what is there: to ask the driver for devices would fix which
+        # of them the program sees, and keep processes that it forks from using any.
+        may_copy = (
+            self._listener is not None and torch.accelerator.current_accelerator() is not None
+        )
+        if self.transfer.is_needed or may_copy:
             self.transfer.install()
         if self._listener is not None or self.autocast.is_needed:
             self.autocast.install()

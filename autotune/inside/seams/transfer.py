@@ -25,8 +25,8 @@ class TransferSeam(Seam):
     Other pinned tensors are copied as the program asks, because the program may refill its own
     buffer before a non-blocking copy has read it. Memory pinned by a DataLoader is not reused
     before its copies are done: torch's allocator of pinned memory waits for them. ``SeamSet``
-    installs it if the config needs it, or if the program is measured on a GPU. The patched methods
-    run on any thread that copies.
+    installs it if the config needs it, or if a program is measured whose torch was built for GPUs.
+    The patched methods run on any thread that copies.
 
     Attributes:
         own_non_blocking: Whether the program itself was seen to request a non-blocking copy.
@@ -70,6 +70,7 @@ class TransferSeam(Seam):
         original: Copy = getattr(torch.Tensor, name)
         seam = self
 
+        @wraps(original)  # tensor subclasses tell by its name what they are asked to do
         def copy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
             is_plain = type(tensor) is torch.Tensor and tensor.device.type == "cpu"
             if is_plain and not torch.compiler.is_compiling():
