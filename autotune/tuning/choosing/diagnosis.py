@@ -31,16 +31,18 @@ WAIT_IS_NOISE_SHARE = 0.03  # below, faster loading gains no more than the noise
 # These two change together: the number of ranks says nothing without the strategy that starts them.
 DEVICES = frozenset({"strategy", "world_size"})
 
-# What usually makes a step faster; the first two need hardware that computes in bf16
-SURE: tuple[tuple[str, KnobValue], ...] = (
-    ("precision", "bf16"),
-    ("matmul_precision", "medium"),
-    ("anomaly_detection", False),
-    ("deterministic_algorithms", False),
-    ("channels_last", True),
-    ("optimizer_implementation", "fused"),
-    ("zero_grad_to_none", True),
-    ("pin_memory", True),
+# What usually makes a step faster, the first of the values that is offered; the first two need
+# hardware that computes in bf16
+SURE: tuple[tuple[str, tuple[KnobValue, ...]], ...] = (
+    ("precision", ("bf16", "tf32")),
+    ("matmul_precision", ("medium",)),
+    ("anomaly_detection", (False,)),
+    ("deterministic_algorithms", (False,)),
+    ("channels_last", (True,)),
+    ("optimizer_implementation", ("fused",)),
+    ("zero_grad_to_none", (True,)),
+    ("pin_memory", (True,)),
+    ("non_blocking", (True,)),
 )
 NEEDS_BF16 = frozenset({"precision", "matmul_precision"})
 
@@ -137,10 +139,11 @@ def _sure(
     """Yield the changes of a step's work that usually help on this hardware."""
     is_cpu = profile.device == "cpu"
     has_bf16 = hardware.supports_bf16_cpu if is_cpu else hardware.supports_bf16_gpu
-    for knob, value in SURE:
-        is_live = knob in space.domains and knob not in space.restart
-        is_new = is_live and space.baseline[knob] != value
-        if is_new and value in _values(space, knob) and (has_bf16 or knob not in NEEDS_BF16):
+    for knob, values in SURE:
+        if knob not in space.domains or knob in space.restart:
+            continue
+        value = next((v for v in values if v in _values(space, knob)), space.baseline[knob])
+        if value != space.baseline[knob] and (has_bf16 or knob not in NEEDS_BF16):
             yield knob, value
     if "batch_size" in space.domains and "batch_size" not in space.restart:
         own = int(space.baseline["batch_size"])

@@ -75,6 +75,7 @@ def test_workers_beside_a_gpu_leave_the_threads_alone() -> None:
     all_in = diagnosed(0.6, MACHINES["A100"], PROGRAMS["conv net on CUDA"]).all_in
     assert all_in["num_workers"] == 12
     assert all_in["pin_memory"] is True
+    assert all_in["non_blocking"] is True, "else the program waits for each copy all the same"
     assert "num_threads" not in all_in
 
 
@@ -93,6 +94,15 @@ def test_reduced_precision_is_sure_to_help_only_where_the_hardware_computes_in_i
     able = replace(MACHINES["two cores"], cpu_flags=("avx512_bf16",))
     assert diagnosed(0.0, plain, space=space).all_in == {"channels_last": True}
     assert diagnosed(0.0, able, space=space).all_in == {"channels_last": True, "precision": "bf16"}
+
+
+def test_tf32_is_sure_to_help_where_bf16_is_not_offered() -> None:
+    cuda = PROGRAMS["conv net on CUDA"]
+    for offered, chosen in ((("fp32", "tf32"), "tf32"), (("tf32", "bf16"), "bf16")):
+        space = make_space({"precision": offered})
+        assert diagnosed(0.0, MACHINES["A100"], cuda, space).all_in == {"precision": chosen}
+        autocast = replace(cuda, program_autocast="bfloat16")
+        assert not diagnosed(0.0, MACHINES["A100"], autocast, space).all_in
 
 
 def test_what_can_gain_next_to_nothing_is_not_part_of_it() -> None:
