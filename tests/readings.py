@@ -1,18 +1,37 @@
-# ruff: noqa: N802 - the names are those of pynvml
-"""Recorded readings: stands in for pynvml where there is no NVIDIA driver.
+# ruff: noqa: N802, N803 - the names are those of pynvml
+"""Recorded readings: stands in for pynvml, and for torch's GPUs, where there is no NVIDIA driver.
 
 A module-like object, because the real one needs a driver; error classes and constants are
-nvidia-ml-py's own, the fields of its answers too.
+nvidia-ml-py's own, the fields of its answers too. What they answer follows these documents:
+
+- NVML API Reference, "Device Queries" (https://docs.nvidia.com/deploy/nvml-api/):
+  nvmlDeviceGetProcessUtilization returns samples newer than a timestamp in microseconds, of
+  processes with "some non-zero utilization during the last sample period", for "Maxwell or newer
+  fully supported devices", and NVML_ERROR_NOT_FOUND if there are none; "On MIG-enabled GPUs,
+  querying process utilization is not currently supported". nvmlDeviceGetComputeRunningProcesses
+  lists processes with a compute context, nvmlDeviceGetGraphicsRunningProcesses those with a
+  graphics context "(eg. applications using OpenGL, DirectX)": a display server is among these.
+  nvmlDeviceGetMemoryInfo and nvmlDeviceGetHandleByIndex return NVML_ERROR_NOT_SUPPORTED,
+  NVML_ERROR_NO_PERMISSION and NVML_ERROR_GPU_IS_LOST; indices are ordered by PCI bus.
+- Memory is NVML_ERROR_NOT_SUPPORTED on GB10, whose GPU shares the memory of the host
+  (https://forums.developer.nvidia.com/t/358869).
+- MIG User Guide, "MIG Device Names" (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/): a
+  slice is called "MIG 1g.5gb", after the name of its GPU. CUDA Driver API, cuDeviceGetUuid_v2: "If
+  the device is in MIG mode, returns its MIG UUID", which NVML takes with "MIG-" before it.
+- CUDA Programming Guide, 5.2 "CUDA Environment Variables": CUDA_DEVICE_ORDER is FASTEST_FIRST
+  unless it is set to PCI_BUS_ID.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import ModuleType
+from dataclasses import dataclass, replace
+from time import time
+from types import ModuleType, SimpleNamespace
 from typing import TypeVar
 
 import pynvml
+import pytest
 
 from autotune.machine.hardware import Gpu
 
@@ -47,6 +66,23 @@ class ProcessInfo:
 
 
 @dataclass(frozen=True)
+class ProcessSample:
+    """nvmlProcessUtilizationSample_t, with percentages of the last sample period."""
+
+    pid: int
+    timeStamp: int  # noqa: N815
+    smUtil: int  # noqa: N815
+    memUtil: int = 0  # noqa: N815
+    encUtil: int = 0  # noqa: N815
+    decUtil: int = 0  # noqa: N815
+
+
+def at_work(pid: int, sm_pct: int, ago_s: float = 0.1) -> ProcessSample:
+    """Return what NVML recorded of a process some time ago."""
+    return ProcessSample(pid, int((time() - ago_s) * 1e6), sm_pct)
+
+
+@dataclass(frozen=True)
 class GpuState:
     """What one GPU reports besides its memory, an A100 at work; None is "Not Supported"."""
 
@@ -58,6 +94,7 @@ class GpuState:
     energy_mj: int | None = 1_250_500
     compute: tuple[ProcessInfo, ...] | None = ()
     graphics: tuple[ProcessInfo, ...] | None = ()
+    samples: tuple[ProcessSample, ...] | None = ()
 
 
 THROTTLED = GpuState(
@@ -78,14 +115,17 @@ MIG_SLICE = GpuState(
     temperature_c=None,
     utilization_pct=None,
     energy_mj=None,
+    samples=None,
 )
+GB10 = Gpu("NVIDIA GB10", "GPU-00000000-0000-0000-0000-000000000121", None, (12, 1))
 
 
 class NvmlReadings(ModuleType):
     """What pynvml answers on a machine with these GPUs.
 
     Args:
-        gpus: The GPUs in NVML's order; a handle is a GPU itself.
+        gpus: The GPUs in NVML's order; a handle is a GPU itself. Facts that are None are "Not
+            Supported".
         used_bytes: Memory in use, per reading; the last one stays.
         library: The driver's library is installed.
         fails_at: From this function's first call on, each call raises NVMLError.
@@ -94,11 +134,15 @@ class NvmlReadings(ModuleType):
 
     Attributes:
         lacks: Functions that this driver is too old for.
+        lost: UUIDs of GPUs that have fallen off the bus.
+        asked: UUIDs of the GPUs whose memory was read.
     """
 
     NVMLError = pynvml.NVMLError
     NVMLError_LibraryNotFound = pynvml.NVMLError_LibraryNotFound
     NVMLLibraryMismatchError = pynvml.NVMLLibraryMismatchError
+    NVML_SUCCESS = pynvml.NVML_SUCCESS
+    NVML_ERROR_NOT_FOUND = pynvml.NVML_ERROR_NOT_FOUND
     NVML_CLOCK_SM = pynvml.NVML_CLOCK_SM
     NVML_TEMPERATURE_GPU = pynvml.NVML_TEMPERATURE_GPU
 
@@ -123,6 +167,8 @@ class NvmlReadings(ModuleType):
         self.fails_at = fails_at
         self.states = dict(states or {})
         self.lacks: frozenset[str] = frozenset()
+        self.lost: frozenset[str] = frozenset()
+        self.asked: set[str] = set()
 
     @property
     def is_shut_down(self) -> bool:
@@ -143,6 +189,8 @@ class NvmlReadings(ModuleType):
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Gpu:
         self._answer("nvmlDeviceGetHandleByIndex")
+        if self._gpus[index].uuid in self.lost:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
         return self._gpus[index]
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Gpu:
@@ -159,12 +207,14 @@ class NvmlReadings(ModuleType):
         return self._text(handle.uuid)
 
     def nvmlDeviceGetCudaComputeCapability(self, handle: Gpu) -> tuple[int, int]:
-        return handle.compute_capability
+        return _supported(handle.compute_capability)
 
     def nvmlDeviceGetMemoryInfo(self, handle: Gpu) -> MemoryInfo:
         self._answer("nvmlDeviceGetMemoryInfo")
+        self.asked.add(handle.uuid)
+        total = _supported(handle.memory_bytes)
         used = self._used_bytes.pop(0) if len(self._used_bytes) > 1 else self._used_bytes[0]
-        return MemoryInfo(handle.memory_bytes, used)
+        return MemoryInfo(total, used)
 
     def nvmlDeviceGetClockInfo(self, handle: Gpu, type: int) -> int:  # noqa: A002
         self._answer("nvmlDeviceGetClockInfo")
@@ -205,6 +255,13 @@ class NvmlReadings(ModuleType):
         self._answer_of_this_version("nvmlDeviceGetGraphicsRunningProcesses")
         return list(_supported(self._state(handle).graphics))
 
+    def nvmlDeviceGetProcessUtilization(self, handle: Gpu, timeStamp: int) -> list[ProcessSample]:
+        self._answer("nvmlDeviceGetProcessUtilization")
+        samples = _supported(self._state(handle).samples)
+        if new := [sample for sample in samples if sample.timeStamp > timeStamp]:
+            return new
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+
     def _state(self, handle: Gpu) -> GpuState:
         return self.states.get(handle.uuid, GpuState())
 
@@ -229,3 +286,34 @@ def _supported(value: T | None) -> T:
     if value is None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
     return value
+
+
+def torch_sees(monkeypatch: pytest.MonkeyPatch, *gpus: Gpu) -> None:
+    """Let torch answer as in a program that sees these GPUs, in this order.
+
+    cudaDeviceProp (CUDA Runtime API, "Data types"): ``name`` is "ASCII string identifying device",
+    ``uuid`` is "16-byte unique identifier", which torch prints without NVML's prefix. torch's
+    allocator holds memory of the GPUs that are used ("CUDA semantics", memory management).
+    """
+    import torch
+
+    facts = [
+        SimpleNamespace(
+            name=gpu.name,
+            uuid=gpu.uuid.partition("-")[2],
+            total_memory=gpu.memory_bytes,
+            major=gpu.compute_capability[0],
+            minor=gpu.compute_capability[1],
+        )
+        for gpu in gpus
+        if gpu.compute_capability is not None
+    ]
+    reserved = [2 << 20 if gpu.is_used else 0 for gpu in gpus]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(gpus))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", facts.__getitem__)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", reserved.__getitem__)
+
+
+def unused(gpu: Gpu) -> Gpu:
+    """Return a GPU that a program sees and leaves alone."""
+    return replace(gpu, is_used=False)

@@ -98,7 +98,7 @@ class Precision(Knob):
             return without.reason
         lacks = (
             here.profile.device == "cuda"
-            and here.hardware.gpus
+            and here.hardware.compute_capability is not None
             and not here.hardware.supports_bf16_gpu
         )
         if lacks and value in {"tf32", "bf16"}:

@@ -38,12 +38,12 @@ class SdpaBackend(ProcessSwitch):
             return Domain(("auto", "flash", "math"))
         if here.profile.device != "cuda":
             return NotOffered(f"the {here.profile.device} device has only one attention kernel")
-        capabilities = [gpu.compute_capability for gpu in here.hardware.gpus]
+        capability = here.hardware.compute_capability
         # FlashAttention needs Ampere (compute capability 8.0). It is left out where the capability
         # is unknown.
-        if not capabilities or min(capabilities) < (8, 0):
+        if capability is None or capability < (8, 0):
             return Domain(("auto", "efficient", "math"))
-        if min(capabilities) < (9, 0):
+        if capability < (9, 0):
             return Domain(("auto", "flash", "efficient", "math"))
         return Domain(("auto", "flash", "efficient", "math", "cudnn"))
 

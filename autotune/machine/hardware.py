@@ -2,6 +2,12 @@
 
 torch is not used, because the parent process must not create a CUDA context. A fact that cannot be
 read becomes a warning for the user instead of an error.
+
+NVML tells of GPUs before a program runs, and not always what the program gets: it needs its library
+in the container, lists a GPU that MIG splits as a whole, and numbers GPUs by their PCI bus, where
+CUDA puts the fastest first unless CUDA_DEVICE_ORDER is PCI_BUS_ID (CUDA Programming Guide, 5.2
+"CUDA Environment Variables"). So once a program trains on GPUs, ``as_seen_by`` takes what its own
+torch says of them.
 """
 
 from __future__ import annotations
@@ -11,7 +17,8 @@ import os
 import platform
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -23,22 +30,28 @@ PACKAGES = ("torch", "torchvision", "optuna", "autotune-torch")
 PRELOADABLE = ("libjemalloc.so.2", "libtcmalloc.so.4")
 # bfloat16 instruction sets as /proc/cpuinfo names them: the first three of x86, the last of ARM
 BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"})
+# NVIDIA's driver makes it, and a container that is given a GPU has it
+DRIVER_NODE = Path("/dev/nvidiactl")
+UNKNOWN = "GPU facts are unknown until the program says what it sees."
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One CUDA device as NVML reports it.
+    """One CUDA device, a whole GPU or a MIG slice, as NVML or the program's torch reports it.
 
     Attributes:
         uuid: NVML's id, which also works in CUDA_VISIBLE_DEVICES.
-        memory_bytes: Total memory of the device.
-        compute_capability: ``(major, minor)``.
+        memory_bytes: Total memory of the device; None where NVML does not say, as of a GPU that
+            shares the host's memory.
+        compute_capability: ``(major, minor)``; None if unknown.
+        is_used: Whether the program was seen to use it; True as long as no program has run.
     """
 
     name: str
     uuid: str
-    memory_bytes: int
-    compute_capability: tuple[int, int]
+    memory_bytes: int | None
+    compute_capability: tuple[int, int] | None
+    is_used: bool = True
 
 
 @dataclass(frozen=True)
@@ -50,7 +63,8 @@ class Hardware:
         cpu_flags: The CPU's instruction-set flags that matter to a knob.
         memory_bytes: RAM, or the cgroup's limit if that is lower.
         shm_bytes: Free bytes in /dev/shm; None if it does not exist.
-        gpus: The GPUs that CUDA_VISIBLE_DEVICES leaves visible, in its order.
+        gpus: The GPUs that CUDA_VISIBLE_DEVICES leaves visible, in its order, or those that a
+            program sees, in the program's order.
         has_cxx_compiler: Whether a C++ compiler is on PATH; torch.compile on the CPU needs one.
         system: Name and release of the operating system.
         versions: Versions of Python and of those of ``PACKAGES`` that are installed, by name.
@@ -77,12 +91,32 @@ class Hardware:
 
     @property
     def supports_bf16_gpu(self) -> bool:
-        """Whether every visible GPU multiplies bfloat16 natively: Ampere (8.0) and later."""
-        return bool(self.gpus) and all(g.compute_capability >= (8, 0) for g in self.gpus)
+        """Whether the GPUs in use multiply bfloat16 natively: Ampere (8.0) and later."""
+        return self.compute_capability is not None and self.compute_capability >= (8, 0)
+
+    @property
+    def compute_capability(self) -> tuple[int, int] | None:
+        """The lowest of the GPUs in use; None without one, or if one's is unknown."""
+        known = [g.compute_capability for g in self.used_gpus if g.compute_capability is not None]
+        return min(known) if known and len(known) == len(self.used_gpus) else None
+
+    @property
+    def used_gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs that the program uses, or may use as long as none has run."""
+        return tuple(gpu for gpu in self.gpus if gpu.is_used)
 
     def capacity_bytes(self, *, on_device: bool) -> int:
-        """Return the memory that a config may fill: of one GPU, or of the host."""
-        return self.gpus[0].memory_bytes if on_device and self.gpus else self.memory_bytes
+        """Return the memory that a config may fill: of the smallest GPU in use, or of the host."""
+        sizes = [gpu.memory_bytes for gpu in self.used_gpus if gpu.memory_bytes is not None]
+        return min(sizes) if on_device and sizes else self.memory_bytes
+
+    def as_seen_by(self, devices: tuple[Gpu, ...]) -> Hardware:
+        """Return the machine with the GPUs that a program sees; unchanged for one on the CPU.
+
+        Args:
+            devices: What the program's torch says of them; empty if it trains on the CPU.
+        """
+        return replace(self, gpus=devices) if devices else self
 
     def differences(self, other: Hardware) -> list[str]:
         """Return the differences from *other* that affect speed, as clauses for the user.
@@ -100,12 +134,16 @@ class Hardware:
             },
         }
         return [
-            f"{what}: {a} during the search, {b} now" for what, (a, b) in pairs.items() if a != b
+            f"{what}: {a} during the search, {b} now"
+            for what, (a, b) in pairs.items()
+            if a != b and None not in {a, b}
         ]
 
     @property
-    def _gpus_named(self) -> str:
-        return ", ".join(gpu.name for gpu in self.gpus) or "none"
+    def _gpus_named(self) -> str | None:
+        """The GPUs for comparing machines; None if they could not be read."""
+        unread = None if self.warnings else "none"
+        return ", ".join(gpu.name for gpu in self.gpus) or unread
 
 
 def detect(visible: str | None = None) -> Hardware:
@@ -200,23 +238,33 @@ def _gpus(visible: str | None) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError_LibraryNotFound:  # no NVIDIA driver: an ordinary CPU machine
-        return (), ()
+        lacks = f"There is an NVIDIA driver, but NVML (libnvidia-ml.so.1) is missing: {UNKNOWN}"
+        return (), (lacks,) if DRIVER_NODE.exists() else ()
     except pynvml.NVMLError as error:
-        return (), (f"NVML does not answer ({error}): GPU facts are unknown.",)
+        return (), (f"NVML does not answer ({error}): {UNKNOWN}",)
+    gpus: list[Gpu] = []
+    warnings: list[str] = []
     try:
-        gpus = tuple(_gpu(index) for index in range(pynvml.nvmlDeviceGetCount()))
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                gpus.append(_gpu(index))
+            except pynvml.NVMLError as error:  # it was lost, or this user may not see it
+                warnings.append(f"GPU {index} does not answer ({error}): {UNKNOWN}")
     except pynvml.NVMLError as error:
-        return (), (f"NVML stopped answering ({error}): GPU facts are unknown.",)
+        return (), (f"NVML stopped answering ({error}): {UNKNOWN}",)
     finally:
         pynvml.nvmlShutdown()
-    found = visible_gpus(gpus, visible)
+    found = visible_gpus(tuple(gpus), visible)
     if visible and not found:  # for example a MIG slice
-        return (), (f"CUDA_VISIBLE_DEVICES={visible} is not a whole GPU: GPU facts are unknown.",)
-    return found, ()
+        warnings.append(f"CUDA_VISIBLE_DEVICES={visible} is not a whole GPU: {UNKNOWN}")
+    return found, tuple(warnings)
 
 
 def visible_gpus(gpus: tuple[Gpu, ...], visible: str | None) -> tuple[Gpu, ...]:
     """Return the GPUs that a CUDA_VISIBLE_DEVICES value selects, in its order.
+
+    With GPUs of several models, an index may mean another GPU to CUDA, see above; the program then
+    tells which.
 
     Args:
         gpus: All GPUs, in NVML's order.
@@ -242,12 +290,17 @@ def _gpu(index: int) -> Gpu:
     import pynvml
 
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+    memory_bytes = compute_capability = None
+    with suppress(pynvml.NVMLError):  # "Not Supported" where GPU and CPU share one memory
+        memory_bytes = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+    with suppress(pynvml.NVMLError):
+        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+        compute_capability = (int(major), int(minor))
     return Gpu(
         name=_text(pynvml.nvmlDeviceGetName(handle)),
         uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
-        memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
-        compute_capability=(int(major), int(minor)),
+        memory_bytes=memory_bytes,
+        compute_capability=compute_capability,
     )
 
 

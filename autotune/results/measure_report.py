@@ -83,7 +83,9 @@ class MeasureReport:
 
         None if the FLOPs of a step or the peak are unknown, as on a CPU.
         """
-        names = [gpu.name for gpu in self.hardware.gpus] if self.profile.device == "cuda" else []
+        names = (
+            [gpu.name for gpu in self.hardware.used_gpus] if self.profile.device == "cuda" else []
+        )
         return roofline_share(self.breakdown.flops_per_step, self.step_s, names[:1], self.dtype)
 
     @property

@@ -25,6 +25,7 @@ from tests.made import (
     make_profile,
     make_space,
 )
+from tests.readings import unused
 
 CUDA = make_profile(device="cuda")
 
@@ -57,6 +58,17 @@ def test_bf16_is_not_offered_where_a_gpu_would_emulate_it(gpus: tuple[object, ..
     refused = registry()["precision"].refusal("bf16", Here(hardware, CUDA))
     assert refused is not None
     assert "8.0" in refused
+
+
+def test_formats_and_kernels_are_those_of_the_gpu_that_the_program_uses() -> None:
+    """A V100 beside an A100 decides nothing while the program leaves it alone."""
+    profile, hardware = replace(CUDA, calls_sdpa=True), make_hardware(gpus=(A100, unused(V100)))
+    assert "bf16" in values("precision", hardware, CUDA)
+    assert registry()["precision"].refusal("bf16", Here(hardware, CUDA)) is None
+    assert "flash" in values("sdpa_backend", hardware, profile)
+    other = make_hardware(gpus=(unused(A100), V100))
+    assert "bf16" not in values("precision", other, CUDA)
+    assert "flash" not in values("sdpa_backend", other, profile)
 
 
 def test_bf16_on_the_cpu_needs_the_instructions_whatever_the_gpus_are() -> None:

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from autotune.machine.hardware import Gpu, Hardware, cpu_quota, detect, visible_gpus
-from tests.made import A100, H100, HARDWARE, V100, make_hardware
-from tests.readings import NvmlReadings
+from tests.made import A100, GIB, H100, HARDWARE, V100, make_hardware
+from tests.readings import GB10, MIG_GPU, NvmlReadings, unused
 
 CORES = len(os.sched_getaffinity(0))
 
@@ -210,6 +210,90 @@ def test_only_the_gpus_that_cuda_shows_are_facts(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "pynvml", NvmlReadings((A100, H100)))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert detect().gpus == (H100,)
+
+
+def test_a_gpu_that_is_lost_is_a_doubt_and_the_others_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    readings = NvmlReadings((V100, A100, H100))
+    readings.lost = frozenset({A100.uuid})
+    monkeypatch.setitem(sys.modules, "pynvml", readings)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    hardware = detect()
+    assert hardware.gpus == (V100, H100)
+    assert hardware.warnings[0].startswith("GPU 1 does not answer (GPU is lost)")
+    assert readings.is_shut_down
+
+
+def test_a_fact_that_a_gpu_does_not_tell_is_unknown_and_the_others_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    silent = replace(A100, compute_capability=None)
+    monkeypatch.setitem(sys.modules, "pynvml", NvmlReadings((GB10, silent)))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    hardware = detect()
+    assert hardware.gpus == (GB10, silent)
+    assert hardware.warnings == ()
+    assert hardware.compute_capability is None, "the lowest may be the one that is unknown"
+    assert hardware.capacity_bytes(on_device=True) == A100.memory_bytes
+
+
+def test_a_driver_without_nvml_is_no_machine_without_gpus(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As in a container to which only the capability "compute" of the driver was given."""
+    node = tmp_path / "nvidiactl"
+    monkeypatch.setattr("autotune.machine.hardware.DRIVER_NODE", node)
+    monkeypatch.setitem(sys.modules, "pynvml", NvmlReadings(library=False))
+    assert detect().warnings == ()
+    node.touch()
+    (warning,) = detect().warnings
+    assert "libnvidia-ml.so.1" in warning
+
+
+def test_gpus_that_cannot_be_read_now_are_no_difference() -> None:
+    during = make_hardware(gpus=(A100,))
+    unread = make_hardware(warnings=("NVML is silent",))
+    assert during.differences(unread) == unread.differences(during) == []
+    assert during.differences(make_hardware()) == [
+        "GPUs: NVIDIA A100-SXM4-40GB during the search, none now"
+    ]
+
+
+# --- GPUs as a program sees them ------------------------------------------------------------------
+
+LISTED = make_hardware(gpus=(V100, A100))  # by NVML, in the order of the PCI bus
+
+
+@pytest.mark.parametrize(
+    ("listed", "seen", "capability", "has_bf16", "capacity_bytes"),
+    [
+        (LISTED, (A100, unused(V100)), (8, 0), True, 40 * GIB),
+        (LISTED, (unused(A100), V100), (7, 0), False, 16 * GIB),
+        (LISTED, (A100, V100), (7, 0), False, 16 * GIB),
+        (make_hardware(gpus=(H100,)), (MIG_GPU,), (8, 0), True, 4864 << 20),
+        (make_hardware(), (replace(GB10, memory_bytes=120 * GIB),), (12, 1), True, 120 * GIB),
+        (make_hardware(gpus=(GB10,)), (replace(GB10, memory_bytes=9),), (12, 1), True, 9),
+    ],
+    ids=["fastest first", "the slower", "both", "a slice of MIG", "without NVML", "one memory"],
+)
+def test_what_the_program_sees_and_uses_counts(
+    listed: Hardware,
+    seen: tuple[Gpu, ...],
+    capability: tuple[int, int],
+    has_bf16: bool,
+    capacity_bytes: int,
+) -> None:
+    hardware = listed.as_seen_by(seen)
+    assert hardware.gpus == seen, "all of them may hold ranks"
+    assert hardware.compute_capability == capability
+    assert hardware.supports_bf16_gpu is has_bf16
+    assert hardware.capacity_bytes(on_device=True) == capacity_bytes
+    assert hardware.capacity_bytes(on_device=False) == hardware.memory_bytes
+
+
+def test_a_program_on_the_cpu_leaves_the_machine_as_it_was_read() -> None:
+    assert LISTED.as_seen_by(()) is LISTED
 
 
 def test_a_gpu_slice_that_is_not_known_is_a_doubt(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,8 @@ class ModelSplit(Strategy):
             return without.reason
         if here.profile.stages < 2:
             return "the model is not an nn.Sequential of several parts"
-        smallest = min(gpu.memory_bytes for gpu in here.hardware.gpus)
+        sizes = [gpu.memory_bytes for gpu in here.hardware.gpus if gpu.memory_bytes is not None]
+        smallest = min(sizes, default=0)
         if here.profile.parameters * STATE_BYTES_PER_PARAMETER < FULL * smallest:
             return "the model fits on one GPU, where no stage waits for another"
         return None
