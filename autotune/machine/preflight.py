@@ -54,11 +54,17 @@ def _cpu_warnings(hardware: Hardware, look_s: float) -> Iterator[str]:
 def _gpu_warnings(hardware: Hardware) -> Iterator[str]:
     watch = GpuWatch(tuple(gpu.uuid for gpu in hardware.gpus), pid=None)
     watch.sample(monotonic())
+    strangers = watch.strangers()
     names = {gpu.uuid: gpu.name for gpu in hardware.gpus}
     for reading in watch.readings:
         gpu = names[reading.uuid]
-        if reading.foreign_processes:
-            users = ", ".join(map(_name, reading.foreign_processes))
+        # An idle process is named, too: it takes memory from the configs that are tried. One that
+        # draws is named only where it takes the GPU's time.
+        held = dict.fromkeys(reading.foreign_processes) | {
+            stranger.pid: stranger.memory_bytes for stranger in strangers.get(reading.uuid, ())
+        }
+        if held:
+            users = ", ".join(_name(pid) + _holding(size) for pid, size in held.items())
             yield (
                 f"Other processes use {gpu}: {users}. Results will be less certain; end them if "
                 "you can."
@@ -75,6 +81,10 @@ def _cpu_seconds() -> Mapping[int, float]:
         for process in psutil.process_iter(["cpu_times"])
         if process.pid not in own and (times := process.info["cpu_times"]) is not None
     }
+
+
+def _holding(memory_bytes: int | None) -> str:
+    return "" if memory_bytes is None else f" with {memory_bytes / 2**30:.1f} GiB"
 
 
 def _name(pid: int) -> str:

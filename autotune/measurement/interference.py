@@ -66,7 +66,7 @@ class GpuReading:
         uuid: The GPU's NVML id.
         slowdowns: Why the driver lowers the clocks, in words. A power limit that heavy work reaches
             on its own is not among them.
-        foreign_processes: Ids of processes on this GPU that are not ours.
+        foreign_processes: Ids of processes that are not ours and took this GPU's time.
         energy_j: The GPU's energy counter, which only grows; differences are meaningful.
     """
 

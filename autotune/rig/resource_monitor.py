@@ -7,7 +7,7 @@ spends no time on these.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import monotonic, sleep
 
@@ -40,20 +40,31 @@ class ResourceMonitor:
 
     Args:
         pid: Id of the rig's process; its descendants are counted too.
-        gpu_uuids: The GPUs that the rig may use.
-        used_before: Bytes in use on these GPUs before the rig started; None if unknown, in which
-            case ``held_bytes()`` reports nothing.
+        gpu_uuids: The GPUs that the rig may use, which are read until ``watch()`` is called.
+        used_before: Bytes in use on GPUs before the rig started, by UUID; without those of which
+            it is unknown, for which ``held_bytes()`` reports nothing.
     """
 
-    def __init__(self, pid: int, gpu_uuids: tuple[str, ...], used_before: int | None) -> None:
+    def __init__(
+        self, pid: int, gpu_uuids: tuple[str, ...], used_before: Mapping[str, int]
+    ) -> None:
+        self._pid = pid
         self._used_before = used_before
-        self._gpu_memory = NvmlMemory(gpu_uuids, pid)
-        self._memory = (HostMemory(pid), self._gpu_memory)
-        self._gpus = GpuWatch(gpu_uuids, pid)
         self._cpu = CpuEnergy()
         self._cpu_readings: list[tuple[float, float]] = []
-        self._due = [0.0] * len(self._memory)  # when each of these probes is read next
         self._device_at = 0.0
+        self.watch(gpu_uuids)
+
+    def watch(self, gpu_uuids: tuple[str, ...]) -> None:
+        """Read these GPUs from here on, and forget what was read.
+
+        Once a program trains, these are the GPUs that it uses, and none for one on the CPU: what
+        others do on another GPU neither disturbs it nor is its memory or power.
+        """
+        self._gpu_memory = NvmlMemory(gpu_uuids, self._pid)
+        self._memory = (HostMemory(self._pid), self._gpu_memory)
+        self._gpus = GpuWatch(gpu_uuids, self._pid)
+        self._due = [0.0] * len(self._memory)  # when each of these probes is read next
 
     def reset(self) -> None:
         """Forget all readings, because a new measurement begins."""
@@ -111,9 +122,8 @@ class ResourceMonitor:
         until = monotonic() + SETTLE_S
         while True:
             used = self._gpu_memory.used_bytes()
-            if used is None or self._used_before is None:
-                return 0
-            held = used - self._used_before
+            known = used.keys() & self._used_before.keys()
+            held = sum(used[uuid] - self._used_before[uuid] for uuid in known)
             if held <= HELD_BYTES:
                 return 0
             if monotonic() > until:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import psutil
 import pytest
 
+from autotune.cli import doctor
+from autotune.cli.console import Console
 from autotune.machine import preflight
+from autotune.program.fence_options import FenceOptions
 from tests.made import A100, H100, make_hardware
-from tests.readings import THROTTLED, GpuState, NvmlReadings, ProcessInfo
+from tests.readings import THROTTLED, GpuState, NvmlReadings, ProcessInfo, at_work
 
 LOOK_S = 0.5
 MANY_CORES = 100_000  # on so many nobody is busy
@@ -139,10 +144,47 @@ def test_who_is_on_a_gpu_is_named_but_for_ourselves(
     hardware = make_hardware(cpu_quota=MANY_CORES, gpus=(A100,))
     assert preflight.warnings(hardware, 0.05) == [
         (
-            f"Other processes use {A100.name}: at-stranger (process {stranger.pid}). Results will "
-            "be less certain; end them if you can."
+            f"Other processes use {A100.name}: at-stranger (process {stranger.pid}) with 1.0 GiB. "
+            "Results will be less certain; end them if you can."
         )
     ]
+
+
+def test_a_display_server_is_no_warning_unless_it_draws_much(
+    gpus: NvmlReadings, stranger: psutil.Process
+) -> None:
+    gpus.states[A100.uuid] = server = GpuState(graphics=(ProcessInfo(stranger.pid, 1 << 29),))
+    hardware = make_hardware(cpu_quota=MANY_CORES, gpus=(A100,))
+    assert preflight.warnings(hardware, 0.05) == []
+    gpus.states[A100.uuid] = replace(server, samples=(at_work(stranger.pid, 60),))
+    (warning,) = preflight.warnings(hardware, 0.05)
+    assert f"at-stranger (process {stranger.pid})." in warning
+
+
+def test_who_holds_a_gpu_is_told_without_the_memory_where_the_driver_does_not_know_it(
+    gpus: NvmlReadings, stranger: psutil.Process
+) -> None:
+    gpus.states[A100.uuid] = GpuState(compute=(ProcessInfo(stranger.pid, None),), samples=None)
+    hardware = make_hardware(cpu_quota=MANY_CORES, gpus=(A100,))
+    (warning,) = preflight.warnings(hardware, 0.05)
+    assert f"at-stranger (process {stranger.pid})." in warning
+
+
+def test_doctor_tells_in_its_json_who_holds_a_gpu(
+    gpus: NvmlReadings,
+    stranger: psutil.Process,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    gpus.states[A100.uuid] = GpuState(compute=(ProcessInfo(stranger.pid, 2 << 30),))
+    monkeypatch.setattr(gpus, "nvmlSystemGetDriverVersion", lambda: "570.86", raising=False)
+    monkeypatch.setattr(gpus, "nvmlSystemGetCudaDriverVersion", lambda: 12080, raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    doctor.examine(None, None, Console(), FenceOptions(), as_json=True)
+    machine = json.loads(capsys.readouterr().out)["machine"]
+    found = [w for w in machine["warnings"] if f"(process {stranger.pid}) with 2.0 GiB" in w]
+    assert len(found) == 1
+    assert A100.name in found[0]
 
 
 def test_a_process_that_has_gone_is_told_by_its_id() -> None:

@@ -23,7 +23,7 @@ from autotune.rig.resource_monitor import (
     mean_power_w,
 )
 from tests.made import A100, GIB, H100
-from tests.readings import THROTTLED, GpuState, NvmlReadings
+from tests.readings import THROTTLED, GpuState, NvmlReadings, at_work
 
 SHARED = "another process was on the GPU"
 BLOCK = Block(64, 2, 1.0, 0.0, ended_at_s=11.0)  # from 10 to 11
@@ -45,7 +45,8 @@ def made_watch(
 ) -> ResourceMonitor:
     # A watch makes its probes itself and these import pynvml, which needs a driver.
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    return ResourceMonitor(os.getpid(), uuids, used_before)
+    before = {} if used_before is None else {A100.uuid: used_before}
+    return ResourceMonitor(os.getpid(), uuids, before)
 
 
 # --- readings of the GPUs and blocks --------------------------------------------------------------
@@ -100,12 +101,29 @@ def test_too_few_readings_tell_no_power(readings: Sequence[tuple[float, float]])
 # --- a whole window -------------------------------------------------------------------------------
 
 
-def completed(monkeypatch: pytest.MonkeyPatch, nvml: NvmlReadings, *uuids: str) -> Measurement:
-    """A window of ten blocks of a second each, every one faster than the one before."""
+def completed(
+    monkeypatch: pytest.MonkeyPatch,
+    nvml: NvmlReadings,
+    *uuids: str,
+    used: tuple[str, ...] | None = None,
+    device: str = "cuda",
+) -> Measurement:
+    """A window of ten blocks of a second each, every one faster than the one before.
+
+    Args:
+        monkeypatch: Sets the clock and NVML.
+        nvml: What the driver says.
+        *uuids: The GPUs that the program sees.
+        used: Those that it turns out to use; None does not tell.
+        device: What the program trains on.
+    """
     now = 100.0
     # Readings half a second apart, without waiting for them.
     monkeypatch.setattr(resource_monitor, "monotonic", lambda: now)
     watcher = made_watch(monkeypatch, nvml, uuids)
+    if used is not None:
+        watcher.watch(used)
+    nvml.asked.clear()
     watcher.reset()
     for _ in range(20):
         now += 0.5
@@ -116,7 +134,7 @@ def completed(monkeypatch: pytest.MonkeyPatch, nvml: NvmlReadings, *uuids: str) 
         Block(1000 + 10 * place, 1, 1.0, 0.0, ended_at_s=101.0 + place) for place in range(10)
     )
     interval = Interval(1045.0, 1040.0, 1050.0)
-    return watcher.complete(Measurement(interval, blocks, 1.0, "steady", "narrow"), "cuda")
+    return watcher.complete(Measurement(interval, blocks, 1.0, "steady", "narrow"), device)
 
 
 def half_a_second_later(state: GpuState) -> GpuState:
@@ -144,6 +162,37 @@ def test_a_window_on_a_throttled_gpu_is_doubted(monkeypatch: pytest.MonkeyPatch)
     assert "hardware thermal slowdown" in result.warnings[0]
     assert result.throughput.low == pytest.approx(1000)
     assert result.throughput.high == pytest.approx(1090)
+
+
+def busy_elsewhere(pid: int) -> NvmlReadings:
+    """An A100 at work, beside an H100 on which another process computes at a lowered clock."""
+    busy = replace(THROTTLED, samples=(at_work(pid, 90, ago_s=-60.0),))
+    states = {A100.uuid: GpuState(), H100.uuid: busy}
+    return NvmlReadings([A100, H100], [3 * GIB], states=states)
+
+
+def test_what_happens_on_a_gpu_that_the_program_does_not_use_is_not_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nvml = busy_elsewhere(os.getppid())
+    both = A100.uuid, H100.uuid
+    assert completed(monkeypatch, nvml, *both).disturbed_share == 1, "as long as nobody tells"
+    alone = completed(monkeypatch, nvml, *both, used=(A100.uuid,))
+    assert alone.disturbed_share == 0
+    assert alone.warnings == ()
+    assert alone.power_w == pytest.approx(250)
+    assert alone.memory.device_used_bytes == 3 * GIB
+    assert nvml.asked == {A100.uuid}
+
+
+def test_a_program_on_the_cpu_is_never_disturbed_by_a_busy_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nvml = busy_elsewhere(os.getppid())
+    result = completed(monkeypatch, nvml, A100.uuid, H100.uuid, used=(), device="cpu")
+    assert result.disturbed_share == 0
+    assert result.memory.device_used_bytes is None
+    assert nvml.asked == set()
 
 
 def test_a_gpu_without_an_energy_counter_leaves_power_unknown(
@@ -178,7 +227,7 @@ def test_memory_is_read_less_often_where_that_takes_a_twentieth_of_the_time(
 
     monkeypatch.setattr(resource_monitor, "monotonic", lambda: now)
     monkeypatch.setattr(HostMemory, "sample", read_memory)
-    watcher = ResourceMonitor(os.getpid(), (), None)
+    watcher = ResourceMonitor(os.getpid(), (), {})
     until = now + 60
     while now <= until:
         watcher.sample()
@@ -212,6 +261,17 @@ def test_memory_that_comes_back_is_not_held(
 def test_memory_that_does_not_come_back_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = NvmlReadings([A100], [5 * GIB, 3 * GIB])
     assert made_watch(monkeypatch, nvml, used_before=GIB).held_bytes() == 2 * GIB
+
+
+@pytest.mark.usefixtures("_short_grace")
+def test_memory_is_held_only_on_gpus_in_use_whose_use_before_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watcher = made_watch(monkeypatch, NvmlReadings([A100, H100], [5 * GIB]), used_before=GIB)
+    watcher.watch((A100.uuid, H100.uuid))
+    assert watcher.held_bytes() == 4 * GIB, "of the A100: how full the H100 was, nobody knows"
+    watcher.watch((H100.uuid,))
+    assert watcher.held_bytes() == 0
 
 
 def test_where_memory_is_unknown_nothing_is_said_to_be_held(

@@ -270,7 +270,7 @@ def played(folder: Path) -> Iterator[tuple[OpenRig, socket.socket]]:
     place = Place(FenceKind.OVERLAY, view, folder / "log.txt", None, has_ranks=False)
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     with process, ours, theirs:
-        monitor = ResourceMonitor(process.pid, (), None)
+        monitor = ResourceMonitor(process.pid, (), {})
         yield OpenRig(place, process, Link(ours), monitor, SILENT), theirs
 
 

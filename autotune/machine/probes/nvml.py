@@ -2,6 +2,8 @@
 
 Covered: memory in use by all processes and by the rig's own; clocks and the reasons for lowered
 clocks, temperature, utilization, other processes and energy of each GPU, including MIG slices.
+Another process disturbs by the time that its work is on the SMs. That it is on the GPU says little:
+a display server always is, and a notebook may keep memory for days without computing.
 Not covered: processes whose ids the driver reports in another pid namespace, as in some containers.
 There the rig's own memory is unknown, and an id that happens to exist here counts as a foreign
 process.
@@ -11,7 +13,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from time import time
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +22,7 @@ import psutil
 
 from autotune.machine.probes.base import Probe
 from autotune.machine.process_tree import tree
-from autotune.measurement.interference import GpuReading
+from autotune.measurement.interference import FOREIGN_SHARE, GpuReading
 from autotune.measurement.memory import Memory
 
 # Source: https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html, with
@@ -32,6 +35,20 @@ SLOWDOWNS = (
     ("nvmlClocksEventReasonHwPowerBrakeSlowdown", "hardware power brake"),
     ("nvmlClocksEventReasonSyncBoost", "sync boost"),
 )
+SM_S = 1.0  # how far back SM shares are asked for: the driver samples them up to once a second
+
+
+@dataclass(frozen=True)
+class Stranger:
+    """A process on a GPU that is not ours.
+
+    Attributes:
+        pid: Its id.
+        memory_bytes: Memory of the GPU that it holds; None if the driver does not say.
+    """
+
+    pid: int
+    memory_bytes: int | None
 
 
 class NvmlMemory(Probe):
@@ -56,8 +73,10 @@ class NvmlMemory(Probe):
         self._used_peak_bytes = self._process_peak_bytes = None
 
     def sample(self) -> None:
-        """Read all GPUs once; if the driver stops answering, the probe stays silent afterwards."""
-        self._used_peak_bytes = _larger(self._used_peak_bytes, self.used_bytes())
+        """Read all GPUs once. Of a GPU that does not report its memory, the sum is unknown, too."""
+        used = self.used_bytes()
+        total = sum(used.values()) if used and len(used) == len(self._driver.uuids) else None
+        self._used_peak_bytes = _larger(self._used_peak_bytes, total)
         self._process_peak_bytes = _larger(self._process_peak_bytes, self._process_bytes())
 
     def read(self, memory: Memory) -> Memory:
@@ -68,16 +87,13 @@ class NvmlMemory(Probe):
             device_process_bytes=self._process_peak_bytes,
         )
 
-    def used_bytes(self) -> int | None:
-        """Return the bytes that all processes use now; None if the driver does not report it."""
-        infos = [
-            self._driver.ask("nvmlDeviceGetMemoryInfo", handle)
-            for handle in self._driver.handles().values()
-        ]
-        if any(info is None for info in infos):
-            self._driver.is_alive = False
-            return None
-        return sum(int(info.used) for info in infos) if infos else None
+    def used_bytes(self) -> dict[str, int]:
+        """Return the bytes that all processes use now, by UUID; without GPUs that do not tell."""
+        infos = {
+            uuid: self._driver.ask("nvmlDeviceGetMemoryInfo", handle)
+            for uuid, handle in self._driver.handles().items()
+        }
+        return {uuid: int(info.used) for uuid, info in infos.items() if info is not None}
 
     def _process_bytes(self) -> int | None:
         """Return the bytes that the rig's processes use now.
@@ -132,12 +148,24 @@ class GpuWatch:
             now_s: The time by ``time.monotonic()``, by which readings are matched with blocks.
         """
         handles = self._driver.handles()
-        users = {uuid: self._users(handle) for uuid, handle in handles.items()}
+        users = {uuid: self._busy(handle) for uuid, handle in handles.items()}
         strangers = _strangers(frozenset().union(*users.values()), self._pid)
         for uuid, handle in handles.items():
             reading = self._reading(GpuReading(now_s, uuid), handle)
             foreign = tuple(sorted(users[uuid] & strangers))
             self._readings.append(replace(reading, foreign_processes=foreign))
+
+    def strangers(self) -> dict[str, tuple[Stranger, ...]]:
+        """Return who else is on each GPU to compute, by UUID; a process that also draws is not.
+
+        Unlike in a reading, idle processes are among them.
+        """
+        listed = {u: self._computing(handle) for u, handle in self._driver.handles().items()}
+        foreign = _strangers(frozenset().union(*listed.values()), self._pid)
+        return {
+            uuid: tuple(Stranger(pid, sizes[pid]) for pid in sorted(sizes.keys() & foreign))
+            for uuid, sizes in listed.items()
+        }
 
     def _reading(self, reading: GpuReading, handle: Any) -> GpuReading:
         ask, nvml = self._driver.ask, self._driver.nvml
@@ -158,20 +186,36 @@ class GpuWatch:
         if reasons is None:  # the name before driver 535, with the same bits
             reasons = self._driver.ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
         nvml = self._driver.nvml
-        return tuple(word for name, word in SLOWDOWNS if (reasons or 0) & getattr(nvml, name))
+        return tuple(word for name, word in SLOWDOWNS if (reasons or 0) & getattr(nvml, name, 0))
 
-    def _users(self, handle: Any) -> frozenset[int]:
-        """Return the ids of all processes on a GPU."""
+    def _busy(self, handle: Any) -> frozenset[int]:
+        """Return the ids of the processes that take a GPU's time, ours included.
+
+        MIG slices, GPUs before Maxwell and WSL do not report who uses the SMs. There, each process
+        that is on the GPU to compute counts.
+        """
+        since_us = int((time() - SM_S) * 1e6)
+        samples = self._driver.ask(
+            "nvmlDeviceGetProcessUtilization", handle, since_us, where_none_is_found=()
+        )
+        if samples is None:
+            return frozenset(self._computing(handle))
+        latest = {s.pid: s.smUtil for s in sorted(samples, key=lambda s: s.timeStamp)}
+        return frozenset(pid for pid, pct in latest.items() if pct / 100 >= FOREIGN_SHARE)
+
+    def _computing(self, handle: Any) -> dict[int, int | None]:
+        """Return the memory of each process that computes on a GPU and does not draw, by its id."""
         compute = self._driver.ask("nvmlDeviceGetComputeRunningProcesses", handle) or ()
         graphics = self._driver.ask("nvmlDeviceGetGraphicsRunningProcesses", handle) or ()
-        return frozenset(process.pid for process in (*compute, *graphics))
+        drawing = {process.pid for process in graphics}
+        return {p.pid: p.usedGpuMemory for p in compute if p.pid not in drawing}
 
 
 class _Driver:
     """NVML together with the GPUs that one reader queries."""
 
     def __init__(self, uuids: tuple[str, ...], nvml: ModuleType | None) -> None:
-        self._uuids = uuids
+        self.uuids = uuids
         self.nvml: Any = nvml or importlib.import_module("pynvml")
         self.is_alive = bool(uuids) and self._init()
 
@@ -180,16 +224,26 @@ class _Driver:
         if not self.is_alive:
             return {}
         try:
-            return {uuid: self.nvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in self._uuids}
+            return {uuid: self.nvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in self.uuids}
         except self.nvml.NVMLError:
             self.is_alive = False
             return {}
 
-    def ask(self, function: str, *args: Any) -> Any:
-        """Call one NVML function; None if this pynvml, driver or GPU does not support it."""
+    def ask(self, function: str, *args: Any, where_none_is_found: Any = None) -> Any:
+        """Call one NVML function; None if this pynvml, driver or GPU does not support it.
+
+        Args:
+            function: Its name.
+            *args: What it takes.
+            where_none_is_found: What to return where it finds nothing to report.
+        """
         try:
             return getattr(self.nvml, function)(*args)
-        except (self.nvml.NVMLError, self.nvml.NVMLLibraryMismatchError, AttributeError):
+        except self.nvml.NVMLError as error:
+            # pynvml raises SUCCESS where the driver says at once that there are no samples.
+            found_none = {self.nvml.NVML_SUCCESS, self.nvml.NVML_ERROR_NOT_FOUND}
+            return where_none_is_found if error.value in found_none else None
+        except (self.nvml.NVMLLibraryMismatchError, AttributeError):
             return None  # LibraryMismatch: the driver is too old to list processes
 
     def _init(self) -> bool:

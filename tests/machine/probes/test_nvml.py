@@ -13,17 +13,20 @@ from typing import Any
 import pynvml
 import pytest
 
-from autotune.machine.probes.nvml import GpuWatch, NvmlMemory
+from autotune.machine.probes.nvml import GpuWatch, NvmlMemory, Stranger
 from autotune.measurement.interference import GpuReading
 from autotune.measurement.memory import Memory
 from tests.made import A100, GIB, H100
 from tests.readings import (
+    GB10,
     MIG_GPU,
     MIG_SLICE,
     THROTTLED,
     GpuState,
     NvmlReadings,
     ProcessInfo,
+    ProcessSample,
+    at_work,
 )
 
 ANSWERS = [name for name in vars(NvmlReadings) if name.startswith("nvml")]
@@ -83,6 +86,8 @@ def test_the_recorded_readings_answer_as_pynvml_is_asked(function: str) -> None:
 def test_recorded_processes_have_the_fields_of_nvmls() -> None:
     names = [field.name for field in fields(ProcessInfo)]
     assert names == [name for name, _ in pynvml.c_nvmlProcessInfo_v3_t._fields_]
+    names = [field.name for field in fields(ProcessSample)]
+    assert names == [name for name, _ in pynvml.c_nvmlProcessUtilizationSample_t._fields_]
 
 
 def used(probe: NvmlMemory) -> int | None:
@@ -140,17 +145,27 @@ def test_a_gpu_that_the_driver_does_not_know_leaves_memory_unknown() -> None:
     assert used(probe) is None
 
 
-def test_a_driver_that_stops_answering_ends_the_probe_and_keeps_what_it_saw() -> None:
+def test_while_a_driver_does_not_answer_the_probe_keeps_what_it_saw() -> None:
     readings = NvmlReadings((A100,), [4 * GIB])
     probe = NvmlMemory((A100.uuid,), nvml=readings)
     probe.sample()
     readings.fails_at = "nvmlDeviceGetMemoryInfo"
     probe.sample()
     assert used(probe) == 4 * GIB
-    readings.fails_at = ""
     probe.reset()
     probe.sample()
     assert used(probe) is None
+
+
+def test_a_gpu_that_does_not_tell_its_memory_still_tells_that_of_the_rig(tree: Tree) -> None:
+    states = {GB10.uuid: computing(ProcessInfo(tree.root, 3 * GIB))}
+    readings = NvmlReadings((GB10, A100), [GIB], states=states)
+    probe = NvmlMemory((GB10.uuid, A100.uuid), tree.root, readings)
+    for _ in range(2):
+        probe.sample()
+    assert of_the_rig(probe) == 3 * GIB
+    assert used(probe) is None, "a part of the sum would understate it"
+    assert probe.used_bytes() == {A100.uuid: GIB}
 
 
 def test_the_other_probes_figures_are_left_alone() -> None:
@@ -243,10 +258,10 @@ def test_a_rig_that_is_unnamed_or_has_gone_has_no_memory_of_its_own() -> None:
 def test_memory_in_use_now_is_no_peak() -> None:
     probe = NvmlMemory((A100.uuid,), nvml=NvmlReadings((A100,), [9 * GIB, 5 * GIB]))
     probe.sample()
-    assert probe.used_bytes() == 5 * GIB
+    assert probe.used_bytes() == {A100.uuid: 5 * GIB}
     assert used(probe) == 9 * GIB
-    assert NvmlMemory((), nvml=NvmlReadings()).used_bytes() is None
-    assert NvmlMemory((A100.uuid,), nvml=NvmlReadings(library=False)).used_bytes() is None
+    assert NvmlMemory((), nvml=NvmlReadings()).used_bytes() == {}
+    assert NvmlMemory((A100.uuid,), nvml=NvmlReadings(library=False)).used_bytes() == {}
 
 
 def watched(
@@ -323,16 +338,94 @@ def test_a_mig_slice_is_read_without_what_only_the_whole_gpu_has(tree: Tree) -> 
     assert watch.readings == (GpuReading(12.5, MIG_GPU.uuid, foreign_processes=(tree.stranger,)),)
 
 
-@pytest.mark.parametrize("kind", ["compute", "graphics"])
-def test_another_process_on_the_gpu_is_told_apart_from_the_rigs_own(tree: Tree, kind: str) -> None:
+def test_a_driver_without_a_name_for_one_of_the_reasons_tells_the_others() -> None:
+    """Pynvml before 12.535 names none of the reasons as they are called now."""
+    readings = NvmlReadings((A100,), states={A100.uuid: THROTTLED})
+    del readings.nvmlClocksEventReasonHwSlowdown
+    watch = GpuWatch((A100.uuid,), None, readings)
+    watch.sample(12.5)
+    assert watch.readings[0].slowdowns == ("hardware thermal slowdown",)
+
+
+def test_another_process_that_uses_the_sms_is_told_apart_from_the_rigs_own(tree: Tree) -> None:
+    samples = tuple(at_work(pid, 30) for pid in (tree.root, tree.worker, tree.stranger))
+    for seen, foreign in ((samples, (tree.stranger,)), (samples[:2], ())):
+        assert watched(GpuState(samples=seen), tree.root).foreign_processes == foreign
+
+
+@pytest.mark.parametrize(
+    ("sm_pct", "is_foreign"),
+    [([5], False), ([6], True), ([100], True), ([40, 2], False), ([2, 40], True)],
+)
+def test_another_process_disturbs_by_its_share_of_the_sms_at_last(
+    tree: Tree, sm_pct: list[int], is_foreign: bool
+) -> None:
+    samples = tuple(
+        at_work(tree.stranger, pct, ago_s=0.8 - 0.1 * place) for place, pct in enumerate(sm_pct)
+    )
+    state = replace(computing(ProcessInfo(tree.stranger, GIB)), samples=samples)
+    assert watched(state, tree.root).foreign_processes == ((tree.stranger,) if is_foreign else ())
+
+
+def test_work_that_is_over_disturbs_no_more(tree: Tree) -> None:
+    state = GpuState(samples=(at_work(tree.stranger, 90, ago_s=5.0),))
+    assert watched(state, tree.root).foreign_processes == ()
+
+
+def test_a_process_that_holds_memory_and_computes_nothing_disturbs_nothing(tree: Tree) -> None:
+    idle = computing(ProcessInfo(tree.stranger, 8 * GIB))
+    reading = watched(idle, tree.root)
+    assert (reading.foreign_processes, reading.reasons) == ((), ())
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_display_server_disturbs_by_what_it_draws_and_not_by_being_there(
+    tree: Tree, is_told: bool
+) -> None:
+    """gnome-shell and Xorg are listed with a graphics context, some with a compute one as well."""
+    server = (ProcessInfo(tree.stranger, GIB),)
+    state = GpuState(graphics=server, compute=server, samples=() if is_told else None)
+    assert watched(state, tree.root).foreign_processes == ()
+    drawing = replace(state, samples=(at_work(tree.stranger, 30),))
+    assert watched(drawing, tree.root).foreign_processes == (tree.stranger,)
+
+
+@pytest.mark.parametrize("lacks", ["", "nvmlDeviceGetProcessUtilization"])
+def test_where_nobody_tells_who_uses_the_sms_a_process_that_computes_counts(
+    tree: Tree, lacks: str
+) -> None:
+    """MIG slices and WSL do not support it; an old driver lacks the function."""
     users = tuple(ProcessInfo(pid, GIB) for pid in (tree.root, tree.worker, tree.stranger))
     for processes, foreign in ((users, (tree.stranger,)), (users[:2], ())):
-        state = GpuState(compute=processes) if kind == "compute" else GpuState(graphics=processes)
-        assert watched(state, tree.root).foreign_processes == foreign
+        state = GpuState(compute=processes, samples=None if not lacks else ())
+        reading = watched(state, tree.root, lacks=frozenset({lacks}))
+        assert reading.foreign_processes == foreign
+
+
+def test_pynvmls_way_of_saying_that_there_are_no_samples_is_understood(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first call asks for the number of samples, and any code but "too small" is raised."""
+
+    def succeeds(*_: object) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_SUCCESS)
+
+    monkeypatch.setattr(NvmlReadings, "nvmlDeviceGetProcessUtilization", succeeds)
+    assert watched(computing(ProcessInfo(tree.stranger, GIB)), tree.root).foreign_processes == ()
+
+
+def test_strangers_are_those_that_compute_however_idle_they_are(tree: Tree) -> None:
+    users = (tree.root, tree.worker, tree.stranger)
+    states = {
+        A100.uuid: computing(*(ProcessInfo(pid, 2 * GIB) for pid in users)),
+        H100.uuid: GpuState(graphics=(ProcessInfo(tree.stranger, GIB),)),
+    }
+    watch = GpuWatch((A100.uuid, H100.uuid), tree.root, NvmlReadings((A100, H100), states=states))
+    assert watch.strangers() == {A100.uuid: (Stranger(tree.stranger, 2 * GIB),), H100.uuid: ()}
 
 
 def test_another_process_is_claimed_on_the_gpu_that_it_uses_alone(tree: Tree) -> None:
-    states = {H100.uuid: computing(ProcessInfo(tree.stranger, GIB))}
+    states = {H100.uuid: GpuState(samples=(at_work(tree.stranger, 30),))}
     watch = GpuWatch((A100.uuid, H100.uuid), tree.root, NvmlReadings((A100, H100), states=states))
     watch.sample(1.0)
     assert [(r.uuid, r.foreign_processes) for r in watch.readings] == [
@@ -342,21 +435,21 @@ def test_another_process_is_claimed_on_the_gpu_that_it_uses_alone(tree: Tree) ->
 
 
 def test_ids_of_another_namespace_are_no_claim_of_another_process(tree: Tree) -> None:
-    state = computing(ProcessInfo(ELSEWHERE, GIB), ProcessInfo(OUT_OF_RANGE, None))
+    state = GpuState(samples=(at_work(ELSEWHERE, 90), at_work(OUT_OF_RANGE, 90)))
     assert watched(state, tree.root).foreign_processes == ()
 
 
 def test_nobody_is_called_another_process_once_the_rig_has_gone(tree: Tree) -> None:
-    state = computing(ProcessInfo(tree.worker, GIB), ProcessInfo(tree.stranger, GIB))
+    state = GpuState(samples=(at_work(tree.worker, 40), at_work(tree.stranger, 40)))
     assert watched(state, gone()).foreign_processes == ()
 
 
 def test_without_a_rig_the_processes_of_this_one_are_our_own(tree: Tree) -> None:
-    state = computing(ProcessInfo(tree.worker, GIB), ProcessInfo(os.getpid(), GIB))
-    assert watched(state).foreign_processes == ()
+    ours = (at_work(tree.worker, 40), at_work(os.getpid(), 40))
+    assert watched(GpuState(samples=ours)).foreign_processes == ()
     if os.getpid() == 1:
         pytest.skip("every process descends from this one")
-    assert watched(replace(state, graphics=(ProcessInfo(1, GIB),))).foreign_processes == (1,)
+    assert watched(GpuState(samples=(*ours, at_work(1, 40)))).foreign_processes == (1,)
 
 
 @pytest.mark.parametrize(
@@ -369,13 +462,14 @@ def test_without_a_rig_the_processes_of_this_one_are_our_own(tree: Tree) -> None
         ("nvmlDeviceGetTotalEnergyConsumption", {"energy_j": None}),
         ("nvmlDeviceGetComputeRunningProcesses", {"foreign_processes": ()}),
         ("nvmlDeviceGetGraphicsRunningProcesses", {}),
+        ("nvmlDeviceGetProcessUtilization", {}),
     ],
 )
 @pytest.mark.parametrize("old_driver", [True, False])
 def test_what_a_driver_does_not_say_leaves_the_rest_of_a_reading_as_it_is(
     tree: Tree, function: str, unknown: dict[str, Any], old_driver: bool
 ) -> None:
-    state = replace(THROTTLED, compute=(ProcessInfo(tree.stranger, GIB),))
+    state = replace(THROTTLED, compute=(ProcessInfo(tree.stranger, GIB),), samples=None)
     readings = NvmlReadings((A100,), states={A100.uuid: state})
     watch = GpuWatch((A100.uuid,), tree.root, readings)
     watch.sample(12.5)
