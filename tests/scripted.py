@@ -19,6 +19,7 @@ from typing import Any, Self, cast
 from optuna.storages import InMemoryStorage
 
 from autotune.knobs import Scope, registry
+from autotune.machine.hardware import Gpu
 from autotune.measurement.block import Block
 from autotune.measurement.compilation import Compilation
 from autotune.measurement.epochs.epoch import EpochSeen, OtherPass
@@ -134,6 +135,8 @@ class Script:
         interruptions: What each process does in the middle of its epoch, besides training.
         exit_s: Seconds in which Python ends; None if that cannot be seen.
         examination: What ``autotune doctor`` sees of the program.
+        gpus: What the program's torch says of them, if it trains on GPUs.
+        first_step_s: From a process's start to the end of its first step; None is not told.
     """
 
     factors: Mapping[str, Mapping[KnobValue, float]] = field(default_factory=dict)
@@ -159,6 +162,8 @@ class Script:
     interruptions: Interruptions | None = None
     exit_s: float | None = None
     examination: Examination = field(default_factory=Examination)
+    gpus: tuple[Gpu, ...] = ()
+    first_step_s: float | None = None
 
     def rate(self, config: Config) -> float:
         """Return the true samples/s of a config."""
@@ -272,7 +277,9 @@ class ScriptedRig:
             return ending
         self.steps = 5
         self._rigs.reports.progress(Progress("start-up", 0.0, self.steps, script.start_s))
-        return Ready(script.profile, script.start_s)
+        return Ready(
+            script.profile, script.start_s, first_step_s=script.first_step_s, devices=script.gpus
+        )
 
     def measure(
         self, applied: AppliedConfig, plan: WindowPlan, should_stop: ShouldStop, _silence_s: float
@@ -510,7 +517,7 @@ class Searched:
 def begin(
     folder: Path,
     script: Script,
-    knobs: Mapping[str, tuple[KnobValue, ...]],
+    knobs: Mapping[str, tuple[KnobValue, ...] | None],
     seed: int = 0,
     goal: Goal = THROUGHPUT,
     **options: Any,

@@ -481,6 +481,7 @@ def knobs(
 ) -> None:
     """List all knobs: the values that a search would try here, or why a knob is not offered."""
     from autotune.cli import knob_sheet
+    from autotune.knobs.base import Here
     from autotune.knobs.space import options
     from autotune.machine import hardware
     from autotune.program.typical_profile import ordinary_program
@@ -495,18 +496,18 @@ def knobs(
         if subject is None:
             device = "cuda" if machine.gpus else "cpu"
             about = "a typical image classifier on this machine; name a program to inspect it"
-            profile = ordinary_program(device)
+            here = Here(machine, ordinary_program(device))
         else:
             fenced = options.fence(
                 fence, scratch_dir, max_scratch, cache_dir, allow_side_effects=allow_side_effects
             )
             reports = Reports(warning=console.warn, note=console.note)
-            about, profile = str(subject), observe(subject, machine, fenced, reports)
-    rows = knob_sheet.rows(machine, profile)
+            about, here = str(subject), observe(subject, machine, fenced, reports)
+    rows = knob_sheet.rows(here.hardware, here.profile)
     if as_json:
-        sys.stdout.write(knob_sheet.as_json(rows, about, profile.flags) + "\n")
+        sys.stdout.write(knob_sheet.as_json(rows, about, here.profile.flags) + "\n")
     else:
-        knob_sheet.show(rows, about, profile.flags)
+        knob_sheet.show(rows, about, here.profile.flags)
 
 
 for command in (

@@ -25,13 +25,13 @@ from autotune.inside.ranks.communication import MIN_STEPS, CommunicationClock
 from autotune.inside.ranks.follower_rank import Tally
 from autotune.inside.ranks.forks import ForkTrainingError
 from autotune.inside.ranks.group import ALONE, Group
-from autotune.inside.ranks.rank_sync import RankCommand, RankSync, Report
+from autotune.inside.ranks.rank_sync import RankCommand, RankSync, Report, gpus_of
 from autotune.inside.standstill import doing, waits_for_processes
 from autotune.inside.step_profiler import StepProfiler
 from autotune.inside.step_tracker import Step, StepTracker
 from autotune.machine.probes import page_faults
 from autotune.machine.probes.host_load import HostLoad
-from autotune.machine.probes.torch_memory import TorchMemory
+from autotune.machine.probes.torch_memory import TorchMemory, torch_gpus
 from autotune.measurement.batch_effect import BatchEffect
 from autotune.measurement.examination import Examination
 from autotune.measurement.measurement import Measurement
@@ -223,15 +223,21 @@ class LeadRank(StepTracker):
 
     def observed(self) -> None:
         """Send the profile of the first steps to the parent, then wait for its first command."""
-        self._memory = TorchMemory(self.observer.device())
+        device = self.observer.device()
+        self._memory = TorchMemory(device)
         profile = self.observer.profile(self.config_reads)
-        self._gather(self._tally.report())
+        reports = self._gather(replace(self._tally.report(), gpus=torch_gpus(device)))
         with self._turn:
             self._is_ready.set()
-            downloaded_to = tuple(sorted(self.seams.downloads.places))
-            startup_s = perf_counter() - self._started
-            gpus = torch.cuda.device_count()
-            self._link.send(Ready(profile, startup_s, downloaded_to, gpus, self._first_step_s))
+            ready = Ready(
+                profile,
+                startup_s=perf_counter() - self._started,
+                downloaded_to=tuple(sorted(self.seams.downloads.places)),
+                gpus=torch.cuda.device_count(),  # asks the driver, and makes no context
+                first_step_s=self._first_step_s,
+                devices=gpus_of(reports),
+            )
+            self._link.send(ready)
         self._obey()
 
     def stand_aside(self) -> None:

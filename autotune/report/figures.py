@@ -215,7 +215,7 @@ def _points(
 def memory_limit_gib(result: SearchResult) -> float:
     """Return the memory that a config could use at most."""
     on_device = any(memory.is_on_device for memory in result.memory)
-    capacity = result.head.hardware.capacity_bytes(on_device=on_device)
+    capacity = result.hardware.capacity_bytes(on_device=on_device)
     return result.head.options.goal.limit_bytes(capacity) / 2**30
 
 

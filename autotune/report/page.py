@@ -66,7 +66,7 @@ def refused(result: SearchResult) -> dict[str, list[str]]:
     """Return the reasons why knobs were not searched, each with these knobs."""
     if result.facts is None:
         return {}
-    space = result.head.space.resolve(result.head.hardware, result.facts.profile)
+    space = result.head.space.resolve(result.hardware, result.facts.profile)
     found: dict[str, list[str]] = {}
     for knob, reason in space.refused.items():
         found.setdefault(reason, []).append(knob)
@@ -75,7 +75,7 @@ def refused(result: SearchResult) -> dict[str, list[str]]:
 
 def machine(result: SearchResult) -> str:
     """Return the machine and the versions that the figures belong to."""
-    hardware = result.head.hardware
+    hardware = result.hardware
     gpus = ", ".join(gpu.name for gpu in hardware.gpus) or "no GPU"
     versions = ", ".join(f"{name} {number}" for name, number in hardware.versions.items())
     return f"{hardware.cpu_name}, {hardware.cpu_quota} cores, {gpus}; {versions}"

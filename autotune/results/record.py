@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from autotune.knobs.space.space import SearchSpace
-from autotune.machine.hardware import Hardware
+from autotune.machine.hardware import Gpu, Hardware
 from autotune.measurement.compilation import Compilation
 from autotune.measurement.goal import Goal
 from autotune.measurement.interval import Interval
@@ -64,7 +64,8 @@ class SearchInfo:
         program: What is searched, with a fingerprint of its source.
         space: The knobs and values that the user wants searched.
         options: Budget, seed and the like.
-        hardware: The machine; measurements from another one do not count.
+        hardware: The machine as it was before the program ran; measurements from another one do
+            not count.
         created: When the search started, in ISO 8601 (UTC).
         format: Version of the record's format.
     """
@@ -75,6 +76,10 @@ class SearchInfo:
     hardware: Hardware
     created: str
     format: int = FORMAT
+
+    def machine(self, facts: BaselineInfo | None) -> Hardware:
+        """Return the machine with the GPUs that the program sees, once that is known."""
+        return self.hardware.as_seen_by(() if facts is None else facts.gpus)
 
 
 AGAIN = "measured again, because it may be the best"  # why a trial repeats a config
@@ -224,6 +229,8 @@ class BaselineInfo:
         breakdown: Where the time of a step goes, and upper bounds of its speed; empty if there was
             no time to profile it.
         first_step_s: Seconds from the rig's start to the end of the first step; None if unknown.
+        gpus: The GPUs that the program sees; empty if it trains on the CPU, and in records of
+            earlier versions.
     """
 
     profile: Profile
@@ -231,6 +238,7 @@ class BaselineInfo:
     step_s: float
     breakdown: StepBreakdown = field(default_factory=StepBreakdown)
     first_step_s: float | None = None
+    gpus: tuple[Gpu, ...] = ()
 
     @property
     def before_steps_s(self) -> float:

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean
 
 from autotune.knobs import launch_plan_for
+from autotune.machine.hardware import Hardware
 from autotune.measurement.compilation import Compilation
 from autotune.measurement.interval import Interval
 from autotune.measurement.learning.training_trace import NO_TIME, Sameness
@@ -181,6 +182,11 @@ class SearchResult:
         has not measured are None.
         """
         return [dict(_row(number, record)) for number, record in enumerate(self.records)]
+
+    @property
+    def hardware(self) -> Hardware:
+        """The machine, with the GPUs that the program sees where that is known."""
+        return self.head.machine(self.facts)
 
     @property
     def has_measured_nothing(self) -> bool:
@@ -422,7 +428,9 @@ class SearchResult:
 
         Figures are rounded for readers; ``config`` and ``baseline`` are exact.
         """
-        hardware = self.head.hardware
+        # As NVML names the GPUs, as it will when another command asks if this is still the machine;
+        # where it named none, what the program saw.
+        hardware = self.head.hardware if self.head.hardware.gpus else self.hardware
         compilation = self.compilation
         sides = ("baseline", "best")
         return BestFile(

@@ -66,7 +66,8 @@ class Resources:
     """What of the machine a program may use.
 
     Attributes:
-        gpu_uuids: GPUs whose memory, clocks and power are sampled; none on a CPU.
+        gpu_uuids: GPUs that it may use. Of these, the ones that it does use have their memory,
+            clocks and power sampled.
         cores: CPU cores, on which the pilots run.
     """
 
@@ -151,6 +152,7 @@ class Rig:
         live, start = self._start(applied)
         answer = live.ask(start, should_stop, silence_s)
         if isinstance(answer, Ready):
+            live.monitor.watch(tuple(gpu.uuid for gpu in answer.devices if gpu.is_used))
             roots = [Path(root) for root in answer.downloaded_to]
             if warning := live.place.view.prepared(roots, Path(self._program.cwd)):
                 self._reports.warning(warning)

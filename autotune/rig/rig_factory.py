@@ -33,7 +33,7 @@ class RigFactory:
     Attributes:
         program: The program, in the mode in which the next rigs run it.
         directory: The run directory; the rigs' folders are ``rigs/001``, ``rigs/002``, ….
-        hardware: The machine, whose GPUs are sampled.
+        hardware: The machine; once the program was observed, with the GPUs that it sees.
         reports: Callbacks that all rigs use.
         options: What the user says about the fence.
         started: Number of rigs made in this run, those of earlier sessions included.

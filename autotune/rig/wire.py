@@ -19,6 +19,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from autotune.errors import DEFECT, RigError
+from autotune.machine.hardware import Gpu
 from autotune.measurement.examination import Examination
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.run_mode import Epochs
@@ -30,7 +31,7 @@ from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.rehearsal import RehearsalPlan, Seen
 
-PROTOCOL = 16  # raised when messages change, so that two versions of autotune refuse to mix
+PROTOCOL = 17  # raised when messages change, so that two versions of autotune refuse to mix
 # From this step time on, a window of many blocks would take too long, so one block is discarded and
 # two are measured. With 0.5 s per step the ordinary minimum (six blocks of warm-up and five that
 # count) would take 6 s.
@@ -155,6 +156,8 @@ class Ready:
         downloaded_to: Folders to which the program downloaded data before its first step.
         gpus: Number of CUDA devices that the program can use.
         first_step_s: Seconds from the start of the rig's process to the end of the first step.
+        devices: What its torch says of these devices, in its order, and which of them it uses; of
+            several ranks, those of all. Empty if it trains on the CPU.
         protocol: Version of the sender's messages.
     """
 
@@ -163,6 +166,7 @@ class Ready:
     downloaded_to: tuple[str, ...] = ()
     gpus: int = 0
     first_step_s: float | None = None
+    devices: tuple[Gpu, ...] = ()
     protocol: int = PROTOCOL
     kind: Literal["ready"] = "ready"
 

@@ -104,7 +104,8 @@ def _measure(session: Session) -> Baseline:
     ready = trial_runner.observe(session.until_over)
     if isinstance(ready, Ending):
         raise _failure(session, ready)
-    space = head.space.resolve(head.hardware, ready.profile)
+    hardware = session.rigs.hardware  # with the GPUs that the program sees
+    space = head.space.resolve(hardware, ready.profile)
     applied = _applied(space, ready.profile, head)
     _learn_the_goal(session, Observed(ready.profile, applied, ready.startup_s))
     trial_runner.set_up(space, applied)
@@ -123,11 +124,15 @@ def _measure(session: Session) -> Baseline:
         )
     session.events.on_trial_end(0, study.records[0], space)
     used = record.measurement.memory
-    capacity = head.hardware.capacity_bytes(on_device=used.is_on_device)
+    capacity = hardware.capacity_bytes(on_device=used.is_on_device)
     if (too_much := goal.excess(used, capacity)) is not None:
         session.events.warn(f"The program as written is beyond the limit: {too_much.reason}.")
     facts = BaselineInfo(
-        ready.profile, ready.startup_s, record.measurement.step_s, first_step_s=ready.first_step_s
+        ready.profile,
+        ready.startup_s,
+        record.measurement.step_s,
+        first_step_s=ready.first_step_s,
+        gpus=ready.devices,
     )
     # Stored before the step is profiled: from here on the session knows how long a confirmation
     # takes, and a search that is killed need not measure the baseline again.

@@ -208,7 +208,7 @@ def compare(
             return not stop.requests and budget.left_s > seconds
 
         make = _two_programs if sides[0].program != sides[1].program else _two_configs
-        plan = make(_Asked(sides, hardware, events, should_stop), rigs_of)
+        plan = make(_Asked(sides, events, should_stop), rigs_of)
         events.on_phase(f"comparing {_compared(plan)}, in fresh processes")
         rounds: list[Round] = []
         outcome = confirm(plan, [], rounds.append, has_time_for)
@@ -231,7 +231,6 @@ class _Asked:
     """What a comparison is about, for the functions that prepare it."""
 
     sides: tuple[ComparedSide, ComparedSide]
-    hardware: Hardware
     events: Events
     should_stop: ShouldStop
 
@@ -259,7 +258,7 @@ def _two_configs(asked: _Asked, rigs_of: RigsOf) -> ConfirmationPlan:
     rigs = rigs_of(sides[0])
     asked.events.on_fence(rigs.fence)
     profile = asked.profile(sides[0], rigs)
-    space = _space([side.changes for side in sides], asked.hardware, profile)
+    space = _space([side.changes for side in sides], rigs.hardware, profile)
     first, second = (space.canonical(space.baseline.replace(**side.changes)) for side in sides)
     base = _applied(space, profile, first, [side.file for side in sides])
     return ConfirmationPlan(rigs, space, base, second, asked.should_stop, claims=False)
@@ -273,7 +272,7 @@ def _two_programs(asked: _Asked, rigs_of: RigsOf) -> ConfirmationPlan:
         if not made:
             asked.events.on_fence(rigs.fence)
         profile = asked.profile(side, rigs)
-        space = _space([side.changes], asked.hardware, profile)
+        space = _space([side.changes], rigs.hardware, profile)
         config = space.canonical(space.baseline.replace(**side.changes))
         made.append((rigs, space, _applied(space, profile, config, [side.file])))
     (rigs, space, base), (other_rigs, _, other) = made

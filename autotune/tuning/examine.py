@@ -77,13 +77,13 @@ def examine(
             profile = started.ready.profile
             on = [knob for knob in SWITCHES if getattr(profile, knob)]
             asked = load("default").with_values({knob: [True, False] for knob in on})
-            space = asked.resolve(hardware, profile)
+            space = asked.resolve(rigs.hardware, profile)
             written = AppliedConfig.as_written(space.baseline, profile)
             events.on_phase("measuring the program")
             measured = started.rig.measure(written, WINDOW, should_stop, START_SILENCE_S)
             if isinstance(measured, Ending):
                 raise program_error(program, measured)
-            readings = Readings(hardware, profile, measured)
+            readings = Readings(rigs.hardware, profile, measured)
             return _look_closer(program, started.rig, written, readings, events, should_stop)
 
 

@@ -87,7 +87,7 @@ def measure_config(
                 each_s = (surroundings.clock() - began_s) / len(found)
                 usual = f", about {format_duration(each_s)}"
             events.on_phase(f"process {number} of {processes}{usual}")
-            subject = _Subject(rigs, program, best, hardware, stop)
+            subject = _Subject(rigs, program, best, stop)
             try:
                 found.append(_one(subject, is_first=not found))
             except ProgramError:
@@ -110,10 +110,9 @@ class _Subject:
         rigs: RigFactory,
         program: Program,
         best: BestFile | None,
-        hardware: Hardware,
         stop: InterruptCounter,
     ) -> None:
-        self.rigs, self.program, self.best, self.hardware = rigs, program, best, hardware
+        self.rigs, self.program, self.best = rigs, program, best
         self._stop = stop
 
     def should_stop(self) -> Ending | None:
@@ -133,7 +132,7 @@ class _Subject:
         """
         if self.best is not None:
             return self.best.applied
-        space = load("default").resolve(self.hardware, profile)
+        space = load("default").resolve(self.rigs.hardware, profile)
         return AppliedConfig.as_written(space.baseline, profile)
 
 
@@ -161,7 +160,7 @@ def _one(subject: _Subject, *, is_first: bool) -> MeasureReport:
     return MeasureReport(
         str(subject.program),
         applied.config,
-        subject.hardware,
+        subject.rigs.hardware,
         profile,
         (measurement,),
         breakdown if isinstance(breakdown, StepBreakdown) else StepBreakdown(),

@@ -406,7 +406,7 @@ def search_session(
             surroundings.make_rigs(
                 replace(study.head.program, mode=study.mode),
                 run.path,
-                study.head.hardware,
+                study.hardware,
                 reports=reports,
                 options=study.head.options.fence,
                 remember=remember,

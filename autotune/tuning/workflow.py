@@ -59,7 +59,7 @@ def search(
             baseline.profile,
             baseline.measurement,
             baseline.space,
-            study.head.hardware,
+            study.hardware,
             baseline.breakdown,
             study.goal,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from autotune.inside.ranks import exchange
 from autotune.inside.ranks.data_sharding import SampleOrder
 from autotune.inside.ranks.exchange import SignedStore
 from autotune.inside.ranks.group import Group
-from autotune.inside.ranks.rank_sync import RankCommand, RankSync
+from autotune.inside.ranks.rank_sync import RankCommand, RankSync, Report, gpus_of
+from tests.made import A100, H100, V100
+from tests.readings import unused
 
 KEY = "of this run"
 
@@ -115,9 +118,26 @@ def test_a_pickle_in_the_place_of_the_ranks_data_and_orders_is_never_run(
 
 
 def _attend(group: Group) -> RankCommand:
-    from autotune.inside.ranks.rank_sync import Report
-
     return RankSync(group).attend(Report(1, 1, 1.0, 0.0))
+
+
+def test_gpus_of_ranks_are_those_that_any_rank_sees_and_in_use_where_one_uses_it(
+    plain: Store,
+) -> None:
+    """Ranks that autotune starts see one GPU each; those of a program may see all of them."""
+    groups = [Group(rank, rank, 2, 2, SignedStore(plain, KEY)) for rank in (0, 1)]
+    reports = [Report(1, 1, 1.0, 0.0, gpus=(A100, unused(H100))) for _ in groups]
+    reports[1] = replace(reports[1], gpus=(unused(A100), H100, unused(V100)))
+    other = threading.Thread(target=lambda: RankSync(groups[1]).attend(reports[1]))
+    other.start()
+    first = RankSync(groups[0])
+    gathered = first.gather(reports[0])
+    first.announce(RankCommand())
+    other.join()
+    assert gathered == reports
+    assert gpus_of(gathered) == (A100, H100, unused(V100))
+    apart = [replace(reports[0], gpus=(gpu,)) for gpu in (H100, A100)]
+    assert gpus_of(apart) == (H100, A100)
 
 
 def test_orders_keep_tuples_and_numbers_of_a_programs_sampler(plain: Store) -> None:

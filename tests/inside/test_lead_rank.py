@@ -30,12 +30,14 @@ from autotune.rig.wire import (
     NotFinite,
     ProfileStep,
     Progress,
+    Ready,
     Start,
     StepProfiled,
     ToRig,
     WindowPlan,
 )
-from tests.made import PROGRAM
+from tests.made import A100, H100, PROGRAM, make_profile
+from tests.readings import torch_sees, unused
 
 CONFIG = Config({"num_threads": 2})
 APPLIED = AppliedConfig(CONFIG, CONFIG, ProgramTraits("cpu"), LrRule.NONE)
@@ -123,6 +125,25 @@ def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Parent]:
         driver._pilots.give_up()
         other.close()
         ours.close()
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_the_parent_is_told_the_gpus_of_a_program_that_trains_on_one(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    """There is no GPU here, so the observer says what it would have seen."""
+    seen = (unused(H100), A100)
+    torch_sees(monkeypatch, *seen)
+    driver = parent.driver
+    monkeypatch.setattr(driver.observer, "device", lambda: device)
+    monkeypatch.setattr(driver.observer, "profile", lambda _: make_profile(device=device))
+    parent.ask(Close())
+    with pytest.raises(ProgramQuitError):
+        driver.observed()
+    ready = parent.theirs.receive(0.0)
+    assert isinstance(ready, Ready)
+    assert ready.devices == (seen if device == "cuda" else ())
+    assert ready.gpus == 2, "how many it could use is known of a program on the CPU as well"
 
 
 @pytest.mark.parametrize("moment", ["_progress", "_gather"])

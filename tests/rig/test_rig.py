@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import psutil
@@ -23,11 +25,12 @@ from autotune.program.program import parse_program
 from autotune.rig.link import Link
 from autotune.rig.open_rig import SILENT, OpenRig, Place
 from autotune.rig.resource_monitor import ResourceMonitor
-from autotune.rig.rig import Rig
-from autotune.rig.wire import Measured, NotFinite, Progress, StepProfiled, WindowPlan, encode
-from tests.made import make_measurement
+from autotune.rig.rig import Resources, Rig
+from autotune.rig.wire import Measured, NotFinite, Progress, Ready, StepProfiled, WindowPlan, encode
+from tests.made import A100, GIB, H100, PROGRAM, make_measurement, make_profile
 from tests.pictures import picture
-from tests.rigging import PROGRAMS, SHORT, applied_with, fence, never, open_rig
+from tests.readings import THROTTLED, NvmlReadings, ProcessInfo, unused
+from tests.rigging import PROGRAMS, SHORT, applied_with, base_setting, fence, never, open_rig
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -65,6 +68,48 @@ def test_the_profile_tells_what_the_program_does(tmp_path: Path) -> None:
     assert profile.program_autocast is None
     assert not profile.program_compile
     assert not profile.channels_last
+
+
+def test_a_program_on_the_cpu_is_not_disturbed_by_the_gpus_of_its_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Absent hardware: an A100 on which another process computes at a lowered clock.
+    busy = replace(THROTTLED, compute=(ProcessInfo(1, GIB),), samples=None)
+    nvml = NvmlReadings([A100], [3 * GIB], states={A100.uuid: busy})
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    subject = parse_program(str(PROGRAMS / "conv.py"), (), tmp_path)
+    machine = Resources((A100.uuid,))
+    with Rig(subject, tmp_path / "rig", tmp_path / "cache", fence(), machine) as rig:
+        ready = rig.open(None, never, 120.0)
+        assert isinstance(ready, Ready), ready
+        assert ready.devices == ()
+        measured = rig.measure(base_setting(ready.profile), SHORT, never, 60.0)
+    assert isinstance(measured, Measurement), measured
+    assert not any(block.interference and block.interference.gpu for block in measured.blocks)
+    assert measured.memory.device_used_bytes is None
+
+
+def test_once_a_program_trains_only_the_gpus_that_it_uses_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No program trains on CUDA here, so its answer stands in for it.
+    nvml = NvmlReadings([A100, H100], [3 * GIB])
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    both = A100.uuid, H100.uuid
+    ready = Ready(make_profile(device="cuda"), 1.0, gpus=2, devices=(unused(A100), H100))
+    live = SimpleNamespace(
+        ask=lambda *_: ready,
+        monitor=ResourceMonitor(os.getpid(), both, {}),
+        place=SimpleNamespace(view=SimpleNamespace(prepared=lambda *_: ""), has_ranks=False),
+    )
+    rig = Rig(PROGRAM, tmp_path, tmp_path, fence(), Resources(both))
+    monkeypatch.setattr(rig, "_start", lambda _: (live, None))
+    live.monitor.sample()
+    assert nvml.asked == {*both}
+    assert rig.open(None, never, 1.0) is ready
+    nvml.asked.clear()
+    live.monitor.sample()
+    assert nvml.asked == {H100.uuid}
 
 
 def test_every_knob_acts_and_returns_to_the_baseline_in_a_running_program(tmp_path: Path) -> None:

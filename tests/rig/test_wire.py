@@ -53,7 +53,16 @@ from autotune.rig.wire import (
     decode,
     encode,
 )
-from tests.made import PROGRAM, changed, make_applied, make_loader, make_measurement, make_profile
+from tests.made import (
+    A100,
+    PROGRAM,
+    changed,
+    make_applied,
+    make_loader,
+    make_measurement,
+    make_profile,
+)
+from tests.readings import MIG_GPU, unused
 
 APPLIED = make_applied(
     {"batch_size": 128, "pin_memory": True, "precision": "bf16"},
@@ -94,6 +103,9 @@ MESSAGES: dict[str, ToRig | FromRig] = {
     "close": Close(),
     "ready": Ready(
         make_profile(loaders=(make_loader(), make_loader(batch_size=None, dataset_len=None))), 2.5
+    ),
+    "ready on GPUs": Ready(
+        make_profile(device="cuda"), 2.5, gpus=2, devices=(MIG_GPU, unused(A100))
     ),
     "ready with a config of its own": Ready(make_profile(config_reads={"hidden": 64}), 2.5),
     "progress": Progress("window", 1234.5),

@@ -208,7 +208,7 @@ def test_a_commit_trains_with_its_modules_on_the_data_of_today_and_changes_neith
     Path("data/width.txt").write_text("4")
     before = picture(Path.cwd())
     with at_revision(line.read(["train.py"]).program, "HEAD") as found:
-        profile = observe(found.program, hardware.detect())
+        profile = observe(found.program, hardware.detect()).profile
     assert profile.training_loader is not None
     assert profile.training_loader.batch_size == 8
     assert picture(Path.cwd()) == before

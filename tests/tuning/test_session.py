@@ -17,6 +17,7 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.results.record import BaselineInfo, Side, TrialRecord
 from autotune.results.result import Finding
 from autotune.rig.rig_factory import RigFactory
+from autotune.rig.wire import Ready
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.budget import Budget
 from autotune.tuning.conclude import conclude
@@ -62,9 +63,10 @@ class ScriptedRig:
         self.opening_s = opening_s
         self.steps = 0
 
-    def open(self, *_: object) -> None:
+    def open(self, *_: object) -> Ready:
         """Start."""
         self.clock.now_s += self.opening_s
+        return Ready(make_profile(), self.opening_s)
 
     def close(self) -> None:
         """End at once."""

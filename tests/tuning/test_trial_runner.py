@@ -26,7 +26,7 @@ from autotune.results.blame import MAX_MORE_STEPS, judged
 from autotune.results.record import TrialRecord
 from autotune.results.speedups import reread, seen_in
 from autotune.rig.rig_factory import RigFactory
-from autotune.rig.wire import WindowPlan
+from autotune.rig.wire import Ready, WindowPlan
 from autotune.tuning.budget import Until
 from autotune.tuning.live_rig import ANSWER_S
 from autotune.tuning.trial_runner import BASELINE_EVERY, MAX_STARTS, TrialRunner
@@ -89,8 +89,9 @@ class ScriptedRig:
         self.rigs, self.number = rigs, rigs.started
         self.steps = 0
 
-    def open(self, *_: object) -> None:
+    def open(self, *_: object) -> Ready:
         """Start at once."""
+        return Ready(make_profile(), 0.0)
 
     def close(self) -> None:
         """End at once."""

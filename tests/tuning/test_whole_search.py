@@ -17,6 +17,8 @@ from autotune.results.record import TrialRecord
 from autotune.results.result import Finding, SearchResult
 from autotune.tuning.budget import CLOSING_S, OVERDRAFT
 from autotune.tuning.events import Events
+from tests.made import A100, H100, V100, make_hardware, make_profile
+from tests.readings import MIG_GPU, unused
 from tests.scripted import CRASH, PilotScript, Question, Script, Searched, begin
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
@@ -30,6 +32,7 @@ FASTER: dict[str, dict[KnobValue, float]] = {
     "num_workers": {1: 1.5, 2: 1.3},
     "precision": {"bf16": 1.2},
 }
+NVMLS = make_hardware(gpus=(H100,))  # of a GPU that MIG splits, NVML lists the whole
 PHASES = ("baseline", "searching", "rehearsing", "confirming")
 
 
@@ -353,3 +356,33 @@ def test_a_program_that_fails_as_written_in_a_confirmation_is_not_blamed_on_the_
     assert result.finding is Finding.UNCONFIRMED
     assert result.unclaimed is not None, "the round that was measured is told"
     assert not any("The best config failed" in warning for warning in heard.warnings)
+
+
+def test_gpus_that_nvml_does_not_list_are_known_once_the_program_has_said_what_it_sees(
+    tmp_path: Path,
+) -> None:
+    """As in a container without libnvidia-ml, on a machine with another GPU beside."""
+    seen = (unused(V100), A100)
+    script = Script(
+        {"precision": {"bf16": 1.5}}, profile=make_profile(device="cuda"), gpus=seen, noise=0.01
+    )
+    knobs = {"precision": None, "num_workers": (0, 1), "strategy": None, "world_size": None}
+    searched = begin(tmp_path, script, knobs)
+    with pytest.raises(Killed):
+        found(searched, events=Heard(on="searching", act=kill))
+    assert searched.study.hardware.gpus == seen
+    result = found(searched)  # a session that observes nothing knows them as well
+    assert "bf16" in searched.study.space.domains["precision"].values
+    assert searched.study.space.domains["world_size"].values == (1, 2)
+    assert result.best["precision"] == "bf16"
+    assert result.hardware.gpus == result.best_file().hardware.gpus == seen
+    assert result.head.hardware.gpus == (), "what a resumed search compares the machine with"
+
+
+def test_a_best_yaml_names_the_gpus_as_nvml_does_where_it_does(tmp_path: Path) -> None:
+    """So that the command that reads it, without torch, finds the same machine."""
+    script = Script(profile=make_profile(device="cuda"), gpus=(MIG_GPU,))
+    searched = begin(tmp_path, script, {"num_workers": (0, 1)})
+    result = replace(found(searched, 40.0), head=replace(searched.study.head, hardware=NVMLS))
+    assert result.hardware.gpus == (MIG_GPU,)
+    assert result.best_file().warnings(NVMLS, program=None) == []

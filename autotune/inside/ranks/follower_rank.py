@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
@@ -14,6 +15,8 @@ from autotune.inside.ranks.communication import CommunicationClock
 from autotune.inside.ranks.group import Group
 from autotune.inside.ranks.rank_sync import RankCommand, RankSync, Report
 from autotune.inside.step_tracker import Step, StepTracker
+from autotune.machine.hardware import Gpu
+from autotune.machine.probes.torch_memory import torch_gpus
 from autotune.measurement.run_mode import Epochs
 from autotune.program.applied_config import AppliedConfig
 
@@ -52,7 +55,7 @@ class FollowerRank(StepTracker):
 
         At every synchronization the first rank announces the step of the next one.
         """
-        self._meet()
+        self._meet(torch_gpus(self.observer.device()))
 
     def paused(self) -> None:
         """Stop the clock at the end of an epoch.
@@ -76,10 +79,11 @@ class FollowerRank(StepTracker):
         if self._steps_left <= 0:
             self._meet()
 
-    def _meet(self) -> None:
+    def _meet(self, gpus: tuple[Gpu, ...] = ()) -> None:
         """Report to the first rank, carry out its command and begin a new tally."""
         communication_s = self._communication.stop(self._tally.steps)
-        self._obey(self._meetings.attend(self._tally.report(communication_s)))
+        report = replace(self._tally.report(communication_s), gpus=gpus)
+        self._obey(self._meetings.attend(report))
         self._tally = Tally()
 
     def _obey(self, order: RankCommand) -> None:

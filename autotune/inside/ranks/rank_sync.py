@@ -8,12 +8,14 @@ own communication.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cache
 
 from pydantic import TypeAdapter
 
 from autotune.inside.ranks.group import Group
+from autotune.machine.hardware import Gpu
 from autotune.program.applied_config import AppliedConfig
 
 
@@ -29,6 +31,7 @@ class Report:
         communication_s: Seconds of a step in which a collective ran; None if not recorded.
         pids: Ids of the process and its workers.
         queued_s: Time in which the thread that trains was ready to run and had no core.
+        gpus: The GPUs that it sees; said once, when the first steps are made.
     """
 
     samples: int
@@ -38,6 +41,19 @@ class Report:
     communication_s: float | None = None
     pids: tuple[int, ...] = ()
     queued_s: float = 0.0
+    gpus: tuple[Gpu, ...] = ()
+
+
+def gpus_of(reports: Iterable[Report]) -> tuple[Gpu, ...]:
+    """Return the GPUs that ranks see, each once; it is in use if one of the ranks uses it.
+
+    Ranks may see one GPU each, or all of them.
+    """
+    found: dict[str, Gpu] = {}
+    for gpu in (gpu for report in reports for gpu in report.gpus):
+        is_used = gpu.is_used or (gpu.uuid in found and found[gpu.uuid].is_used)
+        found[gpu.uuid] = replace(gpu, is_used=is_used)
+    return tuple(found.values())
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,41 @@
-"""Memory as torch's caching allocator reports it; used inside the program's process."""
+"""GPUs and their memory as torch reports them; used inside the program's process."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from autotune.machine.hardware import Gpu
 from autotune.machine.probes.base import Probe
 from autotune.measurement.memory import Memory
+
+
+def torch_gpus(device: str) -> tuple[Gpu, ...]:
+    """Return the GPUs that a program sees, in its order; none for one that trains on the CPU.
+
+    In use are those on which torch's allocator holds memory. Besides the GPU of the weights, these
+    are the others of ``nn.DataParallel`` and of a model that is spread over several.
+
+    Args:
+        device: Type of the device that the program trains on. CUDA is initialized already if it is
+            ``cuda``, and is left alone otherwise.
+    """
+    if device != "cuda":
+        return ()
+    import torch
+
+    return tuple(
+        Gpu(
+            facts.name,
+            # NVML's id has a prefix, which CUDA's lacks; the name of a slice says that it is one.
+            f"{'MIG' if ' MIG ' in facts.name else 'GPU'}-{facts.uuid}",
+            facts.total_memory,
+            (facts.major, facts.minor),
+            is_used=torch.cuda.memory_reserved(index) > 0,
+        )
+        for index, facts in enumerate(
+            map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+        )
+    )
 
 
 class TorchMemory(Probe):

@@ -322,7 +322,7 @@ def _memory_bytes(study: Study) -> float | None:
     used = next((r.measurement.memory for r in study.records if r.measurement is not None), None)
     if used is None or used.peak_bytes is None:
         return None
-    capacity = study.head.hardware.capacity_bytes(on_device=used.is_on_device)
+    capacity = study.hardware.capacity_bytes(on_device=used.is_on_device)
     return study.head.options.goal.limit_bytes(capacity)
 
 

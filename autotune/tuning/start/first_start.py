@@ -86,8 +86,8 @@ def observe(
 ) -> Started | Ending:
     """Start a program until it trains, in the run mode that it turns out to need.
 
-    The factory remembers that mode for all further rigs. Users are told about each additional
-    start.
+    The factory remembers that mode for all further rigs, and the GPUs that the program sees. Users
+    are told about each additional start.
 
     Args:
         rigs: Makes the rigs, and reports what happens.
@@ -210,6 +210,7 @@ def _start(
         opened = rig.open(applied, should_stop, silence_s)
         if not isinstance(opened, Ending):
             _refuse_pipe(rigs, rig)
+            rigs.hardware = rigs.hardware.as_seen_by(opened.devices)
             return Started(rig, opened)
         printed = rig.log_tail()
         ending = _having_asked(opened, rig.asked)

@@ -34,7 +34,7 @@ def measure_noise(
         startup_s: Seconds until its first steps were observed.
     """
     head = session.study.head
-    here, knob = Here(head.hardware, profile), registry()["accumulation_steps"]
+    here, knob = Here(session.rigs.hardware, profile), registry()["accumulation_steps"]
     offered = knob.domain(here)
     if isinstance(offered, NotOffered) and offered.by_name is None:
         return None, offered.reason

@@ -1,4 +1,4 @@
-"""Rigs of commands that keep no record, and the profile of a program that is only looked at."""
+"""Rigs of commands that keep no record, and what is seen of a program that is only looked at."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from autotune.knobs.base import Here
 from autotune.machine.hardware import Hardware
 from autotune.measurement.outcome import Ending
 from autotune.program.fence_options import STRONGEST, FenceOptions
-from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.rig.failures import program_error
 from autotune.rig.open_rig import SILENT, Reports
@@ -53,8 +53,10 @@ def observe(
     fence: FenceOptions = STRONGEST,
     reports: Reports = SILENT,
     surroundings: Surroundings = THIS_MACHINE,
-) -> Profile:
+) -> Here:
     """Run a program for its first few steps, behind a fence, and return what they reveal.
+
+    That is the program, and the machine with the GPUs that it sees.
 
     Raises:
         FenceError: when nothing keeps the program from changing the user's files.
@@ -65,4 +67,4 @@ def observe(
         if isinstance(started, Ending):
             raise program_error(program, started)
         with started:
-            return started.ready.profile
+            return Here(rigs.hardware, started.ready.profile)

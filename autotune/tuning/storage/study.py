@@ -23,6 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from autotune.errors import RunDirectoryError
 from autotune.knobs.space.space import ResolvedSpace
+from autotune.machine.hardware import Hardware
 from autotune.measurement.goal import Goal, Objective
 from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import Outcome
@@ -176,6 +177,11 @@ class Study:
         self._set("facts", facts)
         self._facts = facts
         self._read_together = []  # they tell the space, in which configs say more about each other
+
+    @property
+    def hardware(self) -> Hardware:
+        """The machine, with the GPUs that the program sees once the baseline was measured."""
+        return self.head.machine(self.facts)
 
     @property
     def noise(self) -> Interval | None:
@@ -441,7 +447,7 @@ class Study:
         """
         facts = self.facts
         assert facts is not None, "the baseline was measured"
-        space = self.head.space.resolve(self.head.hardware, facts.profile)
+        space = self.head.space.resolve(self.hardware, facts.profile)
         begun = {
             knob: distribution.choices
             for trial in self._study.get_trials(deepcopy=False)

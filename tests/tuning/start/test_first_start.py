@@ -12,6 +12,7 @@ from typing import Self, cast
 import pytest
 
 from autotune.errors import UsageError
+from autotune.machine.hardware import Hardware
 from autotune.measurement.outcome import Cause, Ending, Outcome
 from autotune.measurement.run_mode import RunMode
 from autotune.program.program import Program
@@ -23,7 +24,8 @@ from autotune.rig.wire import Ready
 from autotune.tuning.budget import Until
 from autotune.tuning.start.first_start import Started, examined, is_piped, observe
 from tests.cli.test_app import complaint, run
-from tests.made import PROGRAM, make_applied, make_profile
+from tests.made import A100, H100, HARDWARE, PROGRAM, make_applied, make_hardware, make_profile
+from tests.readings import MIG_GPU, unused
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -75,6 +77,7 @@ class ScriptedRigs:
     starts: Sequence[Start]
     asked: Asked | None = None
     program: Program = PROGRAM
+    hardware: Hardware = HARDWARE
     notes: list[str] = field(default_factory=list)
     terminals: list[bool] = field(default_factory=list)
     made: list[ScriptedRig] = field(default_factory=list)
@@ -120,6 +123,14 @@ def test_a_program_that_trains_is_started_once_without_a_terminal() -> None:
     assert with_rig.ready is READY
     assert not rigs.made[0].is_closed
     assert (rigs.terminals, rigs.notes, rigs.program.mode) == ([False], [], RunMode())
+
+
+def test_the_gpus_are_those_that_the_program_sees_from_its_first_start_on() -> None:
+    seen = (unused(H100), MIG_GPU)
+    for ready, gpus in ((replace(READY, devices=seen), seen), (READY, (A100,))):
+        rigs = ScriptedRigs([ready], hardware=make_hardware(gpus=(A100,)))
+        rigs.observed()
+        assert rigs.hardware.gpus == gpus
 
 
 def test_a_program_that_trains_in_a_terminal_keeps_it_and_its_user_is_told() -> None:
