@@ -64,11 +64,8 @@ def content(
 
 def refused(result: SearchResult) -> dict[str, list[str]]:
     """Return the reasons why knobs were not searched, each with these knobs."""
-    if result.facts is None:
-        return {}
-    space = result.head.space.resolve(result.hardware, result.facts.profile)
     found: dict[str, list[str]] = {}
-    for knob, reason in space.refused.items():
+    for knob, reason in result.refused.items():
         found.setdefault(reason, []).append(knob)
     return found
 

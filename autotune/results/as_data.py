@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from autotune.measurement.learning.training_trace import NO_TIME
 from autotune.results.result import SearchResult
 from autotune.results.verdict import changes_of
 
@@ -12,9 +13,12 @@ def as_data(result: SearchResult) -> dict[str, Any]:
     """Return a result as data that JSON can hold.
 
     Returns:
-        ``finding``, ``reason``, ``run``, ``seconds``, ``best`` (the content of best.yaml) and
-        ``trials``: a row for each trial, as in ``SearchResult.trials``, but with ``changes`` in
-        place of all knobs, and without what is unknown.
+        ``finding``, ``reason``, ``run``, ``seconds``, ``first_step_s`` (from the program's start to
+        the end of its first step; None if unknown), ``best`` (the content of best.yaml),
+        ``untried`` (a reason by the name of each knob that could not be tried here, and by
+        ``knob`` or ``knob=value`` for which no time was left) and ``trials``: a row for each trial,
+        as in ``SearchResult.trials``, but with ``changes`` in place of all knobs, and without what
+        is unknown.
     """
     knobs = set(result.baseline)
     return {
@@ -22,7 +26,9 @@ def as_data(result: SearchResult) -> dict[str, Any]:
         "reason": result.reason,
         "run": str(result.run_dir),
         "seconds": round(result.seconds, 1),
+        "first_step_s": result.first_step_s,
         "best": result.best_file().model_dump(mode="json"),
+        "untried": {**result.refused, **dict.fromkeys(result.untried, NO_TIME)},
         "trials": [
             {
                 **{k: v for k, v in row.items() if k not in knobs and v not in {None, ""}},

@@ -189,6 +189,21 @@ class SearchResult:
         return self.head.machine(self.facts)
 
     @property
+    def refused(self) -> Mapping[str, str]:
+        """The knobs that were not searched, with the reasons as clauses; empty if unknown."""
+        if self.facts is None:
+            return {}
+        return self.head.space.resolve(self.hardware, self.facts.profile).refused
+
+    @property
+    def first_step_s(self) -> float | None:
+        """Seconds from the program's start, as written, to the end of its first step.
+
+        None in results of earlier versions.
+        """
+        return None if self.facts is None else self.facts.first_step_s
+
+    @property
     def has_measured_nothing(self) -> bool:
         """Whether the search set out to try configs but measured none besides the baseline.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from autotune.errors import AutotuneError, BudgetError, ProgramError
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import KnobValue
+from autotune.results.as_data import as_data
 from autotune.results.record import TrialRecord
 from autotune.results.result import Finding, SearchResult
 from autotune.tuning.budget import CLOSING_S, OVERDRAFT
@@ -386,3 +388,21 @@ def test_a_best_yaml_names_the_gpus_as_nvml_does_where_it_does(tmp_path: Path) -
     result = replace(found(searched, 40.0), head=replace(searched.study.head, hardware=NVMLS))
     assert result.hardware.gpus == (MIG_GPU,)
     assert result.best_file().warnings(NVMLS, program=None) == []
+
+
+def test_the_result_as_data_tells_the_first_step_and_what_could_not_be_tried_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    knobs = {"num_workers": (0, 1, 2), "compile": ("off", "default"), "sdpa_backend": None}
+    searched = begin(tmp_path, Script(start_s=20.0, first_step_s=17.5), knobs)
+    result = found(searched, 60.0)
+    data = json.loads(json.dumps(as_data(result)))
+    assert data["first_step_s"] == 17.5
+    assert data["untried"] == {
+        "sdpa_backend": "the program does not call scaled_dot_product_attention",
+        "compile=default": "there was no time; a longer --budget leaves some",
+    }
+    again = searched.study.result
+    assert again is not None
+    assert as_data(again)["untried"] == data["untried"]
+    assert as_data(replace(result, facts=None))["first_step_s"] is None
