@@ -236,7 +236,9 @@ class Unpaced(Autotune):
 def all_in(table: Table) -> Config:
     """Return every move of a table that usually helps on a CPU, as a search would begin."""
     changes: dict[str, KnobValue] = {
-        knob: value for knob, value in SURE if value in table.knobs.get(knob, ())
+        knob: next(value for value in values if value in table.knobs[knob])
+        for knob, values in SURE
+        if set(values) & set(table.knobs.get(knob, ()))
     }
     if "batch_size" in table.knobs:
         own = int(table.baseline["batch_size"])
