@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -50,6 +51,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         begin, end = (len(rest) * n // workers for n in (worker, worker + 1))
         stretches += [item for item in slow if item.path in own] + rest[begin:end]
     items[:] = stretches
+
+
+@cache
+def _cuda_is_usable() -> bool:
+    import torch  # only for a test that needs it: most workers do without
+
+    return torch.cuda.is_available()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test of a GPU where there is none; a machine with a GPU runs it in ``make test``."""
+    if item.get_closest_marker("gpu") and not _cuda_is_usable():
+        pytest.skip("needs an NVIDIA GPU: torch.cuda is not available here")
 
 
 @pytest.fixture(scope="session", autouse=True)

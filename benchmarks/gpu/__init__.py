@@ -1,0 +1,1 @@
+"""What autotune does on a GPU, from outside: by its commands, its JSON and programs' prints."""

@@ -1,0 +1,45 @@
+"""The GPU as ``nvidia-smi`` tells it, without torch and without autotune; nothing is set or reset.
+
+Source: ``nvidia-smi --help-query-gpu`` and ``--help-query-compute-apps``.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+
+CONDITIONS = ("clocks.sm", "temperature.gpu", "power.draw", "memory.used", "utilization.gpu")
+FACTS = ("name", "uuid", "driver_version", "memory.total", "compute_cap", "mig.mode.current")
+
+
+def query(fields: tuple[str, ...], what: str = "gpu") -> list[Mapping[str, str]]:
+    """Return a row for each GPU, or each process on one; empty without a driver."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    command = ["nvidia-smi", f"--query-{what}={','.join(fields)}", "--format=csv,noheader,nounits"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    if answer.returncode != 0:
+        return []
+    rows = [[cell.strip() for cell in line.split(",")] for line in answer.stdout.splitlines()]
+    return [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
+
+
+def conditions() -> Mapping[str, str]:
+    """Return clocks, temperature, power and memory of the first GPU; empty without one."""
+    return next(iter(query(CONDITIONS)), {})
+
+
+def used_bytes() -> int | None:
+    """Return the memory in use on all GPUs; None without a driver."""
+    rows = query(("memory.used",))
+    return sum(int(row["memory.used"]) << 20 for row in rows) if rows else None
+
+
+def holders() -> Mapping[int, int | None]:
+    """Return the bytes that each process holds on a GPU, by pid; None where it is not told."""
+    rows = query(("pid", "used_memory"), "compute-apps")
+    return {
+        int(row["pid"]): int(row["used_memory"]) << 20 if row["used_memory"].isdigit() else None
+        for row in rows
+    }

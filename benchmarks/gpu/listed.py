@@ -1,0 +1,136 @@
+"""The programs that are searched, with the flags by which each tells the truth itself.
+
+Published effects: S. Migacz, PyTorch Performance Tuning Guide, GTC 2021 (MNIST with 4 loader
+workers instead of 1: 6.7 to 4.1 s an epoch; cudnn.benchmark on this very layer: 1,430 to 840 us),
+and Lightning's fine-tuning of a ViT (bf16-mixed: 18 to 6 minutes).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "programs"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One change that a program can make by its own flags.
+
+    Attributes:
+        published: Ratio that others published for such a change; empty if none is known.
+        counts: Whether autotune has to claim at least as much: it can change this in a running
+            program, and the batch stays.
+        is_fresh: It is only told apart in processes of its own (compiled code, cuDNN's plans).
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    published: str = ""
+    counts: bool = True
+    is_fresh: bool = False
+
+
+@dataclass(frozen=True)
+class TrainingProgram:
+    """A script with its settings.
+
+    Attributes:
+        tiny: Flags for a rehearsal on two cores.
+        folder: Where the script is.
+    """
+
+    name: str
+    settings: tuple[Setting, ...]
+    tiny: tuple[str, ...] = ()
+    folder: Path = FOLDER
+
+    @property
+    def path(self) -> Path:
+        """The script."""
+        return self.folder / f"{self.name}.py"
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What a program prints at its end; None where it prints nothing of the kind."""
+
+    samples_per_s: float | None
+    device: str | None
+    peak_bytes: int | None
+    resident_bytes: int | None
+
+    @classmethod
+    def read(cls, text: str) -> Printed:
+        """Return what stands in the output of one run."""
+        rate = re.findall(r"^([\d.]+) samples/s$", text, re.MULTILINE)
+        device = re.findall(r"^device: (\S+)$", text, re.MULTILINE)
+        peak = re.findall(r"^peak memory: (\d+) bytes reserved$", text, re.MULTILINE)
+        resident = re.findall(r"^resident memory: (\d+) bytes$", text, re.MULTILINE)
+        return cls(
+            float(rate[-1]) if rate else None,
+            device[-1] if device else None,
+            int(peak[-1]) if peak else None,
+            int(resident[-1]) if resident else None,
+        )
+
+
+BF16 = Setting("bf16", ("--bf16",))
+FUSED = Setting("fused AdamW", ("--fused",))
+
+# In the order of worth: the first three fit into one call of 480 s, the rest into a second.
+PROGRAMS = (
+    TrainingProgram(
+        "images",
+        (
+            Setting("4 workers", ("--workers", "4"), "1.6x"),
+            Setting("8 workers", ("--workers", "8")),
+            Setting("pinned memory", ("--pin-memory",)),
+        ),
+        tiny=("--different", "64", "--side", "96", "--crop", "64", "--batch-size", "16"),
+    ),
+    TrainingProgram(
+        "vit",
+        (Setting("bf16", ("--bf16",), "3x"), Setting("tf32", ("--tf32",)), FUSED),
+        tiny=("--side", "64", "--depth", "2", "--width", "128", "--batch-size", "16"),
+    ),
+    TrainingProgram(
+        "overlap",
+        (
+            Setting("pinned memory", ("--pin-memory",)),
+            Setting("pinned, non-blocking", ("--pin-memory", "--non-blocking")),
+            Setting("4 workers", ("--workers", "4")),
+        ),
+        tiny=("--side", "64", "--batch-size", "8", "--tracked", "20000"),
+    ),
+    TrainingProgram(
+        "conv",
+        (
+            Setting("channels_last", ("--channels-last",)),
+            BF16,
+            Setting("cudnn.benchmark", ("--cudnn-benchmark",), "1.7x", counts=False, is_fresh=True),
+        ),
+        tiny=("--side", "24", "--channels", "16"),
+    ),
+    TrainingProgram(
+        "fits",
+        (
+            Setting("batch x2", ("--times", "2"), counts=False),
+            Setting("batch x16", ("--times", "16"), counts=False),
+        ),
+        tiny=("--layers", "4", "--side", "32"),
+    ),
+    TrainingProgram(
+        "gpt",
+        (
+            BF16,
+            FUSED,
+            Setting("compiled", ("--compile", "default"), counts=False, is_fresh=True),
+            Setting(
+                "reduce-overhead", ("--compile", "reduce-overhead"), counts=False, is_fresh=True
+            ),
+        ),
+        tiny=("--depth", "2", "--width", "64"),
+    ),
+)

@@ -1,0 +1,269 @@
+"""The check of one program: its truth by its own flags, a search, and runs with the result.
+
+What autotune is held to is judged by functions of values; ``ProgramCheck`` only runs commands.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.gpu import device
+from benchmarks.gpu.answer import Answer, read
+from benchmarks.gpu.bench import Bench, Ran
+from benchmarks.gpu.findings import Finding, Status
+from benchmarks.gpu.listed import Printed, Setting, TrainingProgram
+from benchmarks.gpu.ratio import Ratio, of_speeds
+
+LATE = 1.15  # of the budget
+WORTH_CLAIMING = 1.2  # what one flag gives: from here, a search has to claim as much
+SHARE_TO_CLAIM = 0.9  # of it
+HELD_BYTES = 64 << 20  # the driver's own bookkeeping grows and shrinks by less
+WRITTEN = Setting("as written", ())
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Seconds of a check's parts, and how long its processes train.
+
+    Attributes:
+        budget_s: Of the search.
+        truth_s: Most for the truth by turns within one process.
+        counted_s: Seconds that each run of the truth counts.
+        run_s: Seconds that each run of the comparison counts.
+        start_s: Until a process trains, roughly.
+    """
+
+    budget_s: int
+    truth_s: float
+    counted_s: float
+    run_s: float
+    start_s: float
+
+    @property
+    def whole_s(self) -> float:
+        """Seconds of one program, without settings that need processes of their own."""
+        return self.truth_s + LATE * self.budget_s + 4 * (self.run_s + self.start_s)
+
+
+FULL = Sizes(budget_s=60, truth_s=25, counted_s=1.0, run_s=3.0, start_s=6.0)
+TINY = Sizes(budget_s=45, truth_s=25, counted_s=0.4, run_s=1.0, start_s=5.0)
+FRESH_S = 90.0  # most for one process that compiles
+
+
+@dataclass(frozen=True)
+class ProgramCheck:
+    """Truth, search and comparison of one program."""
+
+    program: TrainingProgram
+
+    @property
+    def name(self) -> str:
+        """The program's name."""
+        return self.program.name
+
+    def needs_s(self, sizes: Sizes) -> float:
+        """Return the seconds without which the check is not begun."""
+        fresh = [s for s in self.program.settings if s.is_fresh]
+        return sizes.whole_s + 4 * len(fresh) * (sizes.counted_s + sizes.start_s)
+
+    def run(self, bench: Bench) -> None:
+        """Run the check."""
+        sizes = TINY if bench.rehearsal else FULL
+        tell = bench.notes.tell
+        truth = self._truth(bench, sizes)
+        for setting in self.program.settings:
+            finding = told(setting, truth.get(setting.name))
+            tell(finding.status, finding.text, **finding.figures)
+        used_before = device.used_bytes()
+        budget = f"{sizes.budget_s}s"
+        command = [*bench.autotune, "search", "--json", "--budget", budget, *self._line(bench)]
+        ran = bench.run(command, 2 * sizes.budget_s + sizes.start_s)
+        self._tell(bench, [judge_end(ran, sizes.budget_s), *judge_left(bench, used_before)])
+        try:
+            answer = read(ran.output)
+        except ValueError as error:
+            tell(Status.FAIL, f"search: {error}", output=ran.output[-2000:])
+            return
+        claims = judge_claim(truth, self.program.settings, answer, rehearsal=bench.rehearsal)
+        self._tell(bench, [claims, note(answer)])
+        self._compare(bench, sizes, answer)
+
+    def _line(self, bench: Bench) -> tuple[str, ...]:
+        return (str(self.program.path), *(self.program.tiny if bench.rehearsal else ()))
+
+    @staticmethod
+    def _tell(bench: Bench, findings: Sequence[Finding]) -> None:
+        for finding in findings:
+            bench.notes.tell(finding.status, finding.text, **finding.figures)
+
+    def _truth(self, bench: Bench, sizes: Sizes) -> Mapping[str, Ratio | str]:
+        """Return what each setting gives by the program's own flags, or how it failed."""
+        script, *tiny = self._line(bench)
+        seconds = ["--seconds", str(sizes.counted_s)]
+        settings = [WRITTEN, *(s for s in self.program.settings if not s.is_fresh)]
+        turns = [*settings, *reversed(settings)]
+        runs = json.dumps([[*tiny, *seconds, *setting.flags] for setting in turns])
+        command = [sys.executable, "-m", "benchmarks.gpu.truth", script, runs]
+        lines = bench.run(command, sizes.truth_s).output.splitlines()
+        rates: dict[str, list[float | str]] = {}
+        for setting, line in zip(turns, lines, strict=False):
+            rates.setdefault(setting.name, []).append(json.loads(line)["rate"])
+        truth = {s.name: ratio(rates, s.name) for s in settings[1:]}
+        fresh = [s for s in self.program.settings if s.is_fresh]
+        if fresh:
+            alone = self._fresh(bench, [WRITTEN, *fresh], [script, *tiny, *seconds])
+            truth |= {s.name: ratio(alone, s.name) for s in fresh}
+        return truth
+
+    def _fresh(
+        self, bench: Bench, settings: Sequence[Setting], line: Sequence[str]
+    ) -> Mapping[str, list[float | str]]:
+        """Return the rates of settings that each need a process, in turn, twice."""
+        rates: dict[str, list[float | str]] = {}
+        for setting in [*settings, *reversed(settings)]:
+            ran = bench.run([sys.executable, *line, *setting.flags], FRESH_S)
+            rate = Printed.read(ran.output).samples_per_s
+            rates.setdefault(setting.name, []).append(rate or f"it ended with {ran.code}")
+        return rates
+
+    def _compare(self, bench: Bench, sizes: Sizes, answer: Answer) -> None:
+        """Run the bare program and ``autotune run`` in turn, ABBA, and compare what they print."""
+        script, *tiny = self._line(bench)
+        line = [script, *tiny, "--seconds", str(sizes.run_s)]
+        bare = [sys.executable, *line]
+        tuned = [*bench.autotune, "run", "best.yaml", *line]
+        most_s = 60 + 3 * (sizes.start_s + sizes.run_s)
+        printed = [Printed.read(bench.run(c, most_s).output) for c in (bare, tuned, tuned, bare)]
+        findings = judge_runs(printed, answer, rehearsal=bench.rehearsal)
+        self._tell(bench, [*findings, *judge_left(bench, None)])
+        if (peak := printed[0].peak_bytes) is not None:
+            known = answer.memory_bytes.get("device_reserved_bytes")
+            self._tell(bench, [judge_memory("memory as written", known, peak, peak, 0.1)])
+
+
+def ratio(rates: Mapping[str, Sequence[float | str]], name: str) -> Ratio | str:
+    """Return how much faster one setting is than the program as written, or how it failed."""
+    sides = []
+    for side in (rates.get(name, ["no time was left"]), rates.get(WRITTEN.name, ["no rate"])):
+        speeds = [rate for rate in side if isinstance(rate, float)]
+        if not speeds:
+            return str(side[0])
+        sides.append(speeds)
+    return of_speeds(*sides)
+
+
+def told(setting: Setting, found: Ratio | str | None) -> Finding:
+    """Return the note of what one setting gives by the program's own flag."""
+    published = f" (published: {setting.published})" if setting.published else ""
+    if isinstance(found, Ratio):
+        figures = {"ratio": found.value, "error": found.error}
+        return Finding(Status.NOTE, f"by its flag, {setting.name}: {found}{published}", figures)
+    return Finding(Status.NOTE, f"by its flag, {setting.name}: {found}")
+
+
+def judge_end(ran: Ran, budget_s: int) -> Finding:
+    """Return whether a search ended by itself and in time."""
+    text = f"a search of {budget_s} s took {ran.seconds:.0f} s"
+    figures = {"seconds": ran.seconds, "budget_s": budget_s, "code": ran.code}
+    if ran.code is None:
+        return Finding(Status.FAIL, f"{text}: it had to be killed", figures)
+    in_time = ran.seconds <= LATE * budget_s
+    return Finding(Status.PASS if in_time else Status.FAIL, text, figures)
+
+
+def judge_left(bench: Bench, used_before: int | None) -> Iterator[Finding]:
+    """Yield whether processes or memory of the device are left after a command."""
+    left = bench.left_behind()
+    text = f"processes are left: {'; '.join(left)}" if left else "no process is left"
+    yield Finding(Status.FAIL if left else Status.PASS, text)
+    used = device.used_bytes()
+    if used_before is not None and used is not None:
+        held = used - used_before
+        text = f"device memory after the search: {held / 2**20:+,.0f} MiB"
+        yield Finding(Status.PASS if held <= HELD_BYTES else Status.FAIL, text)
+
+
+def judge_claim(
+    truth: Mapping[str, Ratio | str],
+    settings: Sequence[Setting],
+    answer: Answer,
+    *,
+    rehearsal: bool,
+) -> Finding:
+    """Return whether a search claims what the best single flag gives, where that is much."""
+    claim = "no claim" if answer.claim is None else f"claimed {answer.claim}"
+    names = {s.name for s in settings if s.counts}
+    live = {n: r for n, r in truth.items() if n in names and isinstance(r, Ratio)}
+    changes = " ".join(f"{knob}={value}" for knob, value in answer.changes.items())
+    text = f"{claim} ({changes or answer.finding})"
+    if not live:
+        return Finding(Status.NOTE, f"{text}; no flag to compare it with")
+    best = max(live, key=lambda name: live[name].log)
+    wanted = live[best].value
+    text += f"; the best flag, {best}, gives {live[best]}"
+    figures = {"claim": answer.claim and answer.claim.value, "best_flag": wanted}
+    if rehearsal or wanted < WORTH_CLAIMING:
+        return Finding(Status.NOTE, text, figures)
+    enough = answer.claim is not None and answer.claim.value >= SHARE_TO_CLAIM * wanted
+    return Finding(Status.PASS if enough else Status.FAIL, text, figures)
+
+
+def note(answer: Answer) -> Finding:
+    """Return how soon a search began and how much it measured, and what it could not try."""
+    first = "unknown" if answer.first_step_s is None else f"{answer.first_step_s:.0f} s"
+    text = (
+        f"first step after {first}, {answer.configs_per_minute:.0f} configs per minute, "
+        f"{len(answer.untried)} settings untried"
+    )
+    failed = {k: n for k, n in answer.outcomes.items() if k != "ok"}
+    if failed:
+        text += "; " + ", ".join(f"{n} x {outcome}" for outcome, n in failed.items())
+    return Finding(
+        Status.NOTE,
+        text,
+        {
+            "first_step_s": answer.first_step_s,
+            "configs_per_minute": answer.configs_per_minute,
+            "outcomes": dict(answer.outcomes),
+            "untried": dict(answer.untried),
+        },
+    )
+
+
+def judge_runs(printed: Sequence[Printed], answer: Answer, *, rehearsal: bool) -> Iterator[Finding]:
+    """Yield whether runs as bare, tuned, tuned, bare bear out the claim, on the same device."""
+    bare, tuned = [printed[0], printed[3]], [printed[1], printed[2]]
+    rates = [[p.samples_per_s for p in side if p.samples_per_s] for side in (tuned, bare)]
+    if not all(len(side) == 2 for side in rates):
+        yield Finding(Status.FAIL, f"a run printed no rate (tuned {rates[0]}, bare {rates[1]})")
+        return
+    devices = {p.device for p in printed}
+    kinds = {str(name).partition(":")[0] for name in (*devices, answer.device)}
+    stands = len(devices) == len(kinds) == 1
+    text = f"the program trains on {', '.join(sorted(map(str, devices | {answer.device})))}"
+    yield Finding(Status.PASS if stands else Status.FAIL, text)
+    seen = of_speeds(*rates)
+    figures = {"printed": seen.value, "error": seen.error, "rates": rates}
+    text = f"by its print, best.yaml makes {seen}"
+    if answer.claim is None:
+        status = Status.NOTE if rehearsal else Status.SKIP
+        yield Finding(status, f"no claim to compare; {text}", figures)
+        return
+    agree = answer.claim.agrees_with(seen)
+    text += f" of the claimed {answer.claim}"
+    yield Finding(Status.PASS if agree else Status.FAIL, text, figures)
+
+
+def judge_memory(
+    what: str, found: int | None, low: int, high: int, tolerance: float = 0.0
+) -> Finding:
+    """Return whether a figure of memory lies between two others, with a tolerance."""
+    wanted = f"{low / 2**30:.2f}" if low == high else f"{low / 2**30:.2f} to {high / 2**30:.2f}"
+    if found is None:
+        return Finding(Status.FAIL, f"{what}: unknown to autotune, {wanted} GiB by other means")
+    fits = low * (1 - tolerance) <= found <= high * (1 + tolerance)
+    text = f"{what}: {found / 2**30:.2f} GiB, {wanted} GiB by other means"
+    return Finding(Status.PASS if fits else Status.FAIL, text, {"bytes": found, "low": low})

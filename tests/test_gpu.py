@@ -1,0 +1,45 @@
+"""What holds on a CPU holds on a GPU: each test runs on both, where there is one.
+
+Its sizes and speeds are the business of ``benchmarks/gpu``.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from autotune.knobs.space.spacefile import load
+from autotune.machine import hardware
+from tests.rigging import open_rig
+
+PROGRAMS = Path(__file__).parents[1] / "benchmarks" / "gpu" / "programs"
+CONV = str(PROGRAMS / "conv.py"), "--side", "16", "--channels", "16"
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name the device on which a program that prefers a GPU trains."""
+    if request.param == "cpu":
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    return str(request.param)
+
+
+@pytest.mark.slow
+def test_each_live_setting_that_is_offered_trains(tmp_path: Path, device: str) -> None:
+    with open_rig(tmp_path, *CONV) as opened:
+        assert opened.profile.device == device
+        space = load("default").resolve(hardware.detect(), opened.profile)
+        live = space.domains.keys() - space.restart
+        assert {"num_workers", "batch_size", "precision", "channels_last"} <= live
+        for knob in sorted(live):
+            measured = opened.measured(**{knob: space.domains[knob].values[-1]})
+            assert all(loss is None or math.isfinite(loss) for loss in measured.losses), knob
+            assert (measured.memory.device_reserved_bytes is not None) == (device == "cuda"), knob
+
+
+def test_a_program_that_hides_the_gpu_trains_on_the_cpu(tmp_path: Path) -> None:
+    with open_rig(tmp_path, str(PROGRAMS / "holds.py"), "--gpu", "", "--gib", "0.01") as opened:
+        assert opened.profile.device == "cpu"

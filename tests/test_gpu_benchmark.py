@@ -1,0 +1,181 @@
+"""``benchmarks/gpu``: each fault of autotune's that it looks for ends as FAIL, and no other does.
+
+The command ``autotune`` and the program are scripts that answer at once; the orchestrator, its
+processes and its files are the real ones. How a real GPU answers is judged by pure functions, over
+values in the form that nvidia-smi and torch give.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu.__main__ import CHECKS
+from benchmarks.gpu.bench import ROOT, Bench, Ran
+from benchmarks.gpu.facts_check import FactsCheck, judge_facts, judge_warning
+from benchmarks.gpu.findings import MOST_LINES, Finding, Notebook, Record, Status, table
+from benchmarks.gpu.listed import Setting, TrainingProgram
+from benchmarks.gpu.orchestrator import run_one
+from benchmarks.gpu.program_check import FULL, ProgramCheck, judge_end, judge_memory
+from benchmarks.gpu.ratio import Ratio, of_speeds
+
+FOLDER = Path(__file__).parent / "programs"
+AUTOTUNE = f"{sys.executable} {FOLDER / 'scripted_autotune.py'}"
+FAST = Setting("fast", ("--fast",))
+PROGRAM = ProgramCheck(TrainingProgram("prints_its_rate", (FAST,), folder=FOLDER))
+FACTS = FactsCheck(script=FOLDER / "prints_its_rate.py")
+# By fault, the check that has to see it and a word of the sentence
+FAULTS = {
+    "wrong claim": ("prints_its_rate", "of the claimed 2.20x"),
+    "no claim": ("prints_its_rate", "no claim"),
+    "leaves a process": ("prints_its_rate", "sleep 60"),
+    "no answer": ("prints_its_rate", "search: "),
+    "another device": ("prints_its_rate", "cuda:1"),
+    "wrong memory": ("facts", "3.12 GiB, 2.40"),
+    "wrong facts": ("facts", "doctor has 1"),
+}
+
+
+def run_checks(out: Path, fault: str, *options: str) -> dict[str, Any]:
+    """Run both checks in a process of their own, as a user would; return the result file."""
+    code = (
+        "import sys; from benchmarks.gpu.__main__ import main;"
+        "from tests.test_gpu_benchmark import FACTS, PROGRAM;"
+        "sys.exit(main(sys.argv[1:], (PROGRAM, FACTS)))"
+    )
+    command = [sys.executable, "-c", code, "--out", str(out), "--autotune", AUTOTUNE, *options]
+    environment = {**os.environ, "FAULT": fault, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    (file,) = out.glob("*.json")
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    failed = any(f["status"] == "FAIL" for c in found["checks"] for f in c["findings"])
+    assert ran.returncode == int(failed), ran.stderr
+    assert len(ran.stdout.splitlines()) <= MOST_LINES
+    return found
+
+
+def sentences(found: dict[str, Any], status: str) -> list[tuple[str, str]]:
+    return [
+        (check["check"], finding["text"])
+        for check in found["checks"]
+        for finding in check["findings"]
+        if finding["status"] == status
+    ]
+
+
+@pytest.mark.parametrize("rehearsal", [True, False])
+def test_an_honest_autotune_passes_everything_and_only_what_needs_a_gpu_is_skipped(
+    tmp_path: Path, rehearsal: bool
+) -> None:
+    found = run_checks(tmp_path, "", *(["--rehearse"] if rehearsal else []))
+
+    assert sentences(found, "FAIL") == []
+    assert all("here" in text for _, text in sentences(found, "SKIP"))
+    passed = " ".join(text for _, text in sentences(found, "PASS"))
+    assert "makes 1.60x ± 0% of the claimed 1.60x ± 3%" in passed
+    assert "no process is left" in passed
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_ends_as_a_failure_of_the_check_that_looks_for_it(
+    tmp_path: Path, fault: str
+) -> None:
+    check, words = FAULTS[fault]
+    only = ["--only", check]
+
+    found = run_checks(tmp_path, fault, *only)
+
+    assert any(words in text for _, text in sentences(found, "FAIL")), found["checks"]
+
+
+def test_a_check_without_its_seconds_is_skipped_and_says_so(tmp_path: Path) -> None:
+    found = run_checks(tmp_path, "", "--seconds", "100")
+
+    assert sentences(found, "FAIL") == []
+    assert ("prints_its_rate", "it needs 130 s, 100 s are left") in sentences(found, "SKIP")
+    assert any(check == "facts" for check, _ in sentences(found, "PASS"))
+
+
+def test_a_check_that_hangs_is_killed_with_all_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAULT", "hangs")
+    bench = Bench(tuple(AUTOTUNE.split()), False, tmp_path, Notebook(tmp_path / "notes"))
+
+    record = run_one(PROGRAM, bench, most_s=3.0)
+
+    texts = [finding.text for finding in record.findings if finding.status is Status.FAIL]
+    assert "it did not end within 3 s and was killed" in texts
+    assert any("scripted_autotune.py search" in text for text in texts)  # left, and ended
+    assert any(finding.status is Status.NOTE for finding in record.findings)  # the truth is kept
+
+
+def test_a_late_search_and_one_that_is_killed_fail() -> None:
+    endings = (Ran(0, "", 68.9), Ran(0, "", 69.1), Ran(None, "", 60.0))
+
+    judged = [judge_end(ending, budget_s=60).status for ending in endings]
+
+    assert judged == [Status.PASS, Status.FAIL, Status.FAIL]
+
+
+def test_facts_of_a_gpu_are_held_against_torch() -> None:
+    h100: dict[str, Any] = {
+        "name": "NVIDIA H100 80GB HBM3",
+        "memory_bytes": 85_520_809_984,
+        "compute_capability": [9, 0],
+    }
+    other = {**h100, "memory_bytes": h100["memory_bytes"] * 1.3}
+
+    judged = [judge_facts(gpus, [h100], []).status for gpus in ([h100], [other], [])]
+
+    assert judged == [Status.PASS, Status.FAIL, Status.FAIL]
+
+
+def test_a_stranger_has_to_be_named_by_its_id() -> None:
+    warnings = ["Process 4711 holds 2.0 GiB of GPU 0."]
+
+    assert [judge_warning(warnings, pid).status for pid in (4711, 4712)] == [
+        Status.PASS,
+        Status.FAIL,
+    ]
+
+
+def test_memory_off_by_a_third_or_unknown_fails() -> None:
+    found = [judge_memory("held", b, 100, 100, 0.2).status for b in (110, 130, 70, None)]
+
+    assert found == [Status.PASS, Status.FAIL, Status.FAIL, Status.FAIL]
+
+
+def test_the_error_of_four_runs_is_students() -> None:
+    ratio = of_speeds([1.6, 1.6 * 1.02], [1.0, 1.0])
+
+    assert ratio.value == pytest.approx(1.6 * 1.01, rel=1e-3)
+    assert ratio.error == pytest.approx(4.303 * 0.0198 / 2, rel=1e-2)
+    assert of_speeds([2.0], [1.0]).error is None
+    assert Ratio.within(2.0, 1.9, 2.1).agrees_with(Ratio(0.65, 0.0))
+
+
+def test_the_table_keeps_failures_when_there_is_more_than_it_holds() -> None:
+    notes = tuple(Finding(Status.NOTE, f"note {n}") for n in range(100))
+    records = [Record("many", 1.0, notes), Record("last", 1.0, (Finding(Status.FAIL, "it broke"),))]
+
+    lines = table(records)
+
+    assert len(lines) == MOST_LINES
+    assert lines[-2] == "last      FAIL it broke"
+    assert lines[-1] == "… 43 more in the result file"
+
+
+def test_the_programs_of_most_worth_fit_into_one_call_and_the_rest_into_another() -> None:
+    needs = [check.needs_s(FULL) for check in CHECKS]
+
+    assert sum(needs[:4]) <= 480
+    assert sum(needs[4:]) <= 480
