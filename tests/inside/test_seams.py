@@ -286,6 +286,45 @@ def test_the_first_call_of_a_model_runs_under_the_config(listener: Listener | No
         cudnn.benchmark = own
 
 
+def compiled_step(model: nn.Module, how: str, backend: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the call of a model that the program compiles in one of three ways."""
+    if how == "in place":
+        model.compile(backend=backend)
+        return model
+
+    def call(x: torch.Tensor) -> Any:
+        return model(x)
+
+    compiled: Callable[..., Any] = torch.compile(model if how == "model" else call, backend=backend)
+    return compiled
+
+
+@pytest.mark.parametrize("how", ["model", "in place", "function"])
+def test_a_model_that_the_program_compiles_is_compiled_once(how: str) -> None:
+    """As without autotune: settings of the process leave no trace in the calls of the model."""
+    graphs = 0
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., Any]:
+        nonlocal graphs
+        graphs += 1
+        return graph.forward
+
+    torch._dynamo.reset()
+    threads = torch.get_num_threads()
+    try:
+        with running(num_threads=1):
+            model = nn.Linear(1, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            step = compiled_step(model, how, backend)
+            for _ in range(STEPS_UNTIL_ROOTS_ARE_KNOWN + 1):
+                step(torch.ones(1, 1)).sum().backward()
+                optimizer.step()
+        assert graphs == 1
+    finally:
+        torch.set_num_threads(threads)
+        torch._dynamo.reset()
+
+
 def test_a_model_in_a_loaders_worker_keeps_the_workers_threads() -> None:
     class Embedded(TensorDataset):
         model = Seeing(torch.get_num_threads)

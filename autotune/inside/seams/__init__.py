@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -22,6 +24,7 @@ from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.autocast import AutocastSeam
 from autotune.inside.seams.backward import BackwardSeam
+from autotune.inside.seams.base import Patches
 from autotune.inside.seams.by_hand import ByHandSeam
 from autotune.inside.seams.call_detection import CallDetectionSeam
 from autotune.inside.seams.checkpoint import CheckpointSeam
@@ -147,6 +150,7 @@ class SeamSet:
         self._telling: TellSavesSeam | None = None
         self._imported = ImportedSeam()
         self._watches_loop = False
+        self._compiling = Patches()
 
     def install(self) -> None:
         """Install the seams that watch or change the program.
@@ -159,8 +163,7 @@ class SeamSet:
         self.optimizer.install(watches=self._listener is not None)
         self.clearing.install(watches=self._listener is not None)
         self.distribution.install()
-        if self._acts_at_calls or self.checkpoint.is_needed or self.process.is_needed:
-            self.forward.install()
+        self._install_calls()
         # Without a listener too, some seams act only at the first step. A program without a torch
         # optimizer reaches that moment through this seam alone.
         if self._listener is not None or self._acts_on_first_steps:
@@ -187,8 +190,18 @@ class SeamSet:
 
     @property
     def _acts_at_calls(self) -> bool:
-        """Whether calls of the models matter in all of training, not only in the first steps."""
-        return self._listener is not None or self.forward.is_needed or self.distribution.is_needed
+        """Whether calls of the models matter after the first one."""
+        return (
+            self._listener is not None
+            or self.forward.is_needed
+            or self.checkpoint.is_needed
+            or self.distribution.is_needed
+        )
+
+    @property
+    def _awaits_a_call(self) -> bool:
+        """Whether calls matter only because the first one ends the program's set-up."""
+        return self.process.is_needed and not self._acts_at_calls
 
     @property
     def _acts_on_first_steps(self) -> bool:
@@ -270,6 +283,7 @@ class SeamSet:
 
         Seams that replaced the same attribute are removed in the reverse order of installation.
         """
+        self._compiling.undo()
         seams = (self.transfer, self.autocast, self.uses, self.flags, self.checkpoint, self.forward)
         silenced = (self._telling, self._output)
         files = (*silenced, self._saving, self._files, self._trackers, self.downloads)
@@ -290,6 +304,11 @@ class SeamSet:
         self.optimizer.remove()
         self.loader.remove()
 
+    @property
+    def _trains_on_cpu(self) -> bool:
+        devices = {p.device.type for root in self.forward.roots for p in root.parameters()}
+        return devices == {"cpu"}
+
     def _about_to_call(self) -> None:
         """Set the settings of the process before a model is first called.
 
@@ -297,6 +316,31 @@ class SeamSet:
         """
         if get_worker_info() is None:
             self.process.settle()
+            self._end_awaiting()
+
+    def _install_calls(self) -> None:
+        if self._acts_at_calls or self.process.is_needed:
+            self.forward.install()
+        if self._awaits_a_call:
+            self._compiling.replace(torch, "compile", self._before_compiling(torch.compile))
+
+    def _before_compiling(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``torch.compile``, which ends the wait for a call.
+
+        Code that is compiled while calls are intercepted would be compiled again afterwards.
+        """
+
+        @wraps(original)
+        def compile_model(*args: Any, **kwargs: Any) -> Any:
+            self._about_to_call()
+            return original(*args, **kwargs)
+
+        return compile_model
+
+    def _end_awaiting(self) -> None:
+        if self._awaits_a_call:
+            self.forward.remove()
+            self._compiling.undo()
 
     def _about_to_train(self) -> None:
         """Do what has waited for the end of the program's set-up, just before its first step.
@@ -308,6 +352,7 @@ class SeamSet:
             LookupError: if several ranks train and no loader is the one that was tuned.
         """
         self.process.settle()
+        self._end_awaiting()
         self.loader.training_begins()
         if self.loader.misses_target and self._group.world_size > 1:
             raise LookupError(self.loader.describe_missing_target())
@@ -376,7 +421,8 @@ class SeamSet:
             self.flags.remove()
             self._leave_losses()
             self.foreign_loaders.remove()
-            self.forward.narrow()
+            if not self._awaits_a_call:
+                self.forward.narrow()
             self.checkpoint.act_on(self.forward.roots)
-            if not self._acts_at_calls:
-                self.forward.remove()
+            if not self.transfer.is_needed and self._trains_on_cpu:
+                self.transfer.remove()

@@ -276,11 +276,11 @@ class ForwardSeam(Seam):
         if known is not _UNKNOWN:
             return known
         parameters = list(module.parameters())
+        if parameters and not self.roots:
+            self._before_first()
         if any(map(is_lazy, parameters)):
             return None  # a lazy module knows its parameters after its first call
         root = Root(sum(p.numel() for p in parameters)) if parameters else None
-        if root is not None and not self.roots:
-            self._before_first()
         self._roots[module] = root
         if root is not None:
             if self._told_of_root is not None:

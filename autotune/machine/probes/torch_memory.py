@@ -30,7 +30,8 @@ def torch_gpus(device: str) -> tuple[Gpu, ...]:
             f"{'MIG' if ' MIG ' in facts.name else 'GPU'}-{facts.uuid}",
             facts.total_memory,
             (facts.major, facts.minor),
-            is_used=torch.cuda.memory_reserved(index) > 0,
+            # without torch's caching of memory, nothing is reserved
+            is_used=torch.cuda.memory_reserved(index) > 0 or index == torch.cuda.current_device(),
         )
         for index, facts in enumerate(
             map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
