@@ -40,6 +40,7 @@ def test_each_live_setting_that_is_offered_trains(tmp_path: Path, device: str) -
             assert (measured.memory.device_reserved_bytes is not None) == (device == "cuda"), knob
 
 
+@pytest.mark.gpu
 def test_a_program_that_hides_the_gpu_trains_on_the_cpu(tmp_path: Path) -> None:
     with open_rig(tmp_path, str(PROGRAMS / "holds.py"), "--gpu", "", "--gib", "0.01") as opened:
         assert opened.profile.device == "cpu"

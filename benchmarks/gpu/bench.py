@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,54 +58,58 @@ class Bench:
         """
         began = time.monotonic()
         print("$", *command, file=sys.stderr, flush=True)
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            cwd=self.folder,
-            start_new_session=True,
-        )
-        try:
-            output, _ = process.communicate(timeout=most_s)
-            code: int | None = process.returncode
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
-            code = None
+        # A file, as a process that is left behind would keep a pipe open.
+        with tempfile.TemporaryFile("w+", dir=self.folder) as printed:
+            process = subprocess.Popen(
+                command,
+                stdout=printed,
+                stdin=subprocess.DEVNULL,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+            try:
+                code: int | None = process.wait(most_s)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                code = None
+            printed.seek(0)
+            output = printed.read()
         seconds = time.monotonic() - began
         print(f"… {code} after {seconds:.1f} s", output[-2000:], file=sys.stderr, flush=True)
         return Ran(code, output, seconds)
 
-    def left_behind(self, but: frozenset[int] = frozenset()) -> list[str]:
+    def left_behind(self) -> list[str]:
         """Return the command lines of processes that an ended command has left, and end them."""
         until = time.monotonic() + LEAVES_WITHIN_S
-        known = but | {os.getpid()}
-        while found := marked(os.environ[MARK], known):
+        while found := marked(os.environ[MARK], but=os.getpid()):
             if time.monotonic() > until:
                 break
             time.sleep(0.1)
-        return [end(process) for process in found]
+        return end(found)
 
 
-def marked(mark: str, known: frozenset[int] | set[int]) -> list[psutil.Process]:
-    """Return the living processes that carry a mark, but for those whose ids are known."""
+def marked(mark: str, but: int = 0) -> list[psutil.Process]:
+    """Return the living processes that carry a mark, but for the one with this id."""
     found = []
     for process in psutil.process_iter():
         try:
             is_ours = process.environ().get(MARK) == mark
-            if is_ours and process.pid not in known and process.status() != psutil.STATUS_ZOMBIE:
+            if is_ours and process.pid != but and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except psutil.Error:  # it has ended, or is another user's
             continue
     return found
 
 
-def end(process: psutil.Process) -> str:
-    """Kill a process; return what it was."""
-    try:
-        words = " ".join(process.cmdline())[:120]
-        process.kill()
-    except psutil.Error:
-        return f"process {process.pid}"
-    return words
+def end(processes: Sequence[psutil.Process]) -> list[str]:
+    """Kill processes and wait for their end; return what they were."""
+    told = []
+    for process in processes:
+        try:
+            told.append(" ".join(process.cmdline())[:120])
+            process.kill()
+        except psutil.Error:
+            told.append(f"process {process.pid}")
+    psutil.wait_procs(processes, LEAVES_WITHIN_S)
+    return told

@@ -18,8 +18,9 @@ def query(fields: tuple[str, ...], what: str = "gpu") -> list[Mapping[str, str]]
     if shutil.which("nvidia-smi") is None:
         return []
     command = ["nvidia-smi", f"--query-{what}={','.join(fields)}", "--format=csv,noheader,nounits"]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    if answer.returncode != 0:
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
         return []
     rows = [[cell.strip() for cell in line.split(",")] for line in answer.stdout.splitlines()]
     return [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
@@ -31,15 +32,18 @@ def conditions() -> Mapping[str, str]:
 
 
 def used_bytes() -> int | None:
-    """Return the memory in use on all GPUs; None without a driver."""
-    rows = query(("memory.used",))
-    return sum(int(row["memory.used"]) << 20 for row in rows) if rows else None
+    """Return the memory in use on all GPUs; None where the driver does not tell."""
+    told = [_bytes(row["memory.used"]) for row in query(("memory.used",))]
+    known = [size for size in told if size is not None]
+    return sum(known) if known and len(known) == len(told) else None
 
 
 def holders() -> Mapping[int, int | None]:
     """Return the bytes that each process holds on a GPU, by pid; None where it is not told."""
     rows = query(("pid", "used_memory"), "compute-apps")
-    return {
-        int(row["pid"]): int(row["used_memory"]) << 20 if row["used_memory"].isdigit() else None
-        for row in rows
-    }
+    return {int(row["pid"]): _bytes(row["used_memory"]) for row in rows}
+
+
+def _bytes(mebibytes: str) -> int | None:
+    """Return a size; None for words such as ``[N/A]``."""
+    return int(mebibytes) << 20 if mebibytes.isdigit() else None

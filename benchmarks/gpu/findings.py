@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -84,7 +85,7 @@ def table(records: Sequence[Record]) -> list[str]:
     """Return at most ``MOST_LINES`` lines: one per finding, the least worth left out."""
     rows = [(record, finding) for record in records for finding in record.findings]
     by_worth = sorted(range(len(rows)), key=lambda n: WORTH.index(rows[n][1].status))
-    kept = sorted(by_worth[: MOST_LINES - 2])
+    kept = sorted(by_worth[: MOST_LINES - 3])  # beside the heading and the last two lines
     left_out = len(rows) - len(kept)
     lines = [f"{'check':<9} {'':<4} what was found"]
     lines += [
@@ -96,10 +97,5 @@ def table(records: Sequence[Record]) -> list[str]:
 
 def counts(records: Sequence[Record]) -> str:
     """Return how many findings ended in which way."""
-    return ", ".join(_counts(records))
-
-
-def _counts(records: Sequence[Record]) -> Iterator[str]:
-    for status in Status:
-        number = sum(f.status is status for record in records for f in record.findings)
-        yield f"{number} {status}"
+    ended = Counter(finding.status for record in records for finding in record.findings)
+    return ", ".join(f"{ended[status]} {status}" for status in Status)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import sys
 import time
 import traceback
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -41,9 +41,18 @@ class Check(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Ground:
+    """What all checks share; the fields are those of ``Bench``."""
+
+    autotune: tuple[str, ...]
+    rehearsal: bool
+    folder: Path
+
+
 def run_all(
     checks: Sequence[Check],
-    bench: Bench,
+    ground: Ground,
     seconds: float,
     keep: Callable[[Sequence[Record]], None],
 ) -> list[Record]:
@@ -51,12 +60,12 @@ def run_all(
 
     Args:
         checks: The checks, the most worth first.
-        bench: What they work with; each gets a folder of its own in the bench's.
+        ground: What they share; each gets a folder of its own in the folder.
         seconds: For all of them together.
         keep: Called with all records so far, after each check.
     """
     until = time.monotonic() + seconds
-    sizes = TINY if bench.rehearsal else FULL
+    sizes = TINY if ground.rehearsal else FULL
     records: list[Record] = []
     for check in checks:
         left_s = until - time.monotonic()
@@ -65,32 +74,37 @@ def run_all(
             why = f"it needs {needs_s:.0f} s, {max(0.0, left_s):.0f} s are left"
             records.append(Record(check.name, 0.0, (Finding(Status.SKIP, why),)))
         else:
-            records.append(run_one(check, bench, left_s))
+            records.append(run_one(check, ground, left_s))
         keep(records)
     return records
 
 
-def run_one(check: Check, bench: Bench, most_s: float) -> Record:
+def run_one(check: Check, ground: Ground, most_s: float) -> Record:
     """Run one check in a process group of its own; kill it, and all it started, after *most_s*."""
-    folder = bench.folder / check.name
+    folder = ground.folder / check.name
     folder.mkdir(parents=True)
-    own = Bench(bench.autotune, bench.rehearsal, folder, Notebook(folder / "findings.jsonl"))
+    notes = Notebook(folder / "findings.jsonl")
+    own = Bench(ground.autotune, ground.rehearsal, folder, notes)
     mark = uuid.uuid4().hex
     before, began = device.conditions(), time.monotonic()
     # forked: this process has one thread and no CUDA
     process = multiprocessing.get_context("fork").Process(target=_child, args=(check, own, mark))
     process.start()
-    process.join(most_s)
-    if process.is_alive() and process.pid is not None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.join()
-        own.notes.tell(Status.FAIL, f"it did not end within {most_s:.0f} s and was killed")
+    try:
+        process.join(most_s)
+    finally:  # also if the orchestrator is interrupted
+        if has_time_run_out := process.is_alive():
+            process.kill()
+            process.join()
+        left = end(marked(mark))
+    if has_time_run_out:
+        notes.tell(Status.SKIP, f"the rest: its {most_s:.0f} s have run out")
     elif process.exitcode != 0:
-        own.notes.tell(Status.FAIL, f"the check broke: {_last_line(folder / 'log.txt')}")
-    for left in marked(mark, set()):
-        own.notes.tell(Status.FAIL, f"a process was left: {end(left)}")
+        notes.tell(Status.FAIL, f"the check broke: {_last_line(folder / 'log.txt')}")
+    elif left:
+        notes.tell(Status.FAIL, f"processes are left: {'; '.join(left)}")
     seconds = time.monotonic() - began
-    return Record(check.name, seconds, own.notes.read(), before, device.conditions())
+    return Record(check.name, seconds, notes.read(), before, device.conditions())
 
 
 def _child(check: Check, bench: Bench, mark: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.gpu import device
 from benchmarks.gpu.answer import Answer, read
@@ -21,7 +21,10 @@ LATE = 1.15  # of the budget
 WORTH_CLAIMING = 1.2  # what one flag gives: from here, a search has to claim as much
 SHARE_TO_CLAIM = 0.9  # of it
 HELD_BYTES = 64 << 20  # the driver's own bookkeeping grows and shrinks by less
+ANSWERED = (0, 3)  # of a search that has measured something, be it the program as written alone
 WRITTEN = Setting("as written", ())
+WRITTEN_ALONE = "as written, in a process of its own"
+Rates = Mapping[str, Sequence[float | str]]  # samples/s or the failure of each run, by setting
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,6 @@ class Sizes:
 
 FULL = Sizes(budget_s=60, truth_s=25, counted_s=1.0, run_s=3.0, start_s=6.0)
 TINY = Sizes(budget_s=45, truth_s=25, counted_s=0.4, run_s=1.0, start_s=5.0)
-FRESH_S = 90.0  # most for one process that compiles
 
 
 @dataclass(frozen=True)
@@ -66,17 +68,16 @@ class ProgramCheck:
 
     def needs_s(self, sizes: Sizes) -> float:
         """Return the seconds without which the check is not begun."""
-        fresh = [s for s in self.program.settings if s.is_fresh]
-        return sizes.whole_s + 4 * len(fresh) * (sizes.counted_s + sizes.start_s)
+        fresh_s = [s.fresh_s for s in self.program.settings if s.fresh_s]
+        written_s = sizes.counted_s + sizes.start_s if fresh_s else 0.0
+        return sizes.whole_s + 2 * (written_s + sum(fresh_s))
 
     def run(self, bench: Bench) -> None:
         """Run the check."""
         sizes = TINY if bench.rehearsal else FULL
-        tell = bench.notes.tell
-        truth = self._truth(bench, sizes)
-        for setting in self.program.settings:
-            finding = told(setting, truth.get(setting.name))
-            tell(finding.status, finding.text, **finding.figures)
+        rates = self._rates(bench, sizes)
+        truth = {s.name: ratio(rates, s) for s in self.program.settings}
+        self._tell(bench, [told(s, truth[s.name], rates) for s in self.program.settings])
         used_before = device.used_bytes()
         budget = f"{sizes.budget_s}s"
         command = [*bench.autotune, "search", "--json", "--budget", budget, *self._line(bench)]
@@ -85,7 +86,7 @@ class ProgramCheck:
         try:
             answer = read(ran.output)
         except ValueError as error:
-            tell(Status.FAIL, f"search: {error}", output=ran.output[-2000:])
+            bench.notes.tell(Status.FAIL, f"search: {error}", output=ran.output[-2000:])
             return
         claims = judge_claim(truth, self.program.settings, answer, rehearsal=bench.rehearsal)
         self._tell(bench, [claims, note(answer)])
@@ -99,11 +100,11 @@ class ProgramCheck:
         for finding in findings:
             bench.notes.tell(finding.status, finding.text, **finding.figures)
 
-    def _truth(self, bench: Bench, sizes: Sizes) -> Mapping[str, Ratio | str]:
-        """Return what each setting gives by the program's own flags, or how it failed."""
+    def _rates(self, bench: Bench, sizes: Sizes) -> Rates:
+        """Return samples per second by the program's own flags, or how a run failed."""
         script, *tiny = self._line(bench)
         seconds = ["--seconds", str(sizes.counted_s)]
-        settings = [WRITTEN, *(s for s in self.program.settings if not s.is_fresh)]
+        settings = [WRITTEN, *(s for s in self.program.settings if not s.fresh_s)]
         turns = [*settings, *reversed(settings)]
         runs = json.dumps([[*tiny, *seconds, *setting.flags] for setting in turns])
         command = [sys.executable, "-m", "benchmarks.gpu.truth", script, runs]
@@ -111,22 +112,13 @@ class ProgramCheck:
         rates: dict[str, list[float | str]] = {}
         for setting, line in zip(turns, lines, strict=False):
             rates.setdefault(setting.name, []).append(json.loads(line)["rate"])
-        truth = {s.name: ratio(rates, s.name) for s in settings[1:]}
-        fresh = [s for s in self.program.settings if s.is_fresh]
-        if fresh:
-            alone = self._fresh(bench, [WRITTEN, *fresh], [script, *tiny, *seconds])
-            truth |= {s.name: ratio(alone, s.name) for s in fresh}
-        return truth
-
-    def _fresh(
-        self, bench: Bench, settings: Sequence[Setting], line: Sequence[str]
-    ) -> Mapping[str, list[float | str]]:
-        """Return the rates of settings that each need a process, in turn, twice."""
-        rates: dict[str, list[float | str]] = {}
-        for setting in [*settings, *reversed(settings)]:
-            ran = bench.run([sys.executable, *line, *setting.flags], FRESH_S)
-            rate = Printed.read(ran.output).samples_per_s
-            rates.setdefault(setting.name, []).append(rate or f"it ended with {ran.code}")
+        if fresh := [s for s in self.program.settings if s.fresh_s]:
+            alone = [replace(WRITTEN, name=WRITTEN_ALONE), *fresh]
+            for setting in [*alone, *reversed(alone)]:
+                words = [script, *tiny, *seconds, *setting.flags]
+                ran = bench.run([sys.executable, *words], sizes.start_s + 3 * setting.fresh_s + 30)
+                rate = Printed.read(ran.output).samples_per_s
+                rates.setdefault(setting.name, []).append(rate or f"it ended with {ran.code}")
         return rates
 
     def _compare(self, bench: Bench, sizes: Sizes, answer: Answer) -> None:
@@ -139,15 +131,16 @@ class ProgramCheck:
         printed = [Printed.read(bench.run(c, most_s).output) for c in (bare, tuned, tuned, bare)]
         findings = judge_runs(printed, answer, rehearsal=bench.rehearsal)
         self._tell(bench, [*findings, *judge_left(bench, None)])
-        if (peak := printed[0].peak_bytes) is not None:
+        if self.program.fills and (peak := printed[0].peak_bytes) is not None:
             known = answer.memory_bytes.get("device_reserved_bytes")
             self._tell(bench, [judge_memory("memory as written", known, peak, peak, 0.1)])
 
 
-def ratio(rates: Mapping[str, Sequence[float | str]], name: str) -> Ratio | str:
+def ratio(rates: Rates, setting: Setting) -> Ratio | str:
     """Return how much faster one setting is than the program as written, or how it failed."""
     sides = []
-    for side in (rates.get(name, ["no time was left"]), rates.get(WRITTEN.name, ["no rate"])):
+    written = WRITTEN_ALONE if setting.fresh_s else WRITTEN.name
+    for side in (rates.get(name, ["no time was left"]) for name in (setting.name, written)):
         speeds = [rate for rate in side if isinstance(rate, float)]
         if not speeds:
             return str(side[0])
@@ -155,11 +148,11 @@ def ratio(rates: Mapping[str, Sequence[float | str]], name: str) -> Ratio | str:
     return of_speeds(*sides)
 
 
-def told(setting: Setting, found: Ratio | str | None) -> Finding:
+def told(setting: Setting, found: Ratio | str, rates: Rates) -> Finding:
     """Return the note of what one setting gives by the program's own flag."""
     published = f" (published: {setting.published})" if setting.published else ""
     if isinstance(found, Ratio):
-        figures = {"ratio": found.value, "error": found.error}
+        figures = {"ratio": found.value, "error": found.error, "rates": rates}
         return Finding(Status.NOTE, f"by its flag, {setting.name}: {found}{published}", figures)
     return Finding(Status.NOTE, f"by its flag, {setting.name}: {found}")
 
@@ -170,6 +163,8 @@ def judge_end(ran: Ran, budget_s: int) -> Finding:
     figures = {"seconds": ran.seconds, "budget_s": budget_s, "code": ran.code}
     if ran.code is None:
         return Finding(Status.FAIL, f"{text}: it had to be killed", figures)
+    if ran.code not in ANSWERED:
+        return Finding(Status.FAIL, f"{text} and ended with {ran.code}", figures)
     in_time = ran.seconds <= LATE * budget_s
     return Finding(Status.PASS if in_time else Status.FAIL, text, figures)
 
@@ -181,9 +176,14 @@ def judge_left(bench: Bench, used_before: int | None) -> Iterator[Finding]:
     yield Finding(Status.FAIL if left else Status.PASS, text)
     used = device.used_bytes()
     if used_before is not None and used is not None:
-        held = used - used_before
-        text = f"device memory after the search: {held / 2**20:+,.0f} MiB"
-        yield Finding(Status.PASS if held <= HELD_BYTES else Status.FAIL, text)
+        yield judge_held(used_before, used)
+
+
+def judge_held(before: int, after: int) -> Finding:
+    """Return whether the device's memory came back."""
+    held = after - before
+    text = f"device memory after the search: {held / 2**20:+,.0f} MiB"
+    return Finding(Status.PASS if held <= HELD_BYTES else Status.FAIL, text)
 
 
 def judge_claim(
@@ -193,7 +193,7 @@ def judge_claim(
     *,
     rehearsal: bool,
 ) -> Finding:
-    """Return whether a search claims what the best single flag gives, where that is much."""
+    """Return whether a search claims what the best single flag surely gives, where that is much."""
     claim = "no claim" if answer.claim is None else f"claimed {answer.claim}"
     names = {s.name for s in settings if s.counts}
     live = {n: r for n, r in truth.items() if n in names and isinstance(r, Ratio)}
@@ -202,10 +202,10 @@ def judge_claim(
     if not live:
         return Finding(Status.NOTE, f"{text}; no flag to compare it with")
     best = max(live, key=lambda name: live[name].log)
-    wanted = live[best].value
+    wanted = live[best].least
     text += f"; the best flag, {best}, gives {live[best]}"
     figures = {"claim": answer.claim and answer.claim.value, "best_flag": wanted}
-    if rehearsal or wanted < WORTH_CLAIMING:
+    if rehearsal or wanted is None or wanted < WORTH_CLAIMING:
         return Finding(Status.NOTE, text, figures)
     enough = answer.claim is not None and answer.claim.value >= SHARE_TO_CLAIM * wanted
     return Finding(Status.PASS if enough else Status.FAIL, text, figures)
@@ -215,7 +215,7 @@ def note(answer: Answer) -> Finding:
     """Return how soon a search began and how much it measured, and what it could not try."""
     first = "unknown" if answer.first_step_s is None else f"{answer.first_step_s:.0f} s"
     text = (
-        f"first step after {first}, {answer.configs_per_minute:.0f} configs per minute, "
+        f"first step {first} after its start, {answer.configs_per_minute:.0f} configs per minute, "
         f"{len(answer.untried)} settings untried"
     )
     failed = {k: n for k, n in answer.outcomes.items() if k != "ok"}
@@ -237,8 +237,13 @@ def judge_runs(printed: Sequence[Printed], answer: Answer, *, rehearsal: bool) -
     """Yield whether runs as bare, tuned, tuned, bare bear out the claim, on the same device."""
     bare, tuned = [printed[0], printed[3]], [printed[1], printed[2]]
     rates = [[p.samples_per_s for p in side if p.samples_per_s] for side in (tuned, bare)]
-    if not all(len(side) == 2 for side in rates):
-        yield Finding(Status.FAIL, f"a run printed no rate (tuned {rates[0]}, bare {rates[1]})")
+    if len(rates[1]) < 2:
+        yield Finding(Status.SKIP, f"runs of best.yaml: the bare program printed {rates[1]}")
+        return
+    if len(rates[0]) < 2:
+        yield Finding(
+            Status.FAIL, f"a run of best.yaml printed no rate: {rates[0]}, bare {rates[1]}"
+        )
         return
     devices = {p.device for p in printed}
     kinds = {str(name).partition(":")[0] for name in (*devices, answer.device)}

@@ -33,6 +33,11 @@ class Ratio:
         """The ratio itself."""
         return math.exp(self.log)
 
+    @property
+    def least(self) -> float | None:
+        """The lower end of its interval; None where nothing was repeated."""
+        return None if self.error is None else math.exp(self.log - self.error)
+
     def agrees_with(self, other: Ratio) -> bool:
         """Whether both lie within their errors taken together."""
         return abs(self.log - other.log) <= (self.error or 0.0) + (other.error or 0.0)

@@ -14,7 +14,7 @@ def search():
     host_bytes = int(2.4 * 2**30 * (1.3 if FAULT == "wrong memory" else 1.0))
     finding = "no significant gain" if FAULT == "no claim" else "faster"
     if FAULT == "leaves a process":
-        subprocess.Popen(["sleep", "60"], start_new_session=True, stdout=subprocess.DEVNULL)
+        subprocess.Popen(["sleep", "60"], start_new_session=True)
     if FAULT == "no answer":
         return
     if FAULT == "hangs":

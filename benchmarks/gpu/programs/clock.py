@@ -4,7 +4,7 @@ import time
 
 import torch
 
-WARM_STEPS, WARM_S = 5, 0.3
+WARM_STEPS, WARM_S = 3, 0.3
 
 
 class Clock:

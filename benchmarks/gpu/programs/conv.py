@@ -16,6 +16,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--side", type=int, default=64)
     parser.add_argument("--channels", type=int, default=64)
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--cudnn-benchmark", action="store_true")
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--bf16", action="store_true")
@@ -25,7 +26,14 @@ def main() -> None:
     torch.backends.cudnn.benchmark = args.cudnn_benchmark
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     layout = torch.channels_last if args.channels_last else torch.contiguous_format
-    loader = DataLoader(Pictures(args.side), args.batch_size, shuffle=True, drop_last=True)
+    loader = DataLoader(
+        Pictures(args.side),
+        args.batch_size,
+        shuffle=True,
+        num_workers=args.workers,
+        pin_memory=device.type == "cuda",
+        drop_last=True,
+    )
     layers = [nn.Conv2d(3, args.channels, 3, padding=1), nn.ReLU()]
     for _ in range(8):
         layers += [nn.Conv2d(args.channels, args.channels, 3, padding=1), nn.ReLU()]
@@ -37,8 +45,8 @@ def main() -> None:
     clock = Clock(device, args.seconds)
     for _ in range(args.epochs):
         for x, y in loader:
-            x, y = x.to(device).float() / 127.5 - 1, y.to(device)
-            x = x.to(memory_format=layout)
+            x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+            x = (x.float() / 127.5 - 1).to(memory_format=layout)
             with torch.autocast(device.type, torch.bfloat16, enabled=args.bf16):
                 loss = nn.functional.cross_entropy(model(x), y)
             optimizer.zero_grad()

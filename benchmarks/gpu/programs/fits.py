@@ -9,8 +9,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 LAYERS, CHANNELS, SIDE = 24, 64, 64
-# A layer keeps its input and its ReLU's output for the backward pass
-BYTES_PER_SAMPLE = LAYERS * 2 * CHANNELS * SIDE * SIDE * 4
+# Each layer keeps its ReLU's output for the backward pass, which is the next layer's input
+BYTES_PER_SAMPLE = LAYERS * CHANNELS * SIDE * SIDE * 4
 
 
 def own_batch(device: torch.device, share: float = 0.12) -> int:

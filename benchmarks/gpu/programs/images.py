@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 
 
 def photograph(rng: np.random.Generator, side: int) -> bytes:
-    """Returns a JPEG of a few smooth blobs, which takes as long to decode as a photograph."""
+    """Returns a JPEG of a few smooth blobs."""
     small = rng.integers(0, 255, (24, 32, 3), dtype=np.uint8)
     image = Image.fromarray(small).resize((side * 4 // 3, side), Image.Resampling.BICUBIC)
     file = io.BytesIO()
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=1000)
     parser.add_argument("--seconds", type=float, help="end after this time of training")
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--different", type=int, default=256)
+    parser.add_argument("--different", type=int, default=64)
     parser.add_argument("--side", type=int, default=375)
     parser.add_argument("--crop", type=int, default=224)
     parser.add_argument("--workers", type=int, default=1)

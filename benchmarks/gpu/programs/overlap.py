@@ -1,4 +1,4 @@
-"""Train a ResNet-18 on large batches, with bookkeeping in Python while the device computes."""
+"""Train a ResNet-18 on large batches, with bookkeeping in Python while a batch is copied."""
 
 import argparse
 
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--side", type=int, default=224)
     parser.add_argument("--tracked", type=int, default=200_000, help="values kept in Python")
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=6)
     parser.add_argument("--pin-memory", action="store_true")
     parser.add_argument("--non-blocking", action="store_true")
     args = parser.parse_args()
@@ -56,14 +56,14 @@ def main() -> None:
             seen = indices.tolist()
             images = images.to(device, non_blocking=args.non_blocking)
             labels = labels.to(device, non_blocking=args.non_blocking)
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(images), labels)
-            loss.backward()
-            optimizer.step()
             # how often each sample was seen lately, which needs nothing of the device
             tracked = [0.999 * value for value in tracked]
             for index in seen:
                 tracked[index % args.tracked] += 1.0
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(images), labels)
+            loss.backward()
+            optimizer.step()
             if over := clock.step(len(images)):
                 break
         if over:
