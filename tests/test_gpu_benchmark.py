@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -48,24 +50,49 @@ FAULTS = {
 }
 
 
-def run_checks(out: Path, fault: str, *options: str) -> dict[str, Any]:
-    """Run both checks in a process of their own, as a user would; return the result file."""
+def start_checks(out: Path, fault: str, *options: str) -> subprocess.Popen[str]:
+    """Start both checks in a process of their own, as a user would."""
     code = (
         "import sys; from benchmarks.gpu.__main__ import main;"
         "from tests.test_gpu_benchmark import FACTS, PROGRAM;"
         "sys.exit(main(sys.argv[1:], (PROGRAM, FACTS)))"
     )
     command = [sys.executable, "-c", code, "--out", str(out), "--autotune", AUTOTUNE, *options]
-    environment = {**os.environ, "FAULT": fault, "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(
-        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    environment = {**os.environ, "FAULT": fault, "PYTHONPATH": str(ROOT), "TMPDIR": str(out)}
+    return subprocess.Popen(
+        command,
+        env=environment,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
+
+
+def result_in(out: Path) -> dict[str, Any]:
     (file,) = out.glob("*.json")
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    failed = any(f["status"] == "FAIL" for c in found["checks"] for f in c["findings"])
-    assert ran.returncode == int(failed), ran.stderr
-    assert len(ran.stdout.splitlines()) <= MOST_LINES
     return found
+
+
+def run_checks(out: Path, fault: str, *options: str) -> dict[str, Any]:
+    """Run both checks, and return the result file."""
+    with start_checks(out, fault, *options) as process:
+        table, said = process.communicate(timeout=60)
+    found = result_in(out)
+    failed = any(f["status"] == "FAIL" for c in found["checks"] for f in c["findings"])
+    assert process.returncode == int(failed), said
+    assert len(table.splitlines()) <= MOST_LINES
+    return found
+
+
+def working_in(folder: Path) -> list[str]:
+    """Return the command lines of processes that work in a folder."""
+    return [
+        " ".join(process.info["cmdline"] or [])
+        for process in psutil.process_iter(["cwd", "cmdline"])
+        if (process.info["cwd"] or "").startswith(str(folder))
+    ]
 
 
 def sentences(found: dict[str, Any], status: str) -> list[tuple[str, str]]:
@@ -121,8 +148,21 @@ def test_a_check_that_hangs_is_killed_with_all_it_started(
     assert [finding.status for finding in record.findings] == [Status.NOTE, Status.SKIP]
     assert record.findings[0].text.startswith("by its flag, fast: 1.60x"), "what was told is kept"
     assert record.findings[1].text == "the rest: its 3 s have run out"
-    folders = [process.info["cwd"] or "" for process in psutil.process_iter(["cwd"])]
-    assert not [folder for folder in folders if folder.startswith(str(tmp_path))]
+    assert not working_in(tmp_path)
+
+
+def test_ctrl_c_ends_what_runs_and_keeps_what_was_found(tmp_path: Path) -> None:
+    with start_checks(tmp_path, "hangs") as process:
+        while not any("scripted_autotune.py search" in line for line in working_in(tmp_path)):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        table, _ = process.communicate(timeout=30)
+
+    assert process.returncode == 130
+    assert ("prints_its_rate", "the rest: interrupted") in sentences(result_in(tmp_path), "SKIP")
+    assert "by its flag, fast: 1.60x" in table
+    assert not working_in(tmp_path)
 
 
 def test_a_search_that_is_late_or_killed_or_crashes_fails() -> None:
@@ -187,7 +227,10 @@ def test_the_error_of_four_runs_is_students() -> None:
     assert ratio.value == pytest.approx(1.6 * 1.01, rel=1e-3)
     assert ratio.error == pytest.approx(4.303 * 0.0198 / 2, rel=1e-2)
     assert of_speeds([2.0], [1.0]).error is None
-    assert Ratio.within(2.0, 1.9, 2.1).agrees_with(Ratio(0.65, 0.0))
+    claim = Ratio.within(2.0, 1.9, 2.1)
+    assert claim.agrees_with(Ratio(0.65, 0.0))
+    assert claim.agrees_with(Ratio(0.5, 0.0)) is False
+    assert claim.agrees_with(Ratio(0.65, 0.5)) is None, "too noisy to tell"
 
 
 def test_the_table_keeps_failures_when_there_is_more_than_it_holds() -> None:

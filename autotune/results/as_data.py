@@ -26,7 +26,7 @@ def as_data(result: SearchResult) -> dict[str, Any]:
         "reason": result.reason,
         "run": str(result.run_dir),
         "seconds": round(result.seconds, 1),
-        "first_step_s": result.first_step_s,
+        "first_step_s": None if result.first_step_s is None else round(result.first_step_s, 2),
         "best": result.best_file().model_dump(mode="json"),
         "untried": {**result.refused, **dict.fromkeys(result.untried, NO_TIME)},
         "trials": [

@@ -9,6 +9,7 @@ import argparse
 import datetime
 import json
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,15 +35,20 @@ REHEARSAL_S = 720
 
 
 def main(arguments: Sequence[str], checks: Sequence[Check] = CHECKS) -> int:
-    """Run the checks that are asked for; return 1 if an assertion about autotune failed."""
+    """Run the checks that are asked for; return 1 if an assertion about autotune failed.
+
+    After Ctrl-C, 130 is returned, unless the last check was running.
+    """
     asked = _parsed(arguments, checks)
-    chosen = [c for c in checks if (not asked.only or c.name in asked.only)]
-    chosen = [c for c in chosen if c.name not in asked.skip]
+    wanted = set(asked.only or (c.name for c in checks)) - set(asked.skip)
+    chosen = [c for c in checks if c.name in wanted]
     gpu = next(iter(device.query(device.FACTS)), {})
     today = datetime.datetime.now(datetime.UTC)
     kind = "rehearsal" if asked.rehearse else gpu.get("name", "cpu").replace(" ", "-").lower()
+    if not (gpu or asked.rehearse):
+        print("nvidia-smi tells of no GPU: --rehearse has sizes for a CPU.", file=sys.stderr)
     asked.out.mkdir(parents=True, exist_ok=True)
-    file = asked.out / f"{today:%Y-%m-%d-%H%M}-gpu-{kind}.json"
+    file = asked.out / f"{today:%Y-%m-%d-%H%M%S}-gpu-{kind}.json"
     head = {
         "benchmark": "gpu",
         "date": today.isoformat(timespec="seconds"),
@@ -67,21 +73,38 @@ def main(arguments: Sequence[str], checks: Sequence[Check] = CHECKS) -> int:
             _keep_logs(Path(folder), file.with_suffix(".log"))
     print("\n".join(table(records)))
     print(f"{counts(records)}; {gpu.get('name', 'no GPU')}; all figures: {file}")
+    if len(records) < len(chosen):
+        return 128 + signal.SIGINT
     return int(any(record.has_failed for record in records))
 
 
 def _parsed(arguments: Sequence[str], checks: Sequence[Check]) -> argparse.Namespace:
     names = [check.name for check in checks]
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu",
+        description="What autotune does on a GPU, from outside: see benchmarks/gpu/README.md.",
+    )
     parser.add_argument("--out", type=Path, default=Path("gpu-results"), help="for the result file")
     parser.add_argument(
         "--seconds", type=float, help="for all checks together: 480, or 720 of a rehearsal"
     )
     parser.add_argument("--rehearse", action="store_true", help="tiny sizes on the CPU")
     parser.add_argument("--autotune", help="the command to judge, by default this checkout's")
-    for option in ("--only", "--skip"):
-        parser.add_argument(option, type=lambda text: _names(text, names), default=())
+    for option, what in (("--only", "run these"), ("--skip", "leave these out")):
+        parser.add_argument(
+            option,
+            type=lambda text: _names(text, names),
+            default=(),
+            metavar="CHECK,CHECK",
+            help=f"{what}: {', '.join(names)}",
+        )
     asked = parser.parse_args(arguments)
+    if not set(asked.only or names) - set(asked.skip):
+        parser.error("--only and --skip leave no check")
+    if asked.out.exists() and not asked.out.is_dir():
+        parser.error(f"--out {asked.out} is a file; name a folder")
+    if asked.autotune and shutil.which(shlex.split(asked.autotune)[0]) is None:
+        parser.error(f"--autotune {asked.autotune} is no command")
     if asked.seconds is None:
         asked.seconds = REHEARSAL_S if asked.rehearse else 480.0
     asked.autotune = asked.autotune or shlex.join([sys.executable, "-m", "autotune"])
@@ -89,7 +112,7 @@ def _parsed(arguments: Sequence[str], checks: Sequence[Check]) -> argparse.Names
 
 
 def _names(text: str, names: Sequence[str]) -> tuple[str, ...]:
-    wanted = tuple(text.split(","))
+    wanted = tuple(name.strip() for name in text.split(","))
     if unknown := sorted(set(wanted) - set(names)):
         raise argparse.ArgumentTypeError(
             f"no check is called {', '.join(unknown)}; there are {', '.join(names)}"

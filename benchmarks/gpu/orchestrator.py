@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 import time
 import traceback
@@ -22,6 +23,8 @@ from benchmarks.gpu import device
 from benchmarks.gpu.bench import MARK, ROOT, Bench, end, marked
 from benchmarks.gpu.findings import Finding, Notebook, Record, Status
 from benchmarks.gpu.program_check import FULL, TINY, Sizes
+
+INTERRUPTED = "interrupted"
 
 
 class Check(Protocol):
@@ -56,7 +59,7 @@ def run_all(
     seconds: float,
     keep: Callable[[Sequence[Record]], None],
 ) -> list[Record]:
-    """Run checks within *seconds* and return their records.
+    """Run checks within *seconds* and return their records; Ctrl-C ends them.
 
     Args:
         checks: The checks, the most worth first.
@@ -76,6 +79,8 @@ def run_all(
         else:
             records.append(run_one(check, ground, left_s))
         keep(records)
+        if records[-1].findings[-1:] == (Finding(Status.SKIP, f"the rest: {INTERRUPTED}"),):
+            break
     return records
 
 
@@ -90,15 +95,18 @@ def run_one(check: Check, ground: Ground, most_s: float) -> Record:
     # forked: this process has one thread and no CUDA
     process = multiprocessing.get_context("fork").Process(target=_child, args=(check, own, mark))
     process.start()
+    stopped = f"its {most_s:.0f} s have run out"
     try:
         process.join(most_s)
-    finally:  # also if the orchestrator is interrupted
-        if has_time_run_out := process.is_alive():
-            process.kill()
-            process.join()
-        left = end(marked(mark))
-    if has_time_run_out:
-        notes.tell(Status.SKIP, f"the rest: its {most_s:.0f} s have run out")
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # until all is ended
+        stopped = INTERRUPTED
+    if is_stopped := process.is_alive():
+        process.kill()
+        process.join()
+    left = end(marked(mark))
+    if is_stopped:
+        notes.tell(Status.SKIP, f"the rest: {stopped}")
     elif process.exitcode != 0:
         notes.tell(Status.FAIL, f"the check broke: {_last_line(folder / 'log.txt')}")
     elif left:

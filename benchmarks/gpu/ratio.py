@@ -9,6 +9,8 @@ from statistics import fmean
 
 # 97.5 % quantile of Student's t with two degrees of freedom: two values on each of two sides
 T_OF_TWO_AND_TWO = 4.303
+# Errors of the logarithm beyond this would hide that a claim is a third too high
+NOISY = math.log(4 / 3)
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,18 @@ class Ratio:
         """The lower end of its interval; None where nothing was repeated."""
         return None if self.error is None else math.exp(self.log - self.error)
 
-    def agrees_with(self, other: Ratio) -> bool:
-        """Whether both lie within their errors taken together."""
-        return abs(self.log - other.log) <= (self.error or 0.0) + (other.error or 0.0)
+    def agrees_with(self, other: Ratio) -> bool | None:
+        """Whether both lie within their errors together; None where these would hide a third."""
+        if self.error is None or other.error is None or self.error + other.error > NOISY:
+            return None
+        return abs(self.log - other.log) <= self.error + other.error
 
     def __str__(self) -> str:
-        error = "" if self.error is None else f" ± {self.error:.0%}"
-        return f"{self.value:.2f}x{error}"
+        if self.error is None:
+            return f"{self.value:.2f}x by one run"
+        if self.error > NOISY:
+            return f"{self.value:.2f}x, too noisy to tell"
+        return f"{self.value:.2f}x ± {self.error:.0%}"
 
 
 def of_speeds(faster: Sequence[float], slower: Sequence[float]) -> Ratio:
