@@ -21,7 +21,7 @@ from benchmarks.gpu.answer import read
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.findings import Finding, Status
 from benchmarks.gpu.listed import FOLDER, Printed
-from benchmarks.gpu.program_check import Sizes, judge_end, judge_left, judge_memory
+from benchmarks.gpu.program_check import Sizes, judge_left, judge_memory, searched
 
 HELD = 2 << 30
 CONTEXT = 3 << 29  # most that the driver's own context takes beside it
@@ -64,14 +64,10 @@ class FactsCheck:
         bare = Printed.read(
             bench.run([sys.executable, str(self.script), "--seconds", "1"], 60).output
         )
-        used_before = device.used_bytes()
-        budget = f"{BUDGET_S}s"
-        command = [*bench.autotune, "search", "--json", "--budget", budget, str(self.script)]
-        ran = bench.run(command, 3.0 * BUDGET_S)
-        yield judge_end(ran, BUDGET_S)
-        yield from judge_left(bench, used_before)
-        yield from judge_held_memory(read(ran.output).memory_bytes, bare, is_listed=listed)
+        found = read(searched(bench, [str(self.script)], BUDGET_S).output)
+        yield from judge_held_memory(found.memory_bytes, bare, is_listed=listed)
         yield self._hidden(bench)
+        yield judge_left(bench.left_behind())
 
     def _stranger(self, bench: Bench) -> tuple[bool, Finding]:
         """Return whether the driver lists processes by our ids, and whether doctor warns of one."""
@@ -91,12 +87,8 @@ class FactsCheck:
 
     def _hidden(self, bench: Bench) -> Finding:
         """Return whether a script that hides the GPU at its first line trains on the CPU."""
-        budget = f"{HIDDEN_BUDGET_S}s"
         line = [str(self.script), "--gpu", "", "--gib", "0.1"]
-        ran = bench.run(
-            [*bench.autotune, "search", "--json", "--budget", budget, *line], 3.0 * HIDDEN_BUDGET_S
-        )
-        trained_on = read(ran.output).device
+        trained_on = read(searched(bench, line, HIDDEN_BUDGET_S).output).device
         text = f"a script that hides the GPU trains on {trained_on}"
         return Finding(Status.PASS if trained_on == "cpu" else Status.FAIL, text)
 

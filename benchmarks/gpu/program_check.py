@@ -78,16 +78,18 @@ class ProgramCheck:
         rates = self._rates(bench, sizes)
         truth = {s.name: ratio(rates, s) for s in self.program.settings}
         self._tell(bench, [told(s, truth[s.name], rates) for s in self.program.settings])
-        used_before = device.used_bytes()
-        budget = f"{sizes.budget_s}s"
-        command = [*bench.autotune, "search", "--json", "--budget", budget, *self._line(bench)]
-        ran = bench.run(command, 2 * sizes.budget_s + sizes.start_s)
-        self._tell(bench, [judge_end(ran, sizes.budget_s), *judge_left(bench, used_before)])
+        ran = searched(bench, [*self._line(bench)], sizes.budget_s)
         try:
             answer = read(ran.output)
         except ValueError as error:
             bench.notes.tell(Status.FAIL, f"search: {error}", output=ran.output[-2000:])
-            return
+        else:
+            self._judge(bench, sizes, truth, answer)
+        self._tell(bench, [judge_left(bench.left_behind())])
+
+    def _judge(
+        self, bench: Bench, sizes: Sizes, truth: Mapping[str, Ratio | str], answer: Answer
+    ) -> None:
         claims = judge_claim(truth, self.program.settings, answer, rehearsal=bench.rehearsal)
         self._tell(bench, [claims, note(answer)])
         self._compare(bench, sizes, answer)
@@ -129,8 +131,7 @@ class ProgramCheck:
         tuned = [*bench.autotune, "run", "best.yaml", *line]
         most_s = 60 + 3 * (sizes.start_s + sizes.run_s)
         printed = [Printed.read(bench.run(c, most_s).output) for c in (bare, tuned, tuned, bare)]
-        findings = judge_runs(printed, answer, rehearsal=bench.rehearsal)
-        self._tell(bench, [*findings, *judge_left(bench, None)])
+        self._tell(bench, [*judge_runs(printed, answer, rehearsal=bench.rehearsal)])
         if self.program.fills and (peak := printed[0].peak_bytes) is not None:
             known = answer.memory_bytes.get("device_reserved_bytes")
             self._tell(bench, [judge_memory("memory as written", known, peak, peak, 0.1)])
@@ -157,6 +158,20 @@ def told(setting: Setting, found: Ratio | str, rates: Rates) -> Finding:
     return Finding(Status.NOTE, f"by its flag, {setting.name}: {found}")
 
 
+def searched(bench: Bench, line: Sequence[str], budget_s: int) -> Ran:
+    """Search a program; tell whether it ended in time, and gave back the device's memory."""
+    used_before = device.used_bytes()
+    command = [*bench.autotune, "search", "--json", "--budget", f"{budget_s}s", *line]
+    ran = bench.run(command, 3.0 * budget_s)
+    found = [judge_end(ran, budget_s)]
+    used = device.used_bytes()
+    if used_before is not None and used is not None:
+        found.append(judge_held(used_before, used))
+    for finding in found:
+        bench.notes.tell(finding.status, finding.text, **finding.figures)
+    return ran
+
+
 def judge_end(ran: Ran, budget_s: int) -> Finding:
     """Return whether a search ended by itself and in time."""
     text = f"a search of {budget_s} s took {ran.seconds:.0f} s"
@@ -169,14 +184,10 @@ def judge_end(ran: Ran, budget_s: int) -> Finding:
     return Finding(Status.PASS if in_time else Status.FAIL, text, figures)
 
 
-def judge_left(bench: Bench, used_before: int | None) -> Iterator[Finding]:
-    """Yield whether processes or memory of the device are left after a command."""
-    left = bench.left_behind()
+def judge_left(left: Sequence[str]) -> Finding:
+    """Return whether processes were left."""
     text = f"processes are left: {'; '.join(left)}" if left else "no process is left"
-    yield Finding(Status.FAIL if left else Status.PASS, text)
-    used = device.used_bytes()
-    if used_before is not None and used is not None:
-        yield judge_held(used_before, used)
+    return Finding(Status.FAIL if left else Status.PASS, text)
 
 
 def judge_held(before: int, after: int) -> Finding:
