@@ -29,6 +29,8 @@ from autotune.inside.ranks.rank_sync import RankCommand, RankSync, Report, gpus_
 from autotune.inside.standstill import doing, waits_for_processes
 from autotune.inside.step_profiler import StepProfiler
 from autotune.inside.step_tracker import Step, StepTracker
+from autotune.inside.turns import Turns
+from autotune.inside.turns.edges import edges_of
 from autotune.machine.probes import page_faults
 from autotune.machine.probes.host_load import HostLoad
 from autotune.machine.probes.torch_memory import TorchMemory, torch_gpus
@@ -55,6 +57,8 @@ from autotune.rig.wire import (
     Ready,
     Start,
     StepProfiled,
+    TakeTurns,
+    TookTurns,
     ToRig,
     WindowPlan,
 )
@@ -112,7 +116,7 @@ class LeadRank(StepTracker):
         self._samples_share = 1.0
         self._last_block: list[Report] = []
         self._meter: Meter | None = None
-        self._task: StepProfiler | Examiner | None = None
+        self._task: StepProfiler | Examiner | Turns | None = None
         self._probe: BatchProbe | None = None
         self._probed: BatchEffect | None = None
         self._asked: Measure | None = None
@@ -431,13 +435,15 @@ class LeadRank(StepTracker):
             self._link.send(Progress(phase, samples_per_s))
             self._sent = perf_counter()
 
-    def _go_on_with(self, task: StepProfiler | Examiner, step: Step) -> None:
+    def _go_on_with(self, task: StepProfiler | Examiner | Turns, step: Step) -> None:
         if perf_counter() - self._sent > SIGN_OF_LIFE_S:
             self._progress("window")
         task.step(step.samples, step.wait_s)
         if task.is_done:
             with self._turn:
                 self._task = None
+                if isinstance(task, Turns):
+                    self.seams.rates.hold(held=False)
                 if not (isinstance(task, Examiner) and self._is_answered):
                     self._link.send(task.answer(self._number))
             self._obey()
@@ -473,6 +479,7 @@ class LeadRank(StepTracker):
         self._overtime.cancel()
         match self._commands.get():
             case Measure(applied, plan, number) as asked:
+                self.seams.loader.keep(enabled=False)
                 # Announced before the switch, because the other ranks wait for it.
                 self._meetings.announce(RankCommand(1, applied))
                 self._steps_left = 1
@@ -495,6 +502,13 @@ class LeadRank(StepTracker):
                     lambda: self._feed_of_this_thread,
                     counts_flops=frames_compiled() == 0,
                 )
+            case TakeTurns(number=number) as asked_turns if self._group.world_size == 1:
+                with self._turn:
+                    self._meter, self._number = None, number
+                self._begin_turns(asked_turns)
+            case TakeTurns(number=number):
+                self._link.send(TookTurns((), number))
+                self._obey()
             case ProfileStep(_, number):  # several ranks are diagnosed by their loads, see RankLoad
                 self._link.send(StepProfiled(StepBreakdown(), number))
                 self._obey()
@@ -520,6 +534,13 @@ class LeadRank(StepTracker):
                 self._quit()
             case other:
                 raise AssertionError(f"unexpected command {other!r}")
+
+    def _begin_turns(self, asked: TakeTurns) -> None:
+        """Begin with a schedule; learning rates stay as the program sets them meanwhile."""
+        self.seams.rates.hold(held=True)
+        self.seams.loader.keep(enabled=True)
+        devices = (p.device for root in self.seams.forward.roots for p in root.parameters())
+        self._task = Turns(asked, self._switch, edges_of(devices))
 
     @property
     def _feed_of_this_thread(self) -> Feed | None:

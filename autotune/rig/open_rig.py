@@ -37,6 +37,8 @@ from autotune.rig.wire import (
     Rehearsed,
     Start,
     StepProfiled,
+    TakeTurns,
+    TookTurns,
     Warned,
 )
 
@@ -48,7 +50,7 @@ OVERFLOW_EVERY_S = 0.5
 LOG_TAIL_BYTES = 4000
 
 ShouldStop = Callable[[], Ending | None]
-Answer = Ready | Measured | StepProfiled | Examined | NotFinite | Rehearsed | Ending
+Answer = Ready | Measured | TookTurns | StepProfiled | Examined | NotFinite | Rehearsed | Ending
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ class OpenRig:
 
     def ask(
         self,
-        question: Start | Measure | ProfileStep | Examine,
+        question: Start | Measure | TakeTurns | ProfileStep | Examine,
         should_stop: ShouldStop,
         silence_s: float,
     ) -> Answer:
@@ -184,7 +186,7 @@ class OpenRig:
                     self._reports.warning(sentence)
                 case AskedInput(prompt):
                     self._asked = Asked(prompt, now, self._asked.times + 1 if self._asked else 1)
-                case Measured() | StepProfiled() | Examined() | NotFinite():
+                case Measured() | TookTurns() | StepProfiled() | Examined() | NotFinite():
                     if message.number == self._number:
                         return message
                     heard = now  # an answer to an earlier question, which nobody waits for now

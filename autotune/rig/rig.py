@@ -13,6 +13,7 @@ import math
 import os
 import re
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from autotune.measurement.examination import Examination
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.step_breakdown import StepBreakdown
+from autotune.measurement.turn import PlannedTurn, Turn
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.program import LaunchPlan, Program, python_plan
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan
@@ -57,6 +59,8 @@ from autotune.rig.wire import (
     Rehearsed,
     Start,
     StepProfiled,
+    TakeTurns,
+    TookTurns,
     WindowPlan,
 )
 
@@ -290,8 +294,39 @@ class Rig:
                 return Ending(Outcome.NOT_FINITE, "the loss became NaN or infinite")
             case Ending():
                 return answer
-            case Ready() | StepProfiled() | Examined() | Rehearsed():
+            case Ready() | TookTurns() | StepProfiled() | Examined() | Rehearsed():
                 raise _unexpected(answer.kind, "to a request for a measurement")
+            case _:
+                assert_never(answer)
+
+    def take_turns(
+        self,
+        configs: Sequence[AppliedConfig],
+        schedule: Sequence[PlannedTurn],
+        should_stop: ShouldStop,
+        silence_s: float,
+    ) -> tuple[Turn, ...] | Ending:
+        """Let configs take turns in the running program.
+
+        Several ranks take no turns yet: nothing comes back from them. After an ``Ending`` the rig
+        cannot be used again.
+
+        Args:
+            configs: The configs in play; the schedule names them by their place here.
+            schedule: The turns in their order.
+            should_stop: Called about ten times a second; an ``Ending`` from it ends the wait.
+            silence_s: A program that shows no sign of life for this long counts as hung.
+        """
+        live = self.live
+        question = TakeTurns(tuple(configs), tuple(schedule), live.next_number())
+        answer = live.ask(question, should_stop, silence_s)
+        match answer:
+            case TookTurns(turns):
+                return turns
+            case Ending():
+                return answer
+            case Ready() | Measured() | StepProfiled() | Examined() | NotFinite() | Rehearsed():
+                raise _unexpected(answer.kind, "to a request for turns")
             case _:
                 assert_never(answer)
 
@@ -314,7 +349,7 @@ class Rig:
                 return breakdown
             case Ending():
                 return answer
-            case Ready() | Measured() | Examined() | NotFinite() | Rehearsed():
+            case Ready() | Measured() | TookTurns() | Examined() | NotFinite() | Rehearsed():
                 raise _unexpected(answer.kind, "to a request for a profile of the step")
             case _:
                 assert_never(answer)
@@ -336,7 +371,7 @@ class Rig:
                 return examination
             case Ending():
                 return answer
-            case Ready() | Measured() | StepProfiled() | NotFinite() | Rehearsed():
+            case Ready() | Measured() | TookTurns() | StepProfiled() | NotFinite() | Rehearsed():
                 raise _unexpected(answer.kind, "to a request for an examination")
             case _:
                 assert_never(answer)

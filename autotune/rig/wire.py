@@ -24,6 +24,7 @@ from autotune.measurement.examination import Examination
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.run_mode import Epochs
 from autotune.measurement.step_breakdown import StepBreakdown
+from autotune.measurement.turn import PlannedTurn, Turn
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
@@ -31,7 +32,7 @@ from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.rehearsal import RehearsalPlan, Seen
 
-PROTOCOL = 17  # raised when messages change, so that two versions of autotune refuse to mix
+PROTOCOL = 18  # raised when messages change, so that two versions of autotune refuse to mix
 # From this step time on, a window of many blocks would take too long, so one block is discarded and
 # two are measured. With 0.5 s per step the ordinary minimum (six blocks of warm-up and five that
 # count) would take 6 s.
@@ -114,6 +115,21 @@ class Measure:
     plan: WindowPlan
     number: int = 0
     kind: Literal["measure"] = "measure"
+
+
+@dataclass(frozen=True)
+class TakeTurns:
+    """Let configs take turns, by a schedule; the answer is ``TookTurns`` with the same number.
+
+    Attributes:
+        configs: The configs in play; turns name them by their place here.
+        schedule: The turns in their order.
+    """
+
+    configs: tuple[AppliedConfig, ...]
+    schedule: tuple[PlannedTurn, ...]
+    number: int = 0
+    kind: Literal["take_turns"] = "take_turns"
 
 
 @dataclass(frozen=True)
@@ -236,6 +252,15 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class TookTurns:
+    """The turns of a schedule: all of them, unless the program ended before."""
+
+    turns: tuple[Turn, ...]
+    number: int = 0
+    kind: Literal["took_turns"] = "took_turns"
+
+
+@dataclass(frozen=True)
 class StepProfiled:
     """The answer to the ``ProfileStep`` of the same number; empty if there are several ranks."""
 
@@ -302,13 +327,14 @@ class Ended:
     kind: Literal["ended"] = "ended"
 
 
-ToRig = Start | Measure | ProfileStep | Examine | Close
+ToRig = Start | Measure | TakeTurns | ProfileStep | Examine | Close
 FromRig = (
     Ready
     | Progress
     | Warned
     | AskedInput
     | Measured
+    | TookTurns
     | StepProfiled
     | Examined
     | NotFinite

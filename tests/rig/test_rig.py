@@ -199,7 +199,7 @@ def test_a_program_that_ends_in_a_window_gives_what_was_measured_and_the_next_co
     tmp_path: Path,
 ) -> None:
     endless = WindowPlan(warmup_min_s=0.0, warmup_max_s=0.3, window_min_s=600.0, window_max_s=600.0)
-    with open_rig(tmp_path, "no_loader.py", "4000") as opened:
+    with open_rig(tmp_path, "no_loader.py", "12000") as opened:
         measurement = opened.measure(endless)
         ending = opened.measure()
     assert isinstance(measurement, Measurement)

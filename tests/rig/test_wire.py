@@ -25,6 +25,7 @@ from autotune.measurement.examination import (
 )
 from autotune.measurement.memory import Memory
 from autotune.measurement.step_breakdown import StepBreakdown
+from autotune.measurement.turn import PlannedTurn, Turn
 from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule
@@ -47,6 +48,8 @@ from autotune.rig.wire import (
     Rehearsed,
     Start,
     StepProfiled,
+    TakeTurns,
+    TookTurns,
     ToRig,
     Warned,
     WindowPlan,
@@ -85,6 +88,8 @@ MESSAGES: dict[str, ToRig | FromRig] = {
     "measure": Measure(APPLIED, WindowPlan(0.5, 6.0, 0.6, 3.0, 0.015, give_up_below=812.5)),
     "a numbered question": Measure(APPLIED, WindowPlan(1, 2, 3, 4), 7),
     "profile_step": ProfileStep(WindowPlan(1, 2, 3, 4), 8),
+    "take_turns": TakeTurns((APPLIED,), (PlannedTurn(0, 3),), 4),
+    "took_turns": TookTurns((Turn(0, (0.1, 0.2), (8, 8), 0.001, disturbed=(1,)),), 4),
     "step_profiled": StepProfiled(StepBreakdown(), 8),
     "examine": Examine(9),
     "examined": Examined(

@@ -15,7 +15,11 @@ from typing import Any, Protocol
 import torch
 from torch.utils.data import DataLoader
 
+from autotune.inside.data.resting import Resting
 from autotune.program.profile import LoaderFacts
+
+# What a pass over a loader consists of, besides the feed that it belongs to
+PASS = ("_active", "_inner", "_batch_number", "_batch_size", "_short_batch", "_begun", "_fresh")
 
 
 class _Listener(Protocol):
@@ -50,6 +54,8 @@ class _Loaders(Protocol):
 
     version: int
     replays: bool
+    keeps: bool
+    resting: Resting
 
     @property
     def items(self) -> _Items: ...
@@ -112,6 +118,7 @@ class Feed:
         self._seam = seam
         self._listener = listener
         self._version = seam.version
+        self._kept: dict[DataLoader[Any], dict[str, Any]] = {}
         self.wants_gradients = torch.is_grad_enabled()
         self.thread = get_ident()
         self._cached: _Cached | None = None
@@ -121,6 +128,9 @@ class Feed:
 
     def __iter__(self) -> Feed:
         return self
+
+    def __del__(self) -> None:
+        self._drop_kept()  # torch would wait in vain for the end of workers that are stopped
 
     def __len__(self) -> int:
         return len(self._active)
@@ -346,10 +356,37 @@ class Feed:
             self.is_mixed = True
         else:
             self.is_mixed = self._seam.length(variant) != self._seam.length(self.loader)
+        if self._seam.keeps:
+            self._take_up(variant)
+            return
+        self._drop_kept()
         self._inner = iter(())  # never unset, because other threads may read its queues
         self._seam.end_workers(self._active)
         self._active = variant
         self._begin()
+
+    def _drop_kept(self) -> None:
+        kept = vars(self).get("_kept", {})  # none yet if the feed could not be made
+        while kept:
+            self._seam.resting.wake(kept.popitem()[1]["_inner"])
+
+    def _take_up(self, variant: DataLoader[Any]) -> None:
+        """Let the present pass rest, and go on with that of the new options where it had stopped.
+
+        A pass that has not begun yet begins here.
+        """
+        if variant is self._active:
+            return
+        resting = self._seam.resting
+        resting.stop(self._inner)
+        self._kept[self._active] = {name: vars(self)[name] for name in PASS}
+        kept = self._kept.pop(variant, None)
+        if kept is None:
+            self._active = variant
+            self._begin()
+        else:
+            vars(self).update(kept)
+            resting.wake(self._inner)
 
 
 class _Cached:

@@ -97,6 +97,7 @@ class ForwardSeam(Seam):
         self._device = "cpu"
         self._channels_last = False
         self._mode: str | None = None
+        self._compiled: WeakKeyDictionary[nn.Module, dict[str | None, Any]] = WeakKeyDictionary()
         self._dynamic: bool | None = None
         self._narrowed = False
         self._told_of_root: Callable[[nn.Module], None] | None = None
@@ -135,10 +136,12 @@ class ForwardSeam(Seam):
     def compile_in(self, *, mode: str | None) -> None:
         """Choose the mode of ``torch.compile``; None leaves the model eager.
 
-        ``narrow()`` compiles the roots, so this must be called before. The choice holds for the
-        rest of the process.
+        ``narrow()`` compiles the roots. Afterwards a choice acts at once: the calls of all modes
+        stay, and share the weights.
         """
         self._mode = mode
+        if self._narrowed:
+            self._compile()
 
     def shape(self, *, dynamic: bool | None) -> None:
         """Compile for any shape (True), or anew for each (False); None leaves that to torch."""
@@ -184,12 +187,17 @@ class ForwardSeam(Seam):
         self._patches.undo()
         self.install()
         if self._mode is not None:
-            for module in self.roots:
+            self._compile()
+
+    def _compile(self) -> None:
+        for module in self.roots:
+            calls = self._compiled.setdefault(module, {None: None})
+            if self._mode not in calls:
                 call = module._call_impl  # noqa: SLF001 - as Module.compile() does
-                # Set past __setattr__: Fabric's wrappers would give it to what they wrap as well,
-                # and a wrapped model that calls its wrapper never returns.
-                compiled = torch.compile(call, mode=self._mode, dynamic=self._dynamic)
-                vars(module)["_compiled_call_impl"] = compiled
+                calls[self._mode] = torch.compile(call, mode=self._mode, dynamic=self._dynamic)
+            # Set past __setattr__: Fabric's wrappers would give it to what they wrap as well,
+            # and a wrapped model that calls its wrapper never returns.
+            vars(module)["_compiled_call_impl"] = calls[self._mode]
 
     def _wrap(self, cls: type[nn.Module]) -> None:
         original = cls.__call__

@@ -8,9 +8,10 @@ libraries are not covered here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
+from operator import itemgetter
 from threading import local
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -32,6 +33,7 @@ from autotune.inside.data.loader_variant import (
     without_iterator,
     worker_attributes,
 )
+from autotune.inside.data.resting import Resting, die_with_parent
 from autotune.inside.data.rewrapped import inner_batches, rewrapped
 from autotune.inside.listener import Listener
 from autotune.inside.micro_batches import EpochShape
@@ -73,6 +75,8 @@ class LoaderSeam(Seam):
         evaluation: Gives loaders that train nothing other options.
         items: Observes what the first batches change in their dataset.
         version: Counts the changes of options; a feed with an older version is behind.
+        keeps: Whether the passes of all options stay alive, because configs take turns.
+        resting: Stops the workers of passes that rest.
         replays: While True, training feeds hand out the same batch again and again. Set to measure
             the program without its data loading.
     """
@@ -107,7 +111,11 @@ class LoaderSeam(Seam):
         self._is_held = self._is_behind = False
         self._within = local()  # per thread: two threads may begin to iterate at the same time
         self.version = 0
-        self.replays = False
+        self.replays = self.keeps = False
+        self.resting = Resting()
+        self._kept: WeakKeyDictionary[DataLoader[Any], dict[Hashable, DataLoader[Any]]] = (
+            WeakKeyDictionary()
+        )
 
     def request(self, **options: KnobValue) -> None:
         """Request options for the training loader, by the names of their knobs.
@@ -212,6 +220,8 @@ class LoaderSeam(Seam):
         The same copy is returned until the options or the loader change, because persistent workers
         belong to the copy. Workers of a copy or loader that is no longer used are dropped.
         """
+        if self.keeps:
+            return self._kept_variant(loader)
         known = self._variants.get(loader)
         if known is not None and known.is_of(loader, self.version):
             return known.variant
@@ -220,12 +230,35 @@ class LoaderSeam(Seam):
         changes = self._changes(loader)
         if all(vars(loader)[name] == value for name, value in changes.items()):
             return loader
-        copy = object.__new__(type(loader))
-        vars(copy).update(vars(loader))
-        vars(copy).update(changes, _iterator=None)
+        copy = _copy(loader, changes)
         self.end_workers(loader)  # the copy is iterated from here on, so these would stay idle
         self._variants[loader] = Variant(copy, self.version, without_iterator(loader))
         return copy
+
+    def keep(self, *, enabled: bool) -> None:
+        """Keep the passes of all options alive while configs take turns, or drop those that rest.
+
+        The workers of a pass that rests are stopped (``Resting``).
+        """
+        has_kept, self.keeps = self.keeps, enabled
+        if has_kept and not enabled:
+            self.resting.wake_all()
+            self._kept.clear()
+            self.version += 1  # feeds drop what they keep with their next batch
+
+    def _kept_variant(self, loader: DataLoader[Any]) -> DataLoader[Any]:
+        """Return the copy of the loader with these options; itself if they change nothing."""
+        changes = self._changes(loader)
+        if all(vars(loader)[name] == value for name, value in changes.items()):
+            return loader
+        # A batch sampler is made anew each time; the batch size says all that it may differ in.
+        plain = {n: v for n, v in changes.items() if n not in {"batch_sampler", "batch_size"}}
+        size = self._options.get("batch_size", self.facts(loader).batch_size)
+        key = (size, *sorted(plain.items(), key=itemgetter(0)))
+        kept = self._kept.setdefault(loader, {})
+        if key not in kept:
+            kept[key] = _copy(loader, changes)
+        return kept[key]
 
     def end_workers(self, loader: DataLoader[Any]) -> None:
         """Drop a loader's persistent workers; they end when nothing iterates over them."""
@@ -247,6 +280,8 @@ class LoaderSeam(Seam):
         Without a listener, iteration and ``len()`` are patched only if a step may be made of other
         samples than the program's, or if workers are changed.
         """
+        if self._listener is not None:
+            die_with_parent(lambda: self._is_beginning)
         original_init = DataLoader.__init__
         self._original_iter = DataLoader.__iter__
         make_iterator = DataLoader._get_iterator  # noqa: SLF001 - subclasses call it themselves
@@ -504,3 +539,11 @@ class LoaderSeam(Seam):
         if whole is None:  # no automatic batching (batch_size=None): items are batches
             whole = loader.sampler
         return self._shares.of(loader, whole, drop_last=self.facts(loader).drop_last)
+
+
+def _copy(loader: DataLoader[Any], changes: Mapping[str, Any]) -> DataLoader[Any]:
+    """Return a loader with other attributes, without building it anew."""
+    copy = object.__new__(type(loader))
+    vars(copy).update(vars(loader))
+    vars(copy).update(changes, _iterator=None)
+    return copy

@@ -23,6 +23,9 @@ def torch_gpus(device: str) -> tuple[Gpu, ...]:
         return ()
     import torch
 
+    count = torch.cuda.device_count()
+    used = {index for index in range(count) if torch.cuda.memory_reserved(index)}
+    used = used or {torch.cuda.current_device()}  # torch's caching of memory may be turned off
     return tuple(
         Gpu(
             facts.name,
@@ -30,12 +33,9 @@ def torch_gpus(device: str) -> tuple[Gpu, ...]:
             f"{'MIG' if ' MIG ' in facts.name else 'GPU'}-{facts.uuid}",
             facts.total_memory,
             (facts.major, facts.minor),
-            # without torch's caching of memory, nothing is reserved
-            is_used=torch.cuda.memory_reserved(index) > 0 or index == torch.cuda.current_device(),
+            is_used=index in used,
         )
-        for index, facts in enumerate(
-            map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
-        )
+        for index, facts in enumerate(map(torch.cuda.get_device_properties, range(count)))
     )
 
 

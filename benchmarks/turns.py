@@ -1,0 +1,294 @@
+"""How long should a turn be? Configs take turns of several lengths, in a live rig.
+
+    python -m benchmarks.turns                 all settings, 25 minutes; nothing else may run
+    python -m benchmarks.turns precision       one of them
+
+For each setting two configs take turns, with and without it, in stretches of all lengths that
+follow each other in random order, so that each length meets the same moods of the machine. Told
+are, by length: the ratio of speeds, its error after 5, 10 and 20 s (jackknife over rounds; the
+spread of the 5 s stretches stands beside it), and what it differs by from stays of 4 s. From turns
+of three steps: how much longer the first step after a switch takes than the second, with two
+configs in play and with eight of which one differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, median, stdev
+from time import monotonic
+from typing import Any
+
+from autotune.knobs.space.spacefile import load
+from autotune.machine import hardware
+from autotune.measurement.outcome import Ending
+from autotune.measurement.turn import PlannedTurn, Turn
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import KnobValue
+from autotune.program.fence_options import FenceOptions
+from autotune.program.program import parse_program
+from autotune.rig.fence import raise_fence
+from autotune.rig.rig import Rig
+from autotune.rig.wire import Ready
+from benchmarks import record
+from benchmarks.rounds import LogRatio, Played, speedup
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+DIGITS = ("digits_cnn/train.py",)
+PHOTOS = ("photos_resnet/train.py",)
+CHARS = ("char_gpt/train.py", "--steps", "10000000")  # it has no loader that could begin anew
+STEPS = (1, 2, 3)  # lengths in steps
+SECONDS = (0.03, 0.1, 0.25, 1.0)  # and in time
+STRETCH_S, STRETCHES = 5.0, 4
+STAY_S, STAYS = 4.0, 5
+EIGHT_S = 10.0
+SILENCE_S = 120.0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A change whose worth is measured by turns.
+
+    Attributes:
+        line: The example, with its arguments.
+        changes: What one of the two configs has on top of *shared*.
+        shared: What both have.
+    """
+
+    line: tuple[str, ...]
+    changes: Mapping[str, KnobValue]
+    shared: Mapping[str, KnobValue]
+
+
+SETTINGS = {
+    "precision": Setting(DIGITS, {"precision": "bf16"}, {}),
+    "channels_last": Setting(PHOTOS, {"channels_last": True}, {"precision": "bf16"}),
+    "optimizer": Setting(CHARS, {"optimizer_implementation": "fused"}, {}),
+    "threads": Setting(CHARS, {"num_threads": 1}, {}),
+    "batch": Setting(DIGITS, {"batch_size": 128}, {}),
+    "workers": Setting(DIGITS, {"num_workers": 1, "num_threads": 1}, {"num_threads": 1}),
+    "compile": Setting(CHARS, {"compile": "default"}, {}),
+}
+Round = Sequence[Turn]
+
+
+class Table:
+    """Two or more configs that take turns in one rig.
+
+    Attributes:
+        usual_s: Median seconds of a step, by config, in the last rounds.
+    """
+
+    def __init__(self, rig: Rig, configs: Sequence[AppliedConfig]) -> None:
+        self._rig, self._configs = rig, configs
+        self.usual_s = [0.1] * len(configs)
+
+    def play(self, lengths: Sequence[int], rounds: int) -> list[Round]:
+        """Return rounds in which each config takes one turn, in random order."""
+        numbers = range(len(self._configs))
+        order = [n for _ in range(rounds) for n in random.sample(numbers, len(numbers))]
+        schedule = [PlannedTurn(n, lengths[n]) for n in order]
+        turns = self._rig.take_turns(self._configs, schedule, lambda: None, SILENCE_S)
+        if isinstance(turns, Ending):
+            raise SystemExit(f"the program ended: {turns}")
+        for n in numbers:
+            own = [s for turn in turns if turn.config == n for s in turn.seconds]
+            self.usual_s[n] = median(own) if own else self.usual_s[n]
+        size = len(numbers)
+        return [turns[at : at + size] for at in range(0, len(turns) - size + 1, size)]
+
+    def warm_up(self, seconds: float) -> None:
+        """Let each config take turns until its first ones are over."""
+        until = monotonic() + seconds
+        while monotonic() < until:
+            self.play([3] * len(self._configs), 2)
+
+    def steps_in(self, seconds: float) -> list[int]:
+        """Return the whole steps of each config that make a turn of this length."""
+        return [max(1, math.ceil(seconds / usual)) for usual in self.usual_s]
+
+    def stretch(self, lengths: Sequence[int], seconds: float) -> list[Round]:
+        """Return as many rounds as fill the seconds."""
+        until, found = monotonic() + seconds, list[Round]()
+        while monotonic() < until:
+            round_s = sum(n * s for n, s in zip(lengths, self.usual_s, strict=True))
+            count = max(1, min(50, int((until - monotonic()) / round_s)))
+            found += self.play(lengths, count)
+        return found
+
+
+def measure(name: str, setting: Setting) -> dict[str, Any]:
+    """Return the figures of one setting."""
+    with open_rig(setting.line) as (rig, written):
+        shared = changed(written, setting.shared)
+        pair = Table(rig, [changed(shared, setting.changes), shared])
+        pair.warm_up(10.0)
+        lengths = {f"{n} steps": [n, n] for n in STEPS}
+        lengths |= {f"{s:g} s": pair.steps_in(s) for s in SECONDS}
+        stretches: dict[str, list[list[Round]]] = {label: [] for label in lengths}
+        stays: list[Round] = []
+        for _ in range(STRETCHES):
+            for label in random.sample(sorted(lengths), len(lengths)):
+                stretches[label].append(pair.stretch(lengths[label], STRETCH_S))
+            stays += pair.stretch(pair.steps_in(STAY_S), 2 * STAY_S * STAYS / STRETCHES)
+        eight = Table(rig, [changed(shared, setting.changes), *[shared] * 7])
+        eight.warm_up(3.0)
+        among_eight = eight.stretch([3] * 8, EIGHT_S)
+        truth = ratio(stays)
+        figures: dict[str, Any] = {
+            "program": " ".join(setting.line),
+            "step_ms": [round(1e3 * s, 2) for s in pair.usual_s],
+            "stays": told(truth),
+            "lengths": {label: of_length(found, truth) for label, found in stretches.items()},
+            "first_step": {
+                "two": excess([r for s in stretches["3 steps"] for r in s], config=0),
+                "two_back": excess([r for s in stretches["3 steps"] for r in s], config=1),
+                "eight": excess(among_eight, config=0),
+            },
+            "switch_ms": round(
+                1e3 * median(t.switch_s for s in stretches["1 steps"] for r in s for t in r), 3
+            ),
+        }
+    show(name, figures)
+    return figures
+
+
+def clean(rounds: Sequence[Round]) -> list[Round]:
+    """Return the rounds in which the program did nothing but train."""
+    return [r for r in rounds if not any(turn.disturbed for turn in r)]
+
+
+def ratio(rounds: Sequence[Round], *, skip: int = 0) -> LogRatio:
+    """Return how much faster config 0 is than config 1; the first *skip* steps do not count."""
+    pairs = []
+    for turns in rounds:
+        by_config = {turn.config: counted(turn, skip) for turn in turns}
+        if by_config[0].samples and by_config[1].samples:
+            pairs.append((by_config[0], by_config[1]))
+    return speedup(pairs) if len(pairs) > 1 else LogRatio(math.nan, math.nan)
+
+
+def counted(turn: Turn, skip: int) -> Played:
+    """Return a turn without its first steps, and without those that were disturbed."""
+    steps = [n for n in range(skip, len(turn.seconds)) if n not in turn.disturbed]
+    return Played(sum(turn.seconds[n] for n in steps), sum(turn.samples[n] for n in steps))
+
+
+def of_length(stretches: Sequence[Sequence[Round]], truth: LogRatio) -> dict[str, Any]:
+    """Return what turns of one length tell."""
+    everything = [r for stretch in stretches for r in stretch]
+    whole = ratio(everything)
+    parts = [ratio(stretch) for stretch in stretches]
+    halves = [ratio([*a, *b]) for a, b in zip(stretches[::2], stretches[1::2], strict=True)]
+    found = {
+        "ratio": told(whole),
+        "error_pct": {
+            "5 s": percent(fmean(part.error for part in parts)),
+            "10 s": percent(fmean(half.error for half in halves)),
+            "20 s": percent(whole.error),
+        },
+        "spread_of_5_s_pct": percent(stdev(part.value for part in parts)),
+        "bias_pct": percent(whole.value - truth.value),
+        "rounds": len(everything),
+    }
+    if all(len(turn.seconds) > 1 for r in everything for turn in r):
+        found["without_first"] = told(ratio(everything, skip=1))
+    return found
+
+
+def excess(rounds: Sequence[Round], config: int) -> dict[str, float]:
+    """Return by how much the first step after a switch is longer than the second, in percent."""
+    logs = [
+        math.log(turn.seconds[0] / turn.seconds[1])
+        for turns in clean(rounds)
+        for turn in turns
+        if turn.config == config and len(turn.seconds) > 1
+    ]
+    return {"pct": percent(fmean(logs)), "error_pct": percent(stdev(logs) / math.sqrt(len(logs)))}
+
+
+def told(log: LogRatio) -> dict[str, float]:
+    """Return a ratio as it is kept."""
+    return {"ratio": round(math.exp(log.value), 4), "error_pct": percent(log.error)}
+
+
+def percent(value: float) -> float:
+    """Return a number in percent, rounded."""
+    return round(100 * value, 2)
+
+
+def changed(applied: AppliedConfig, changes: Mapping[str, KnobValue]) -> AppliedConfig:
+    """Return what is applied, with other values."""
+    return replace(applied, config=applied.config.replace(**changes))
+
+
+class open_rig:  # noqa: N801 - used as a function
+    """Open a rig on a program, behind a fence; gives the rig and its program as written."""
+
+    def __init__(self, line: Sequence[str]) -> None:
+        self._line = line
+
+    def __enter__(self) -> tuple[Rig, AppliedConfig]:
+        self._folder = tempfile.TemporaryDirectory(prefix="turns-")
+        folder = Path(self._folder.name)
+        self._fence = raise_fence(FenceOptions(), folder)
+        script, *arguments = self._line
+        program = parse_program(str(EXAMPLES / script), arguments, folder)
+        self._rig = Rig(program, folder / "rig", folder / "cache", self._fence)
+        ready = self._rig.open(None, lambda: None, SILENCE_S)
+        if not isinstance(ready, Ready):
+            raise SystemExit(f"the program does not train: {ready}")
+        space = load("default").resolve(hardware.detect(), ready.profile)
+        return self._rig, AppliedConfig.as_written(space.baseline, ready.profile)
+
+    def __exit__(self, *_: object) -> None:
+        self._rig.close()
+        self._fence.close()
+        self._folder.cleanup()
+
+
+def show(name: str, figures: Mapping[str, Any]) -> None:
+    """Print the figures of one setting."""
+    stays = figures["stays"]
+    print(
+        f"{name} ({figures['program']}, steps of {figures['step_ms']} ms, switch "
+        f"{figures['switch_ms']} ms): stays of 4 s {stays['ratio']:.3f}x ± {stays['error_pct']} %"
+    )
+    for label, found in figures["lengths"].items():
+        errors = " / ".join(f"{e:4.1f}" for e in found["error_pct"].values())
+        print(
+            f"  {label:8} {found['ratio']['ratio']:.3f}x  ± {errors} % after 5 / 10 / 20 s  "
+            f"spread {found['spread_of_5_s_pct']:4.1f} %  bias {found['bias_pct']:+5.1f} %  "
+            f"{found['rounds']} rounds"
+        )
+    for who, found in figures["first_step"].items():
+        print(f"  first step after a switch, {who}: {found['pct']:+.1f} ± {found['error_pct']} %")
+    sys.stdout.flush()
+
+
+def chosen(names: Sequence[str]) -> Iterator[tuple[str, Setting]]:
+    """Yield the settings of these names; all of them without a name."""
+    for name in names or SETTINGS:
+        yield name, SETTINGS[name]
+
+
+def main() -> None:
+    """Measure the settings that are named, and keep the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("settings", nargs="*", choices=[*SETTINGS, []], metavar="SETTING")
+    names = parser.parse_args().settings
+    figures: dict[str, Any] = {}
+    for name, setting in chosen(names):
+        figures[name] = measure(name, setting)
+        file = record.save("turns", figures, part="-".join(names))  # a kill loses one setting
+    print(file)
+
+
+if __name__ == "__main__":
+    main()
