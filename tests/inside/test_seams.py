@@ -325,6 +325,32 @@ def test_a_model_that_the_program_compiles_is_compiled_once(how: str) -> None:
         torch._dynamo.reset()
 
 
+@pytest.mark.parametrize("wraps_ours", [False, True])
+def test_a_program_that_replaces_compile_keeps_its_own(wraps_ours: bool) -> None:
+    """Scripts turn compiling off so; settings that they make later are theirs as well."""
+    threads, original = torch.get_num_threads(), torch.compile
+    try:
+        with running(num_threads=1):
+            ours = torch.compile
+
+            def without(model: Any, **options: Any) -> Any:
+                return ours(model, **options) if wraps_ours else model
+
+            torch.compile = without  # type: ignore[assignment]
+            model = nn.Linear(1, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            model(torch.ones(1, 1)).sum().backward()
+            optimizer.step()
+            torch.set_num_threads(2)
+            torch.compile(model, backend="eager")
+            assert torch.get_num_threads() == 2
+            assert torch.compile is without
+        assert torch.compile is without
+    finally:
+        torch.compile = original
+        torch.set_num_threads(threads)
+
+
 def test_a_model_in_a_loaders_worker_keeps_the_workers_threads() -> None:
     class Embedded(TensorDataset):
         model = Seeing(torch.get_num_threads)

@@ -332,7 +332,8 @@ class SeamSet:
 
         @wraps(original)
         def compile_model(*args: Any, **kwargs: Any) -> Any:
-            self._about_to_call()
+            if self._compiling.is_used:  # the program may go on to call this one
+                self._about_to_call()
             return original(*args, **kwargs)
 
         return compile_model

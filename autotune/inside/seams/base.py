@@ -87,7 +87,7 @@ class Patches:
     """
 
     def __init__(self) -> None:
-        self._undo: list[tuple[Any, str, Any]] = []
+        self._undo: list[tuple[Any, str, Any, Any]] = []
         self._listed: list[tuple[set[Callable[..., Any]], Callable[..., Any]]] = []
         self._stand_ins: dict[Callable[..., Any], StandIn] = {}
 
@@ -106,7 +106,7 @@ class Patches:
         # A Python function would be bound as a method where a class holds it, and pickled as ours.
         if isinstance(owner, ModuleType) and isinstance(original, (BuiltinFunctionType, StandIn)):
             replacement = self._stand_in(replacement, original, f"{owner.__name__}:{name}")
-        self._undo.append((owner, name, original))
+        self._undo.append((owner, name, original, replacement))
         # ``os`` lists which of its functions take dir_fd and the like. shutil looks its functions
         # up there, and would take a replacement that is not listed for one without that support.
         if owner is os:
@@ -134,17 +134,27 @@ class Patches:
         """
         return {
             original: getattr(owner, name)
-            for owner, name, original in self._undo
+            for owner, name, original, _ in self._undo
             if callable(original)
         }
 
+    @property
+    def is_used(self) -> bool:
+        """Whether something is replaced now."""
+        return bool(self._undo)
+
     def undo(self) -> None:
-        """Put everything back, last replaced first."""
+        """Put everything back, last replaced first, but for what the program has replaced since.
+
+        A script may disable ``torch.compile`` by another function, and keeps it.
+        """
         for listing, replacement in self._listed:
             listing.discard(replacement)
         self._listed.clear()
         while self._undo:
-            owner, name, original = self._undo.pop()
+            owner, name, original, replacement = self._undo.pop()
+            if vars(owner).get(name) is not replacement:
+                continue
             if original is _ABSENT:
                 delattr(owner, name)
             else:
