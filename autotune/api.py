@@ -102,11 +102,8 @@ def search(
         output: Where to write best.yaml in addition to the run directory; None writes no second
             copy.
         objective: What configs are compared by: ``"throughput"`` (samples/s), ``"step-time"``
-            (optimizer steps/s), ``"memory"`` (the inverse of its peak), ``"energy"`` (samples per
-            joule) or ``"time-to-loss"`` (samples/s, times how far a sample leads in a step of that
-            size, by the noise of the gradients; the winner's loss is compared at equal time, which
-            takes some minutes beyond the budget), or ``"run-time"`` (samples/s of whole epochs,
-            with evaluation, saving and the rest).
+            (optimizer steps/s), ``"memory"`` (the inverse of its peak) or ``"energy"`` (samples per
+            joule).
         max_memory: Share of the memory that a config may use at most, such as ``0.9`` or
             ``"90%"``: of the device where one is used, else of the host.
         for_hours: Hours that the training will take, so that time spent compiling counts.

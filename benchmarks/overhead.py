@@ -1,18 +1,16 @@
-"""What autotune costs a step: while it measures, while it times epochs, and under `autotune run`.
+"""What autotune costs a step: while it measures, and under `autotune run`.
 
     python -m benchmarks.overhead [--pairs 40]
 
 In one process the same loop trains in turn without and with the seams (A B B A ...), each stretch
 timed by the loop's own clock; processes differ in speed by more than the seams cost. *Measuring* is
-the whole of a rig's inside, windows and messages included. *Timing epochs* is that of a run that
-times whole epochs. *Running* is `autotune run` with bf16
+the whole of a rig's inside, windows and messages included. *Running* is `autotune run` with bf16
 autocast from a best.yaml, against the same autocast written by hand.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import queue
 import socket
 import threading
@@ -21,7 +19,6 @@ from statistics import median
 from time import perf_counter
 
 from autotune.inside.lead_rank import LeadRank
-from autotune.inside.rehearsing.short_epochs import ShortEpochs
 from autotune.inside.seams import SeamSet
 from autotune.inside.steering import Steering
 from autotune.program.applied_config import AppliedConfig
@@ -30,7 +27,6 @@ from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule
 from autotune.program.program import parse_program
 from autotune.program.program_traits import ProgramTraits
-from autotune.program.rehearsal import RehearsalPlan
 from autotune.rig.link import Link
 from autotune.rig.wire import Measure, Start, ToRig, WindowPlan
 from benchmarks.programs.loops import Train, make_cnn, make_gpt, make_mlp
@@ -54,7 +50,6 @@ def main() -> None:
     for name, (make, steps) in PROGRAMS.items():
         figures[name] = {
             "measuring": _compare(make(), steps, pairs, _rig_inside(), by_hand_amp=False),
-            "timing epochs": _compare(make(), steps, pairs, _timing(), by_hand_amp=False),
             "running": _compare(make(), steps, pairs, _run_seams(), by_hand_amp=True),
         }
     print(f"kept in {save('overhead', figures)}")
@@ -96,13 +91,6 @@ def _compare(
         "pairs": pairs,
         "steps_per_stretch": steps,
     }
-
-
-def _timing() -> SeamSet:
-    """The inside of a rig that times epochs, none of which is cut."""
-    applied = AppliedConfig(CONFIG, CONFIG, ProgramTraits("cpu"), LrRule.NONE)
-    plan = RehearsalPlan(most_epochs=10**6, pass_s=math.inf)
-    return ShortEpochs(applied, plan, None, perf_counter()).seams
 
 
 def _rig_inside() -> SeamSet:

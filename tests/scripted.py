@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self, cast
@@ -22,12 +22,10 @@ from autotune.knobs import Scope, registry
 from autotune.machine.hardware import Gpu
 from autotune.measurement.block import Block
 from autotune.measurement.compilation import Compilation
-from autotune.measurement.epochs.epoch import EpochSeen, OtherPass
-from autotune.measurement.epochs.interruption import Interruptions
 from autotune.measurement.examination import Examination
 from autotune.measurement.goal import THROUGHPUT, Goal
 from autotune.measurement.interval import Interval
-from autotune.measurement.learning.training_trace import GradientGroup, TracedStep, TrainingTrace
+from autotune.measurement.learning.training_trace import TracedStep, TrainingTrace
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Ending, Outcome
@@ -37,7 +35,6 @@ from autotune.measurement.step_breakdown import StepBreakdown, StepParts
 from autotune.measurement.throughput import throughput
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
-from autotune.program.evaluation import EvaluationTrials, PassTrial, loader_key
 from autotune.program.fence_options import FenceKind
 from autotune.program.lr import batch_growth
 from autotune.program.profile import Profile
@@ -56,7 +53,7 @@ from autotune.tuning.storage import search_dir
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
 from autotune.tuning.surroundings import Surroundings
-from tests.made import make_head, make_loader, make_profile, make_space
+from tests.made import make_head, make_profile, make_space
 
 BLOCK_S = 0.05
 SWITCH_S = 0.3  # until a config runs at its speed
@@ -128,12 +125,7 @@ class Script:
             None if it is not known.
         power_w: Returns the power under a config; None without a counter.
         compile_s: Seconds that a config compiles that does, before its first window.
-        noise_scale: Of the gradients, in samples.
         trains: Returns a factor on all losses under a config; 1 trains what the program does.
-        evaluation_s: Returns the seconds of an evaluation under a config.
-        evaluation_speedup: Of the evaluation, under other options of its loader.
-        interruptions: What each process does in the middle of its epoch, besides training.
-        exit_s: Seconds in which Python ends; None if that cannot be seen.
         examination: What ``autotune doctor`` sees of the program.
         gpus: What the program's torch says of them, if it trains on GPUs.
         first_step_s: From a process's start to the end of its first step; None is not told.
@@ -155,12 +147,7 @@ class Script:
     peak_bytes: Callable[[Config, int], int | None] = lambda _config, _process: None
     power_w: Callable[[Config], float | None] = lambda _: None
     compile_s: float = 0.0
-    noise_scale: float = 1000.0
     trains: Callable[[Config], float] = lambda _: 1.0
-    evaluation_s: Callable[[Config], float] = lambda _: 0.0
-    evaluation_speedup: float = 1.0
-    interruptions: Interruptions | None = None
-    exit_s: float | None = None
     examination: Examination = field(default_factory=Examination)
     gpus: tuple[Gpu, ...] = ()
     first_step_s: float | None = None
@@ -238,12 +225,6 @@ class ScriptedRigs(RigFactory):
         self.started += 1
         (self.directory / "rigs" / f"{self.started:03d}").mkdir(parents=True)
         return cast("Rig", ScriptedRig(self._machine, self, self.started))
-
-    def python_exit_s(self, most_s: float) -> float | None:
-        """Return what the script says; to see it takes two seconds more."""
-        machine, exit_s = self._machine, self._machine.script.exit_s
-        machine.pass_time(min(most_s, 2.0 + (exit_s or 0.0)), lambda: None)
-        return exit_s
 
 
 class ScriptedRig:
@@ -325,7 +306,6 @@ class ScriptedRig:
             pilots_before=before,
             pilots_after=self._pilots(applied.config),
             fault_s=FAULT_S,
-            interruptions=machine.script.interruptions,
         )
 
     def _compilation(self, config: Config) -> Compilation | None:
@@ -380,50 +360,7 @@ class ScriptedRig:
             return Rehearsal(None, ending)
         if ending := self._ends("rehearse", applied):
             return Rehearsal(None, ending)
-        seen = Seen(20, 2, 2, "as planned", trace=self._trace(applied, plan))
-        if plan.pass_s is not None:
-            seen = replace(seen, timed=self._timed(applied), tried=self._tried(applied, plan))
-        return Rehearsal(seen)
-
-    def _timed(self, applied: AppliedConfig) -> tuple[EpochSeen, ...]:
-        seconds = self._machine.script.evaluation_s(applied.config)
-        dice, loader = self._machine.random, loader_key(make_loader(dataset="Items"))
-        return tuple(
-            EpochSeen(
-                10,
-                10,
-                0.1,
-                10 * self._machine.script.step_s,
-                (
-                    OtherPass(
-                        loader,
-                        0.0,
-                        seconds * dice.uniform(0.97, 1.03),
-                        8,
-                    ),
-                ),
-                saving_s=0.01,
-                is_cut=True,
-                length=157,  # of 10,000 samples
-            )
-            for _ in range(3)
-        )
-
-    def _tried(self, applied: AppliedConfig, plan: RehearsalPlan) -> EvaluationTrials | None:
-        script, asked = self._machine.script, plan.evaluation
-        if asked is None or script.evaluation_speedup == 1.0:
-            return None
-        facts, own_s = make_loader(dataset="Items"), script.evaluation_s(applied.config)
-        dice, options = self._machine.random, {"num_workers": 2}
-        passes = tuple(
-            PassTrial(which, dice.uniform(0.98, 1.02) * seconds, is_chosen=True)
-            for which, seconds in (
-                ({}, own_s),
-                (options, own_s / script.evaluation_speedup),
-            )
-            * 4
-        )
-        return EvaluationTrials(facts, passes)
+        return Rehearsal(Seen(20, 2, 2, "as planned", trace=self._trace(applied, plan)))
 
     def _trace(self, applied: AppliedConfig, plan: RehearsalPlan) -> TrainingTrace | None:
         if plan.traces is None:
@@ -440,19 +377,7 @@ class ScriptedRig:
             for n in range(plan.batches * plan.epochs)
         )
         batches = tuple(range(len(steps)))
-        gradients = self._gradients(applied) if plan.traces.gradients else ()
-        return TrainingTrace(
-            steps, rounding, batches=batches, shaken=plan.traces.shakes, gradients=gradients
-        )
-
-    def _gradients(self, applied: AppliedConfig) -> tuple[GradientGroup, ...]:
-        parts, samples = int(applied.config["accumulation_steps"]), 64
-        of_one = self._machine.script.noise_scale / samples
-        dice = random.Random(1)
-        return tuple(
-            GradientGroup(parts, samples, 1 + of_one * noise, 1 + of_one * noise / parts)
-            for noise in (dice.uniform(0.9, 1.1) for _ in range(24))
-        )
+        return TrainingTrace(steps, rounding, batches=batches, shaken=plan.traces.shakes)
 
     def run_bare(self, should_stop: ShouldStop) -> Ending:
         ending = self._machine.pass_time(self._machine.script.start_s, should_stop)

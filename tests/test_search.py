@@ -26,8 +26,8 @@ from tests.rigging import PROGRAMS
 
 pytestmark = [pytest.mark.usefixtures("warm_starts"), pytest.mark.slow, pytest.mark.timeout(400)]
 TOP_LEVEL = [
-    "version", "program", "config", "baseline", "evaluation", "speedup", "throughput", "memory",
-    "learning", "whole_run",
+    "version", "program", "config", "baseline", "speedup", "throughput", "memory",
+    "learning", "training_steps",
     "hardware", "versions", "search",
 ]  # fmt: skip
 

@@ -8,10 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from autotune.knobs import registry
-from autotune.measurement.learning.gradient_noise import noise_scale
 from autotune.measurement.learning.training_trace import (
     Agreement,
     Sameness,
@@ -187,37 +185,3 @@ def test_a_program_that_never_trains_the_same_twice_is_not_compared(runs: Runs) 
     found = agreement(pair, runs.trace("unseeded", changes={"channels_last": True}))
     assert found.sameness is Sameness.UNKNOWN
     assert "two runs as written already differ" in found.why
-
-
-def test_the_noise_of_gradients_is_what_can_be_calculated(tmp_path: Path, planted: None) -> None:
-    """Of weights that never change, every sample's gradient is known."""
-    with open_rig(tmp_path, "noise.py") as opened:
-        own = applied_with(opened.base, accumulation_steps=8)
-    plan = RehearsalPlan(
-        batches=480,
-        epochs=1,
-        enough_s=0.0,
-        least_steps=60,
-        traces=TracePlan(steps=60, drops_out=True, ends=True, gradients=True),
-        most_s=60.0,
-    )
-    subject = parse_program(str(PROGRAMS / "noise.py"), (), tmp_path)
-    compiled = Path(os.environ["AUTOTUNE_TESTS_COMPILED"])
-    with Rig(subject, tmp_path / "probe", compiled, fence()) as rig:
-        ran = rig.rehearse(own, plan, never)
-    assert ran.seen is not None
-    assert ran.seen.trace is not None
-    found = noise_scale(ran.seen.trace.gradients)
-    assert found is not None
-    assert found.low < _noise_of_noise_py() < found.high
-    assert found.high < 3 * found.low
-
-
-def _noise_of_noise_py() -> float:
-    """The noise scale of tests/programs/noise.py by its definition, from each sample's gradient."""
-    torch.manual_seed(3)
-    inputs = torch.randn(2048, 4)
-    targets = inputs.sum(1, keepdim=True) + 2.0 * torch.randn(2048, 1)
-    each = -2 * targets * torch.cat([inputs, torch.ones(2048, 1)], dim=1)
-    mean = each.mean(0)
-    return float((each - mean).square().sum(1).mean() / mean.square().sum())

@@ -126,8 +126,7 @@ def search(
     objective: Annotated[
         str,
         typer.Option(
-            help="What to improve: throughput, step-time, memory, energy, time-to-loss or "
-            "run-time.",
+            help="What to improve: throughput, step-time, memory or energy.",
             autocompletion=completion.objectives,
         ),
     ] = "throughput",

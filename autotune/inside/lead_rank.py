@@ -468,7 +468,6 @@ class LeadRank(StepTracker):
             pilots_after=pilots_after,
             fault_s=self._fault_s,
             effect=self._probed,
-            interruptions=self.interruptions.seen if self.is_endless else None,
         )
 
     def _obey(self) -> None:

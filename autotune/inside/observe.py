@@ -31,9 +31,9 @@ from autotune.inside.seams.optimizer import implementation_of, implementations_o
 from autotune.inside.seams.rates import initial_rates_of, rates_of
 from autotune.inside.seams.torch_settings import matmul_precision, profiles, sdpa_backend
 from autotune.knobs.strategies.base import ACCELERATE, DDP, FABRIC, LIGHTNING, TRANSFORMERS
-from autotune.measurement.epochs.epoch import RunLength
 from autotune.program.config import KnobValue
 from autotune.program.profile import DatasetFacts, OptimizerFacts, Profile
+from autotune.program.run_length import RunLength
 
 TRAINERS = {"lightning": LIGHTNING, "transformers": TRANSFORMERS}
 WRAPPERS = {  # the outermost first: Fabric's wrapper contains that of DDP or FSDP

@@ -67,8 +67,6 @@ class Steering:
         )
         if applied.sums is not None:
             self.set_sums(sums=applied.sums)
-        if since is None:
-            self._seams.loader.evaluation.give(applied.evaluation)
         before = since.config if since is not None else applied.baseline
         self._seams.forward.allow_recompiles()
         # A feed in another thread must not rebuild its loader for each knob of the config.

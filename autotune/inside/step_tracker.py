@@ -15,7 +15,6 @@ from torch import distributed
 
 from autotune.inside.data.feed import Feed, first_tensor
 from autotune.inside.epochs import EpochEnds, known_by, uncounted
-from autotune.inside.interruptions import InterruptionWatch
 from autotune.inside.listener import BatchClock, Listener, Root
 from autotune.inside.observe import Observer
 from autotune.inside.ranks.forks import ForkGuard
@@ -92,7 +91,6 @@ class StepTracker(Listener):
         samples_between_starts: Samples between the beginnings of the last two passes that the
             program made over its training loader, in endless mode; None if unknown.
         loss: The last loss, still on its device; None if the program has not shown one.
-        interruptions: What comes in the middle of a pass besides training.
     """
 
     def __init__(
@@ -122,8 +120,6 @@ class StepTracker(Listener):
         self._counts = _Counts()
         self._usual = deque([(0, 0)], maxlen=STEPS_ALIKE)
         self._stepped = False
-        self._reads_others = False  # in the present step: batches that are not trained on
-        self.interruptions = InterruptionWatch()
         self._uncounted = 0
         self._adopted: dict[int, int] = {}  # by place in `loaders`: number of its last adoption
         self.forks = ForkGuard(self._forked)
@@ -191,19 +187,14 @@ class StepTracker(Listener):
         is_new = self.feed is not feed
         is_part_of_the_step = self.feed is not None and self._feed_steps == 0
         is_after_a_pause = is_new and not (self._stepped or self._counts.batches)
-        if is_new and not is_part_of_the_step:
-            self.interruptions.pass_left()
-            self._reads_others = False
-            if not is_after_a_pause:
-                self.disturbed()  # the program comes back to its loop after doing something else
+        if is_new and not is_part_of_the_step and not is_after_a_pause:
+            self.disturbed()  # the program comes back to its loop after doing something else
         if self._stepped:
             self._border()
-            self.interruptions.step_begins()
         if is_new:
             self._take_up(feed)
             if is_after_a_pause:
                 self._counts = _Counts()
-                self.interruptions.step_begins()
                 self.resumed(feed.begin_s)
         if (clock := self.clock) is not None:
             clock.asked()
@@ -217,7 +208,6 @@ class StepTracker(Listener):
             self.observer.batch_handed_out(feed)
             if self.observer.loaders is not None and not self.observer.is_training(feed):
                 self._ends.took(feed, self.steps, trains=False)
-                self._reads_others = True
                 self.disturbed()
                 return
         self._ends.took(feed, self.steps, trains=self.trains_on(feed))
@@ -382,8 +372,6 @@ class StepTracker(Listener):
         besides = counts.calls_without_grad, counts.saves
         is_usual = besides in self._usual
         self._usual.append(besides)
-        self.interruptions.step_ended(counts.batches, is_usual=is_usual and not self._reads_others)
-        self._reads_others = False
         self.batches_per_step = max(1, counts.batches)
         self._counts, self._stepped = _Counts(), False
         is_ahead = not self.observer.loaders or self.observer.loader_thread

@@ -23,10 +23,6 @@ class Objective(StrEnum):
     """The inverse of the peak memory."""
     ENERGY = "energy"
     """Samples per joule."""
-    TIME_TO_LOSS = "time-to-loss"
-    """Samples per second, times how far a sample leads in a step of that size."""
-    RUN_TIME = "run-time"
-    """Samples per second of whole epochs, with all that lies around the training loop."""
 
     @property
     def is_speed(self) -> bool:
@@ -49,17 +45,11 @@ class Goal:
             one is used, else of the host; None sets no limit.
         hours: How long the training will take, over which the time that a config spends compiling
             counts; None leaves it out.
-        noise_scale: Samples in a step from which more of them bring little
-            (``gradient_noise.noise_scale``); None if unknown: then they bring nothing.
-        around_s: Seconds that a sample costs besides the training loop, in evaluation, saving and
-            the rest of an epoch; None if unknown: then they do not count.
     """
 
     objective: Objective = Objective.THROUGHPUT
     max_memory: float | None = None
     hours: float | None = None
-    noise_scale: float | None = None
-    around_s: float | None = None
 
     @property
     def better(self) -> str:
@@ -69,12 +59,6 @@ class Goal:
             Objective.STEP_TIME: "faster in each step",
             Objective.MEMORY: "less memory",
             Objective.ENERGY: "more samples per joule",
-            Objective.TIME_TO_LOSS: (
-                "faster in each step"
-                if self.noise_scale is None
-                else "faster to the same loss, by the noise of the gradients"
-            ),
-            Objective.RUN_TIME: "faster" if self.around_s is None else "faster in whole epochs",
         }
         return words[self.objective]
 
@@ -86,12 +70,6 @@ class Goal:
         match self.objective:
             case Objective.THROUGHPUT:
                 return 1.0
-            case Objective.RUN_TIME:
-                return 1 / (1 + measured.throughput.estimate * (self.around_s or 0.0))
-            case Objective.TIME_TO_LOSS:
-                # Progress of a step over that of an endless batch, per sample: B and the noise
-                # scale in McCandlish et al. 2018, equation 2.6
-                return 1 / (measured.samples_per_step + (self.noise_scale or 0.0))
             case Objective.STEP_TIME:
                 return 1 / measured.samples_per_step
             case Objective.ENERGY:

@@ -13,7 +13,6 @@ from statistics import fmean, stdev
 from autotune.measurement.batch_effect import BatchEffect
 from autotune.measurement.block import Block
 from autotune.measurement.compilation import Compilation
-from autotune.measurement.epochs.interruption import Interruptions
 from autotune.measurement.interval import Interval
 from autotune.measurement.memory import Memory
 from autotune.measurement.pilot import Pace, Pilot, pace_around
@@ -49,8 +48,6 @@ class Measurement:
         pilots_after: The same after it.
         fault_s: CPU seconds that one minor page fault takes here; 0.0 if unknown.
         effect: The effect of the config's batch size on the steps; None if it was not examined.
-        interruptions: What its process has done in the middle of an epoch besides training, since
-            it began; None if that is unknown.
     """
 
     throughput: Interval
@@ -71,7 +68,6 @@ class Measurement:
     pilots_after: tuple[Pilot, ...] = ()
     fault_s: float = 0.0
     effect: BatchEffect | None = None
-    interruptions: Interruptions | None = None
 
     @property
     def pace(self) -> Pace | None:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune.program.config import Config, KnobValue
-from autotune.program.evaluation import EvaluationLoader
 from autotune.program.flags import Flag
 from autotune.program.lr import LrRule, batch_growth
 from autotune.program.profile import Profile
@@ -30,7 +29,6 @@ class AppliedConfig:
         lr_rule: How learning rates follow the global batch size.
         sums: Whether gradients grow with the batch, as they do when the loss sums over its samples.
             None until this was measured.
-        evaluation: Loaders that train nothing and get other options.
     """
 
     config: Config
@@ -38,7 +36,6 @@ class AppliedConfig:
     traits: ProgramTraits
     lr_rule: LrRule = LrRule.AUTO
     sums: bool | None = None
-    evaluation: tuple[EvaluationLoader, ...] = ()
 
     @classmethod
     def as_written(
@@ -62,7 +59,7 @@ class AppliedConfig:
     @property
     def is_as_written(self) -> bool:
         """Whether the program trains under it as it does without autotune."""
-        return self.config == self.baseline and not self.evaluation
+        return self.config == self.baseline
 
     def changes(self) -> dict[str, KnobValue]:
         """Return the changed knobs that the seams must set.

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from autotune.measurement.epochs.epoch import RunLength
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import Flag
+from autotune.program.run_length import RunLength
 
 
 @dataclass(frozen=True)

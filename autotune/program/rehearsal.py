@@ -12,12 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from autotune.measurement.epochs.epoch import EpochSeen
 from autotune.measurement.interval import Interval
 from autotune.measurement.learning.training_trace import NO_TIME, Agreement, Sameness, TrainingTrace
 from autotune.measurement.outcome import ENDED_BY_US, Ending
 from autotune.program.config import Config, KnobValue
-from autotune.program.evaluation import EvaluationOutputs, EvaluationPlan, EvaluationTrials
 from autotune.program.lr import LrRule
 
 Ended = Literal["as planned", "by itself", "out of time"]
@@ -37,7 +35,6 @@ class TracePlan:
             seeds that the program sets itself.
         drops_out: Leave the program's dropout as it is; else nothing is dropped.
         ends: End the program once the steps are recorded.
-        gradients: Record how far the gradients of the batches of a step differ.
         ceilings: For each step, the mean of the last losses above which the run is hopeless, and
             ends; empty where it never is.
     """
@@ -47,7 +44,6 @@ class TracePlan:
     seed: int = 0
     drops_out: bool = False
     ends: bool = False
-    gradients: bool = False
     ceilings: tuple[float, ...] = ()
 
 
@@ -61,13 +57,8 @@ class RehearsalPlan:
         epochs: The least number of epochs to run, each with what follows it.
         most_epochs: The most epochs of a program that may still end on its own.
         enough_s: Seconds after the first step from which a program is no longer given time to end.
-        seek_s: The same where epochs are timed and no evaluation was seen in them.
         most_s: Seconds after the start of the process at which the rehearsal ends in any case.
         least_steps: Optimizer steps from which the same holds.
-        pass_s: Time what lies between the steps, and cut no pass before it took these seconds; None
-            times nothing.
-        evaluation: How options of the slowest evaluation loader are tried, once epochs were timed;
-            None tries none.
         traces: What to record of the training, under conditions that are the same for all
             rehearsals; None records nothing.
     """
@@ -77,17 +68,9 @@ class RehearsalPlan:
     epochs: int = 2
     most_epochs: int = 30
     enough_s: float = 4.0
-    seek_s: float = 0.0
     most_s: float = 60.0
     least_steps: int = 0
-    pass_s: float | None = None
-    evaluation: EvaluationPlan | None = None
     traces: TracePlan | None = None
-
-    @property
-    def trainers_epochs(self) -> int:
-        """The epochs after which a library's trainer is told to end."""
-        return self.epochs if self.pass_s is None else self.most_epochs
 
 
 @dataclass(frozen=True)
@@ -101,10 +84,6 @@ class Seen:
         ended: Why the rehearsal was over.
         silent_s: Seconds since the program last requested a batch, called its model or made a step.
         trace: What its first steps learned; None if that was not recorded.
-        timed: The epochs that ended, where the plan has them timed.
-        tried: What was tried of an evaluation loader; None if nothing was to be tried.
-        outputs: How outputs of its evaluation differ from those as written; None if not compared.
-        why_untimed: Why no epoch can be timed, as a clause; empty if one was, or if time was up.
         is_at_work: Whether the program was silent, but used the processor, or was saving.
     """
 
@@ -114,10 +93,6 @@ class Seen:
     ended: Ended
     silent_s: float = 0.0
     trace: TrainingTrace | None = None
-    timed: tuple[EpochSeen, ...] = ()
-    tried: EvaluationTrials | None = None
-    outputs: EvaluationOutputs | None = None
-    why_untimed: str = ""
     is_at_work: bool = False
 
     @property
@@ -200,7 +175,6 @@ class RehearsalRecord:
             was not compared.
         seeds: The number of random states from which that was compared; 0 if from that of the
             rehearsal alone.
-        at_equal: What it was compared at: the same ``samples``, or the same ``time``.
         lr_rule: The rule under which the rate followed the batch best; AUTO for the usual one.
         unchecked_s: Seconds that comparing what changes by design learn would take; None if that
             was done, or need not be.
@@ -216,7 +190,6 @@ class RehearsalRecord:
     by_design: Mapping[str, KnobValue] = field(default_factory=dict)
     learning: Interval | None = None
     seeds: int = 0
-    at_equal: Literal["samples", "time"] = "samples"
     lr_rule: LrRule = LrRule.AUTO
     unchecked_s: float | None = None
     untold: str = ""
@@ -246,7 +219,7 @@ class RehearsalRecord:
             return f"not checked{more or why}"
         states = f" from {self.seeds} random states" if self.seeds else ""
         more = more.replace(", needs", "; to tell more, it needs")
-        return f"loss at equal {self.at_equal} {_percent(self.learning)}{states}{more}"
+        return f"loss at equal samples {_percent(self.learning)}{states}{more}"
 
     @property
     def training_note(self) -> str:

@@ -24,17 +24,12 @@ class Training:
 
 
 def sentences(result: SearchResult, training: Training) -> tuple[str, ...]:
-    """Return what the recommended config saves; empty if nothing is recommended.
-
-    Options of an evaluation loader alone are a recommendation too.
-    """
-    whole = result.whole_run
-    saves = bool(result.changes) or (whole is not None and whole.speedup is not None)
-    return tuple(_sentences(result, training)) if saves else ()
+    """Return what the recommended config saves; empty if nothing is recommended."""
+    return tuple(_sentences(result, training)) if result.changes else ()
 
 
 def _sentences(result: SearchResult, training: Training) -> Iterator[str]:
-    gain, about = _speedup(result)
+    gain, about = result.speedup, "by the speedup of the training loop"
     hours = training.hours or result.head.options.goal.hours
     saved_s = None
     if hours is not None:
@@ -47,12 +42,9 @@ def _sentences(result: SearchResult, training: Training) -> Iterator[str]:
     elif (known := _known_seconds(result)) is not None:
         before_s, after_s = known
         saved_s = before_s - after_s
-        what = "The training steps of the whole training take"
-        if result.whole_run is not None:
-            what = "The whole training takes"
         yield (
-            f"{what} {estimated_duration(after_s)} instead of {estimated_duration(before_s)}, "
-            "estimated."
+            "The training steps of the whole training take "
+            f"{estimated_duration(after_s)} instead of {estimated_duration(before_s)}, estimated."
         )
     else:
         saved_s = HOUR * (1 - 1 / gain.estimate)
@@ -67,16 +59,8 @@ def _sentences(result: SearchResult, training: Training) -> Iterator[str]:
         yield f"Compiling pays off after {result.break_even_steps:,} steps."
 
 
-def _speedup(result: SearchResult) -> tuple[Interval, str]:
-    """Return by what a training gets shorter, and what that speedup is about."""
-    if result.whole_run is not None and result.whole_run.speedup is not None:
-        return result.whole_run.speedup, "by the speedup of whole epochs"
-    return result.speedup, "by the speedup of the training loop"
-
-
 def _known_seconds(result: SearchResult) -> tuple[float, float] | None:
-    told = result.whole_run or result.training_steps
-    seconds = {} if told is None else told.run_seconds
+    seconds = {} if result.training_steps is None else result.training_steps.seconds
     return (seconds["baseline"], seconds["best"]) if len(seconds) > 1 else None
 
 

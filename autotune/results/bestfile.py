@@ -6,6 +6,7 @@ that is needed to apply the config in a fresh process, without the study.
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 from collections.abc import Collection
@@ -25,13 +26,14 @@ from autotune.measurement.memory import Memory
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.dangerous_variables import refuse_unless_allowed
-from autotune.program.evaluation import EvaluationLoader
 from autotune.program.flags import AS_WRITTEN, KEYWORD, Flag, as_text
 from autotune.program.lr import LrRule
 from autotune.program.profile import LoaderFacts, OptimizerFacts
 from autotune.program.program import Program
 from autotune.program.program_traits import ProgramTraits
-from autotune.results.former_names import as_written, with_present_names
+from autotune.results.former_names import as_written, with_present_names, without_gone
+
+logger = logging.getLogger(__name__)
 
 VERSION = 1
 TRAITS = tuple(field.name for field in fields(ProgramTraits))
@@ -174,8 +176,6 @@ class LearningSection(_Section):
             ``differs`` or ``not compared``; empty likewise, or if all changes are by design.
         refused: Configs that were seen to train something else, or to fail, and are not
             recommended.
-        largest_useful_step: The number of samples in a step from which more of them bring little,
-            with its interval; null if it was not measured.
     """
 
     lr_rule: LrRule
@@ -189,35 +189,21 @@ class LearningSection(_Section):
     training: str = ""
     sameness: str = ""
     refused: tuple[RefusedSection, ...] = ()
-    largest_useful_step: dict[str, float] | None = None
 
 
-class WholeRunSection(_Section):
-    """How long whole epochs take, with what lies around the training loop.
+class TrainingStepsSection(_Section):
+    """How long the steps of the whole training take, estimated.
 
     Attributes:
-        epoch_seconds: Of baseline and best config, with the interval; empty if not timed.
-        parts: Seconds of their parts.
-        speedup: Of the whole epoch; null if nothing is recommended.
         epochs: How many epochs the program trains; null if unknown.
         steps: How many steps it makes, where it counts these instead; null if unknown.
-        run_seconds: Of the whole training of baseline and best config, or of its steps where epochs
-            were not timed; empty if its length is unknown.
-        run_intervals: The same of whole epochs, with the interval; empty if these were not timed.
-        timing_seconds: Wall time in which the search timed whole epochs.
-        estimated: Whether parts were put together instead of being seen as a whole.
+        seconds: Of baseline and best config, with starting and compiling.
         note: The same for the user, in sentences.
     """
 
-    epoch_seconds: dict[str, dict[str, float] | None] = {}
-    parts: dict[str, dict[str, float]] = {}
-    speedup: dict[str, float] | None = None
     epochs: float | None = None
     steps: float | None = None
-    run_seconds: dict[str, float] = {}
-    run_intervals: dict[str, dict[str, float] | None] = {}
-    timing_seconds: float = 0.0
-    estimated: bool
+    seconds: dict[str, float]
     note: str
 
 
@@ -259,12 +245,11 @@ class BestFile(_Section):
     program: ProgramSection
     config: dict[str, KnobValue]
     baseline: dict[str, KnobValue]
-    evaluation: tuple[EvaluationLoader, ...] = ()
     speedup: SpeedupSection
     throughput: ThroughputSection
     memory: MemorySection
     learning: LearningSection
-    whole_run: WholeRunSection | None = None
+    training_steps: TrainingStepsSection | None = None
     hardware: Hardware
     versions: dict[str, str] = Field(default_factory=dict)
     search: SearchSection
@@ -278,7 +263,6 @@ class BestFile(_Section):
             traits=self.program.traits,
             lr_rule=self.learning.lr_rule,
             sums=self.learning.sums,
-            evaluation=self.evaluation,
         )
 
     def warnings(self, hardware: Hardware, program: Program | None) -> list[str]:
@@ -426,7 +410,13 @@ def read(path: Path) -> BestFile:
             f"{file.where('version')}: this file has version {version}, but this autotune reads "
             f"versions up to {VERSION}. Upgrade autotune: pip install -U autotune-torch"
         )
-    data: dict[str, Any] = dict(file.data)
+    data = without_gone(file.data)
+    if file.data.get("evaluation"):
+        logger.warning(
+            "autotune: %s gives options to a loader of the evaluation ('evaluation'). They are not "
+            "applied any more.",
+            path.name,
+        )
     data |= {
         name: with_present_names(data[name]) for name in ("program", "hardware") if name in data
     }

@@ -7,7 +7,7 @@ trains.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 FORMER_NAMES = {  # until 0.1, November 2026
@@ -22,6 +22,10 @@ FORMER_NAMES = {  # until 0.1, November 2026
     "demanded": "requested",
     "doubts": "warnings",
 }
+
+
+# Keys of best.yaml, by the section that held them, whose figures no version writes any more
+GONE = {"": ("evaluation", "whole_run"), "learning": ("largest_useful_step",)}
 
 
 # Their keys are knobs, flags or variables: the user's names, not autotune's
@@ -42,6 +46,15 @@ def with_present_names(raw: Any) -> Any:
     if isinstance(raw, list):
         return [with_present_names(part) for part in raw]
     return raw
+
+
+def without_gone(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a best.yaml without the keys that no version writes any more."""
+    found = {key: value for key, value in data.items() if key not in GONE[""]}
+    for section, keys in GONE.items():
+        if isinstance(own := found.get(section), dict):
+            found[section] = {key: value for key, value in own.items() if key not in keys}
+    return found
 
 
 def as_written(names: Sequence[str], written: Any) -> tuple[str, ...]:

@@ -25,8 +25,6 @@ from autotune.program.rehearsal import RehearsalRecord, blames, note, trained
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
 from autotune.results.contribution import Contribution
-from autotune.results.epochs.training_steps import TrainingSteps
-from autotune.results.epochs.whole_run import WholeRun
 from autotune.results.learning import Learning
 from autotune.results.rank_notes import parallel_notes
 from autotune.results.record import (
@@ -37,6 +35,7 @@ from autotune.results.record import (
     latest,
     slowest_compilation,
 )
+from autotune.results.training_steps import TrainingSteps
 from autotune.results.wording import times
 
 ADVISE_WARMUP_ABOVE = 4  # growth of the batch above which learning-rate warm-up is recommended
@@ -113,9 +112,8 @@ class SearchResult:
         larger_batch: The fastest config of those with another number of samples per step, if it was
             faster in the search than what is recommended; None if there is none, or if such configs
             may be recommended.
-        noise: The noise scale of the program's gradients in samples; None if it was not measured.
-        whole_run: How long an epoch and the training take; None if that was not timed.
-        training_steps: How long the steps of the training take, where only these are known.
+        training_steps: How long the steps of the whole training take, estimated; None if their
+            number is unknown.
         bounded: Which knobs were not tried because of what they can give at most, with the reason.
         corrections: The least and the largest factor on the speed of its windows that the
             machine's pace explained; None if nothing was corrected.
@@ -153,8 +151,6 @@ class SearchResult:
     corrections: tuple[float, float] | None = None
     own_batch: tuple[Config, Interval] | None = None
     larger_batch: LargerBatch | None = None
-    noise: Interval | None = None
-    whole_run: WholeRun | None = None
     training_steps: TrainingSteps | None = None
     bounded: tuple[str, ...] = ()
     bottleneck: str = ""
@@ -392,36 +388,14 @@ class SearchResult:
         )
 
     @property
-    def _whole_run_section(self) -> bestfile.WholeRunSection | None:
-        if (steps := self.training_steps) is not None:
-            return bestfile.WholeRunSection(
-                epochs=steps.program.length.epochs,
-                steps=steps.program.length.steps,
-                run_seconds=_in_tenths(steps.run_seconds),
-                estimated=True,
-                note=" ".join(steps.sentences),
-            )
-        if (whole := self.whole_run) is None:
+    def _training_steps_section(self) -> bestfile.TrainingStepsSection | None:
+        if (steps := self.training_steps) is None:
             return None
-        sides = {"baseline": whole.before, "best": whole.after}
-        epochs = {
-            name: {part: round(s.estimate, 4) for part, s in side.parts.items()}
-            for name, side in sides.items()
-            if side is not None
-        }
-        return bestfile.WholeRunSection(
-            epoch_seconds={
-                name: _rounded(side.seconds) for name, side in sides.items() if side is not None
-            },
-            parts=epochs,
-            speedup=_rounded(whole.speedup),
-            epochs=whole.length.epochs,
-            steps=whole.length.steps,
-            run_seconds=_in_tenths(whole.run_seconds),
-            run_intervals={side: _rounded(s) for side, s in whole.run_intervals.items()},
-            timing_seconds=round(whole.timing_s, 1),
-            estimated=whole.is_estimated,
-            note=" ".join(whole.sentences),
+        return bestfile.TrainingStepsSection(
+            epochs=steps.length.epochs,
+            steps=steps.length.steps,
+            seconds={side: round(value, 1) for side, value in steps.seconds.items()},
+            note=" ".join(steps.sentences),
         )
 
     @property
@@ -457,7 +431,6 @@ class SearchResult:
             ),
             config=dict(self.best),
             baseline=dict(self.baseline),
-            evaluation=self.applied.evaluation,
             speedup=bestfile.SpeedupSection(
                 estimate=round(self.speedup.estimate, 4),
                 low=round(self.speedup.low, 4),
@@ -481,9 +454,8 @@ class SearchResult:
                 training=self.training_note,
                 sameness=str(self.sameness or ""),
                 refused=self._refused_sections,
-                largest_useful_step=_rounded(self.noise),
             ),
-            whole_run=self._whole_run_section,
+            training_steps=self._training_steps_section,
             hardware=hardware,
             versions=dict(hardware.versions),
             search=bestfile.SearchSection(
@@ -504,10 +476,6 @@ def _rounded(interval: Interval | None) -> dict[str, float] | None:
     if interval is None:
         return None
     return {name: round(value, 4) for name, value in vars(interval).items()}
-
-
-def _in_tenths(seconds: Mapping[str, float]) -> dict[str, float]:
-    return {name: round(value, 1) for name, value in seconds.items()}
 
 
 def _row(number: int, record: TrialRecord) -> Iterator[tuple[str, object]]:

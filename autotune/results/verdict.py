@@ -166,7 +166,6 @@ def _more(result: SearchResult) -> Iterator[str]:
         case Finding.FASTER:
             yield from _winners_curse(result)
         case Finding.NO_GAIN:
-            yield from _faster_evaluation(result)
             yield _why_no_gain(result)
         case Finding.UNCONFIRMED if result.candidate is not None:
             yield f"{_live(result)}{_unclaimed(result)}."
@@ -175,13 +174,6 @@ def _more(result: SearchResult) -> Iterator[str]:
     if result.finding is not Finding.NOTHING:
         yield from _own_batch(result)
         yield from _larger_batch(result)
-
-
-def _faster_evaluation(result: SearchResult) -> Iterator[str]:
-    """Tell what makes epochs faster although the training loop stays as it is."""
-    whole = result.whole_run
-    if result.applied.evaluation and whole is not None and whole.speedup is not None:
-        yield f"Its epochs are {times(whole.speedup)} faster, by a faster evaluation alone."
 
 
 def _why_no_gain(result: SearchResult) -> str:
@@ -254,15 +246,13 @@ def _changes(result: SearchResult) -> Iterator[Change]:
 def _why(result: SearchResult) -> Iterator[str]:
     if result.bottleneck:
         yield f"As written, {_limited(result)}: {result.bottleneck_evidence}."
-    told = result.whole_run or result.training_steps
-    if told is not None:
-        yield from told.sentences
+    if result.training_steps is not None:
+        yield from result.training_steps.sentences
     if result.changes:
         yield f"Learning: {result.learning_note}"
         if result.training_note:
             yield result.training_note
         yield from _compiling(result)
-    yield from _noise(result)
 
 
 def _limited(result: SearchResult) -> str:
@@ -324,19 +314,6 @@ def _notes(result: SearchResult) -> Iterator[str]:
         yield f"Not measured: {', '.join(result.untried)} (a longer --budget leaves time)."
 
 
-def _noise(result: SearchResult) -> Iterator[str]:
-    """Say up to which size of a step its samples are useful."""
-    if (noise := result.noise) is None:
-        return
-    from autotune.measurement.learning.gradient_noise import MOST  # it needs numpy
-
-    high = f"{noise.high:,.0f}" if noise.high < MOST else "any number"
-    yield (
-        f"Largest useful step: about {noise.estimate:,.0f} samples ({noise.low:,.0f} to {high}), "
-        "by the noise of the gradients early in the training; later, larger steps pay."
-    )
-
-
 def _correction(result: SearchResult) -> Iterator[str]:
     """Say how much narrower the interval is because the machine's pace was measured."""
     raw, speedup, factors = result.raw_speedup, result.candidate_speedup, result.corrections
@@ -360,7 +337,7 @@ def _failures(result: SearchResult) -> Iterator[str]:
 
 def _next(result: SearchResult, output: Path) -> Iterator[Command]:
     name = quote(result.run_dir.name)
-    if result.changes or result.applied.evaluation:
+    if result.changes:
         yield from _use(result, output)
     if result.finding is Finding.UNCONFIRMED:
         yield Command(

@@ -20,7 +20,6 @@ from autotune.program.program import Program
 from autotune.rig.fence import raise_fence
 from autotune.rig.fence.scratch import Scratch, short_place
 from autotune.rig.open_rig import Reports
-from autotune.rig.python_exit import python_exit_s
 from autotune.rig.rig import Resources, Rig
 
 
@@ -134,14 +133,6 @@ class RigFactory:
             Resources(tuple(gpu.uuid for gpu in self.hardware.gpus), self.hardware.cpu_quota),
             self.reports,
         )
-
-    def python_exit_s(self, most_s: float) -> float | None:
-        """Return the seconds that Python takes to end once torch is loaded; None if unknown.
-
-        Args:
-            most_s: Seconds that it may take to see that.
-        """
-        return python_exit_s(self.clock, most_s, self.program.env)
 
 
 def _said(name: str, ending: Ending, epochs: Epochs) -> str:

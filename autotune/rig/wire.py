@@ -32,7 +32,7 @@ from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.rehearsal import RehearsalPlan, Seen
 
-PROTOCOL = 18  # raised when messages change, so that two versions of autotune refuse to mix
+PROTOCOL = 19  # raised when messages change, so that two versions of autotune refuse to mix
 # From this step time on, a window of many blocks would take too long, so one block is discarded and
 # two are measured. With 0.5 s per step the ordinary minimum (six blocks of warm-up and five that
 # count) would take 6 s.

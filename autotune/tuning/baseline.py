@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from autotune.errors import AutotuneError, BudgetError, UsageError
 from autotune.knobs.space.space import ResolvedSpace
-from autotune.measurement.goal import NO_COUNTER, Objective
+from autotune.measurement.goal import NO_COUNTER
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Cause, Ending, Outcome
 from autotune.measurement.step_breakdown import StepBreakdown
@@ -21,10 +21,8 @@ from autotune.results.record import BaselineInfo, SearchInfo, gradients_sum
 from autotune.rig.failures import program_error
 from autotune.tuning.session import Session
 from autotune.tuning.start.first_start import examined
-from autotune.tuning.start.gradient_probe import measure_noise
 from autotune.tuning.start.start_up_time import unmeasured
 from autotune.tuning.storage import earlier
-from autotune.tuning.timed_runs import Observed, around_s
 
 MIN_BUDGET_S = 5.0  # importing torch alone took 2-6 s on 2 cores
 # Time for trials above which the step profile is worth its cost: it took 2-7 s on 2 cores.
@@ -107,7 +105,6 @@ def _measure(session: Session) -> Baseline:
     hardware = session.rigs.hardware  # with the GPUs that the program sees
     space = head.space.resolve(hardware, ready.profile)
     applied = _applied(space, ready.profile, head)
-    _learn_the_goal(session, Observed(ready.profile, applied, ready.startup_s))
     trial_runner.set_up(space, applied)
     trial = study.ask_for(space.baseline, space)
     record = trial_runner.baseline(session.until_over)
@@ -150,27 +147,6 @@ def _measure(session: Session) -> Baseline:
             facts, breakdown=trial_runner.profile_step(session.until_confirmation)
         )
     return Baseline(ready.profile, record.measurement, facts.breakdown, space, applied)
-
-
-def _learn_the_goal(session: Session, program: Observed) -> None:
-    """Learn what the objective needs to know of the program, in a separate process."""
-    study, objective = session.study, session.study.head.options.goal.objective
-    if objective is Objective.TIME_TO_LOSS:
-        session.events.on_phase("probing gradients")
-        study.noise, why = measure_noise(session, program.profile, program.startup_s)
-        if study.noise is None:
-            session.events.warn(
-                f"How noisy the gradients are is not known ({why}), so a larger batch counts for "
-                "nothing."
-            )
-    elif objective is Objective.RUN_TIME:
-        study.around_s, why = around_s(session, program)
-        if study.around_s is None:
-            session.events.warn(
-                f"What lies around the training loop could not be timed ({why}), so configs are "
-                "compared by the loop alone."
-            )
-    session.trial_runner.goal = study.goal
 
 
 def _failure(session: Session, ending: Ending) -> AutotuneError:

@@ -21,7 +21,6 @@ from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
-from autotune.program.evaluation import EvaluationLoader
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.profile import Profile
 from autotune.program.program import Program
@@ -72,11 +71,6 @@ class ComparedSide:
     def changes(self) -> Mapping[str, KnobValue]:
         """The knobs that its file changes."""
         return {} if self.file is None else self.file.applied.changes()
-
-    @property
-    def evaluation(self) -> tuple[EvaluationLoader, ...]:
-        """The evaluation loaders that its file gives other options."""
-        return () if self.file is None else self.file.evaluation
 
 
 @dataclass(frozen=True)
@@ -149,11 +143,6 @@ class Comparison:
             yield (
                 f"A step has {first:,.0f} samples in {self.sides[0].name} and {second:,.0f} in "
                 f"{self.sides[1].name}, so {unit} are compared"
-            )
-        if self.sides[0].evaluation != self.sides[1].evaluation:
-            yield (
-                "The two differ in the options of an evaluation's loader. Only training steps are "
-                "compared here; 'autotune search' compares that as well"
             )
         if self.confirmation.lack:
             yield f"{self.confirmation.lack}: a longer --budget decides"

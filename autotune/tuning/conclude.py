@@ -12,7 +12,6 @@ from statistics import fmean
 
 from autotune.knobs import registry
 from autotune.knobs.space.space import ResolvedSpace
-from autotune.measurement.epochs.interruption import Interruptions, interruptions_s
 from autotune.measurement.goal import Objective
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement, warnings_of
@@ -26,10 +25,6 @@ from autotune.program.lr import LrRule, global_batch
 from autotune.program.rehearsal import trained, warning
 from autotune.results.blame import judged
 from autotune.results.contribution import Contribution
-from autotune.results.epochs.estimate import whole_run
-from autotune.results.epochs.timed_run import Loop, RunFacts
-from autotune.results.epochs.training_steps import TrainingSteps, training_steps
-from autotune.results.epochs.whole_run import WholeRun
 from autotune.results.record import (
     TrialRecord,
     WindowRecord,
@@ -37,6 +32,7 @@ from autotune.results.record import (
     slowest_compilation,
 )
 from autotune.results.result import Finding, LargerBatch, SearchResult
+from autotune.results.training_steps import TrainingSteps, training_samples
 from autotune.results.verdict import changes_of
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.growth import check_s, may_win, samples_ratio
@@ -80,18 +76,10 @@ def conclude(
     records = judged(session.study.records, baseline.space.baseline)
     best = candidate.config if candidate is not None and is_faster else baseline.space.baseline
     if confirmation is None:
-        rates = (usual_rate(session, baseline),) * 2
+        rates = (_usual_rate(session, baseline),) * 2
     else:
         before, after = confirmation.rates
         rates = before, (after if is_faster else before)
-    whole, steps = _whole_run(
-        session,
-        baseline,
-        best if is_faster else None,
-        confirmation.speedup if confirmation else own,
-        rates,
-        max(1, confirmation.rounds) if confirmation else 1,
-    )
     return SearchResult(
         finding=_finding(confirmed, records),
         best=best,
@@ -116,8 +104,8 @@ def conclude(
             *_passed_over(session, baseline, candidate),
         ),
         records=tuple(records),
-        head=session.study.head_as_learned,
-        applied=_applied(session, baseline, records, best, whole),
+        head=session.study.head,
+        applied=_applied(session, baseline, records, best),
         seconds=session.budget.spent_s,
         processes=session.rigs.started,
         run_dir=session.run.path,
@@ -129,10 +117,8 @@ def conclude(
         own_batch=_own_batch(
             session, baseline, best if is_faster or candidate is None else candidate.config
         ),
-        noise=session.study.noise,
         larger_batch=_larger_batch(session, baseline, best),
-        whole_run=whole,
-        training_steps=steps,
+        training_steps=_training_steps(session, baseline, best if is_faster else None, rates),
         bounded=_bounded(
             session, baseline, confirmation.speedup.estimate if is_faster and confirmation else 1.0
         ),
@@ -170,7 +156,7 @@ def _rounds(
     return tuple(tuple(one) for one in rounds if winner_of(one) == candidate.config)
 
 
-def usual_rate(session: Session, baseline: Baseline) -> Interval:
+def _usual_rate(session: Session, baseline: Baseline) -> Interval:
     """Return the samples per second of the program as written: median and range of its visits.
 
     The first visit comes when the process has just started, and is often slower than later ones.
@@ -190,19 +176,10 @@ def _own_visits(records: Sequence[TrialRecord], written: Config) -> list[Visit]:
 
 
 def _applied(
-    session: Session,
-    baseline: Baseline,
-    records: Sequence[TrialRecord],
-    best: Config,
-    whole: WholeRun | None,
+    session: Session, baseline: Baseline, records: Sequence[TrialRecord], best: Config
 ) -> AppliedConfig:
-    """Return the program as written, with all that is recommended besides the best config.
-
-    That is the learning-rate rule that suits it, and the options of an evaluation loader.
-    """
-    gain = whole.evaluation if whole is not None else None
-    faster = (gain.loader,) if gain is not None and gain.is_claimed else ()
-    applied = replace(baseline.applied, sums=gradients_sum(records), evaluation=faster)
+    """Return the program as written, with the learning-rate rule that suits the best config."""
+    applied = replace(baseline.applied, sums=gradients_sum(records))
     checked = trained(session.study.rehearsals, best)
     if checked is None or checked.lr_rule is LrRule.AUTO:
         return applied
@@ -232,73 +209,32 @@ def _larger_batch(session: Session, baseline: Baseline, shown: Config) -> Larger
     return LargerBatch(able[0].config, speedup, needed_s)
 
 
-def _whole_run(
+def _training_steps(
     session: Session,
     baseline: Baseline,
     best: Config | None,
-    speedup: Interval,
     throughput: tuple[Interval, Interval],
-    processes: int,
-) -> tuple[WholeRun | None, TrainingSteps | None]:
-    """Return what the whole run consists of, or else its steps alone; None if unknown.
+) -> TrainingSteps | None:
+    """Return how long the steps of the whole training take; None if their number is unknown.
 
     Args:
         session: The search.
         baseline: The program as written.
         best: The recommended config; None if nothing is recommended.
-        speedup: Of the training loop.
         throughput: Before and after.
-        processes: In how many processes that was measured.
     """
-    facts = session.study.facts
-    if facts is None:
-        return None, None
-    written = session.study.timed(baseline.space.baseline)
+    facts, profile = session.study.facts, baseline.profile
+    samples = training_samples(profile.length, baseline.measurement, profile.batches_per_step)
+    if facts is None or samples is None:
+        return None
     compilation = None if best is None else slowest_compilation(session.study.records, best)
-    compile_s = 0.0 if compilation is None else compilation.seconds
-    measured = baseline.measurement
-    batch = measured.samples_per_step / max(1.0, baseline.profile.batches_per_step)
-    before, after = (
-        Loop(rate, batch, measured.samples_per_epoch, processes) for rate in throughput
+    return TrainingSteps(
+        profile.length,
+        samples,
+        facts.before_steps_s,
+        throughput[:1] if best is None else throughput,
+        0.0 if compilation is None else compilation.seconds,
     )
-    seen_s = interruptions_s(_interruptions(session.study.records, baseline.space))
-    length, end = baseline.profile.length, session.study.python_exit
-    program = RunFacts(length, facts.before_steps_s, compile_s, seen_s, end)
-    cut_after = None
-    if written is not None:
-        gain = _of_the_loop(session, speedup, throughput)
-        loops, runs = (before, after), session.study.timed_runs
-        whole = whole_run(written, runs, best, loops, gain, program)
-        if whole is not None and (best is None or not whole.misses_evaluation):
-            return whole, None
-        cut_after = None if whole is None else whole.before.cut_after
-    sides = (before,) if best is None else (before, after)
-    return None, training_steps(program, sides, measured.samples_per_step, cut_after)
-
-
-def _interruptions(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[Interruptions]:
-    """Return what each process of the search has seen, as its last measurement tells.
-
-    Processes that the baseline cannot share are left out: they compile, or train in ranks.
-    """
-    last: dict[int | None, Interruptions] = {}
-    for record in records:
-        measured = record.measurement
-        if measured is None or space.needs_restart(space.baseline, record.config):
-            continue
-        if measured.interruptions is not None:
-            last[record.rig] = measured.interruptions
-    return [*last.values()]
-
-
-def _of_the_loop(
-    session: Session, speedup: Interval, throughput: tuple[Interval, Interval]
-) -> Interval:
-    """Return a speedup as one of samples per second, whatever the search has compared."""
-    if session.study.goal.objective is Objective.THROUGHPUT:
-        return speedup
-    before, after = throughput
-    return speedup.times(after.estimate / before.estimate / speedup.estimate)
 
 
 def _own_batch(

@@ -51,9 +51,6 @@ CHECK_BATCHES = (5, 12)  # of such an epoch, at least and at most
 TRAINING_S = 4.0  # that the steps of one run of the self-check may take, beyond the least ones
 MAX_REHEARSAL_S = 60.0  # or twice the least it takes, for a program that starts slowly
 MAX_KEPT_FOR_REHEARSAL = 1 / 3  # share of the time of the trials
-EPOCHS_SHARE = 0.1  # of the budget, for timing whole epochs of both sides
-TIMED_WORTH_S = 1.0  # of such a run, besides its start
-TIMED_WORTH_STEPS = 12
 COMPILING_WORTH_S = 25.0  # without two starts: compiling a small model took 15-40 s on 2 cores
 
 
@@ -88,11 +85,6 @@ def check_batches(step_s: float) -> int:
     """
     least, most = CHECK_BATCHES
     return min(most, max(least, int(TRAINING_S / step_s / CHECK_EPOCHS)))
-
-
-def least_timed_s(step_s: float) -> float:
-    """Return the least seconds of a run that times epochs, without its start."""
-    return max(TIMED_WORTH_S, TIMED_WORTH_STEPS * step_s)
 
 
 @dataclass
@@ -166,7 +158,7 @@ class Session:
         0 if there is no candidate and no time for a trial besides the reservation: then it would be
         left unused, so trials may go on into it.
         """
-        kept_s = self.reserve_s + self.rehearsal_s + self.epochs_s
+        kept_s = self.reserve_s + self.rehearsal_s
         has_time = self.budget.left_s - kept_s >= self._least_trial_s
         return kept_s if self.has_candidate or has_time else 0.0
 
@@ -288,22 +280,6 @@ class Session:
         steps = CHECK_EPOCHS * check_batches(facts.step_s)
         return CHECK_RUNS * (facts.startup_s + steps * facts.step_s)
 
-    @property
-    def epochs_s(self) -> float:
-        """Seconds reserved for timing epochs; 0 if they are too few for those as written."""
-        facts = self.study.facts
-        if facts is None or not facts.profile.loaders or not self.reserve_s:
-            return 0.0
-        kept_s = EPOCHS_SHARE * self.budget.total_s
-        least_s = facts.startup_s + least_timed_s(facts.step_s) + ENDING_S
-        return kept_s if kept_s >= least_s else 0.0
-
-    @property
-    def epoch_slot_s(self) -> float:
-        """Seconds that timing epochs may still take."""
-        spent_s = sum(run.cost_s for run in self.study.timed_runs)
-        return min(self.budget.left_s, EPOCHS_SHARE * self.budget.total_s - spent_s)
-
     def time_to_rehearse_s(self, *, kept_s: float) -> float:
         """Return how many seconds a rehearsal may take; 0 if there is not enough time for one.
 
@@ -335,8 +311,7 @@ class Session:
                 the second one ends that too.
         """
         is_hurried = self.stop.requests > (1 if is_needed else 0)
-        kept_s = 0.0 if is_needed else self.epochs_s
-        return not is_hurried and self.budget.left_s - kept_s > seconds
+        return not is_hurried and self.budget.left_s > seconds
 
     def needs_own_process(self, config: Config, space: ResolvedSpace) -> bool:
         """Return whether baseline and config are confirmed in separate processes.

@@ -72,14 +72,11 @@ class TrialRunner:
     Args:
         rigs: Makes the rigs.
         goal: What is compared, and within which limits.
-
-    Attributes:
-        goal: The same; the baseline may bring out what it needs to know.
     """
 
     def __init__(self, rigs: RigFactory, goal: Goal = THROUGHPUT) -> None:
         self._rigs = rigs
-        self.goal = goal
+        self._goal = goal
         self._compile_s: dict[KnobValue, float] = {}  # of each value of the knob, the longest seen
         self._live = LiveRig(rigs)
         self._seen: list[tuple[tuple[Config, RunMode], Visit]] = []
@@ -235,9 +232,9 @@ class TrialRunner:
         mode = config.get("compile", "off")
         compiled_s = result.compilation.seconds if result.compilation and mode != "off" else 0.0
         self._compile_s[mode] = max(self._compile_s.get(mode, 0.0), compiled_s)
-        worth = result.throughput.times(factor * self.goal.kept_share(self._compile_s[mode]))
+        worth = result.throughput.times(factor * self._goal.kept_share(self._compile_s[mode]))
         is_bounded = self._live.base.traits.bounded_by_steps and config != self._base_config
-        if not is_bounded or not self.goal.objective.counts_samples:
+        if not is_bounded or not self._goal.objective.counts_samples:
             return worth
         growth = result.samples_per_step / self._baseline_samples
         return worth.times(1 / self._live.base.extra_work(config, growth))
@@ -315,14 +312,14 @@ class TrialRunner:
             self._baseline_largest = max(self._baseline_largest, _largest_step(result))
         else:
             self._since_baseline += 1
-        factor = self.goal.factor(result)
+        factor = self._goal.factor(result)
         if factor is None:  # of the baseline; whoever asked for it says so
             return
         visit = Visit.of(
             self._worth(config, result, factor),
             self._rigs.started,
             self._rigs.clock() + self._later_s,
-            result.pace if self.goal.objective is not Objective.MEMORY else None,
+            result.pace if self._goal.objective is not Objective.MEMORY else None,
             mode,
             result.drained_share,
         )
@@ -381,10 +378,10 @@ class TrialRunner:
         """Return why a window does not count for the goal of the search; None if it does."""
         if config == self._base_config:
             return None
-        if self.goal.factor(result) is None:
-            return Ending(Outcome.UNCLEAR, NO_COUNTER[self.goal.objective])
+        if self._goal.factor(result) is None:
+            return Ending(Outcome.UNCLEAR, NO_COUNTER[self._goal.objective])
         used = result.memory
-        return self.goal.excess(
+        return self._goal.excess(
             used, self._rigs.hardware.capacity_bytes(on_device=used.is_on_device)
         )
 

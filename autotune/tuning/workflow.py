@@ -19,7 +19,6 @@ from autotune.tuning.session import search_session
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
-from autotune.tuning.whole_run import rejudged, time_epochs
 
 
 def search(
@@ -68,7 +67,5 @@ def search(
         while rehearse_best(session, baseline) is Rehearsed.NOTHING_LEFT:
             explore(session, baseline.space, diagnosis)
         confirmed = confirm_best(session, baseline)
-        time_epochs(session, baseline, confirmed)
-        confirmed = rejudged(session, baseline, confirmed)
         study.result = result = conclude(session, baseline, confirmed, diagnosis)
         return result

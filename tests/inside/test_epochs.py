@@ -16,7 +16,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from autotune.inside.interruptions import InterruptionWatch
 from autotune.inside.meter import Flow, Instruments, Meter
 from autotune.inside.ranks.group import ALONE
 from autotune.inside.step_profiler import StepProfiler
@@ -217,76 +216,6 @@ def test_a_checkpoint_in_each_step_is_part_of_the_steps() -> None:
             if step == 40:
                 break
     assert borders.disturbances == 0
-    assert borders.interruptions.seen is None
-
-
-def test_where_interruptions_come_less_often_than_at_first_the_later_ones_count() -> None:
-    now_s = 0.0
-    watch = InterruptionWatch(lambda: now_s)
-    for step in range(1, 4001):
-        watch.step_begins()
-        comes = step % 25 == 0 if step < 500 else step % 1000 == 0
-        now_s += 0.51 if comes else 0.01
-        watch.step_ended(1, is_usual=not comes)
-    seen = watch.seen
-    assert seen is not None
-    assert (seen.later, seen.batches, seen.longest) == (1, 1000, 1000)
-    assert seen.seconds == pytest.approx(0.5)
-
-
-def test_what_comes_every_ten_steps_is_summed_up_whatever_it_is() -> None:
-    model, extra_s = nn.Linear(4, 1), 0.1  # longer than a busy machine lets a step wait
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    held_out = DataLoader(TensorDataset(torch.randn(24, 4)), 8)
-
-    def evaluates_a_loader() -> None:
-        with torch.no_grad():
-            for (x,) in held_out:
-                model(x)
-
-    def draws_samples() -> None:
-        with torch.no_grad():
-            for _ in range(5):
-                model(torch.zeros(1, 4))
-
-    def saves() -> None:
-        torch.save(model.state_dict(), io.BytesIO())
-
-    for evaluates in (evaluates_a_loader, draws_samples, saves):
-        train_set = DataLoader(TensorDataset(torch.randn(24, 4)), 8, shuffle=True)
-        with watched(Epochs.ENDLESS) as borders:
-            for step, (x,) in enumerate(train_set, 1):
-                optimizer.zero_grad()
-                model(x).square().mean().backward()
-                optimizer.step()
-                if step % 10 == 0:
-                    evaluates()
-                    sleep(extra_s)
-                if step == 65:
-                    break
-        seen = borders.interruptions.seen
-        assert seen is not None, evaluates
-        assert (seen.later, seen.batches) == (5, 50), evaluates
-        assert seen.seconds >= 5 * extra_s
-
-
-def test_an_evaluation_after_a_pass_that_the_program_leaves_is_none_in_its_middle() -> None:
-    model = nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    loader = DataLoader(TensorDataset(torch.randn(80, 4)), 8, shuffle=True)
-    with watched(Epochs.ENDLESS) as borders:
-        for _ in range(5):
-            for number, (x,) in enumerate(loader):
-                if number == 8:
-                    break
-                optimizer.zero_grad()
-                model(x).square().mean().backward()
-                optimizer.step()
-            with torch.no_grad():
-                model(torch.zeros(1, 4))
-            sleep(0.02)
-    assert borders.steps == 40
-    assert borders.interruptions.seen is None
 
 
 def test_a_failure_within_the_epoch_or_at_once_after_a_switch_is_no_matter_of_epochs() -> None:

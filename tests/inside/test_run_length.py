@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autotune.inside.seams.trainers import TrainersSeam
-from autotune.measurement.epochs.epoch import RunLength
+from autotune.program.run_length import RunLength
 from tests.inside.test_bounds import BY_STEPS, STEP
 from tests.watching import profile_of
 
@@ -211,18 +211,6 @@ args = parser.parse_args()
     ("arguments", "expected"),
     [
         ({"max_epochs": 5}, RunLength(5.0, "max_epochs=5 of its Trainer")),
-        (
-            {"max_epochs": 5, "check_val_every_n_epoch": 2, "val_check_interval": 1.0},
-            RunLength(5.0, "max_epochs=5 of its Trainer", None, 2.0, 2.0),
-        ),
-        (
-            {"max_epochs": 5, "val_check_interval": 0.25},
-            RunLength(5.0, "max_epochs=5 of its Trainer", None, 0.25, 0.25),
-        ),
-        (
-            {"max_epochs": 5, "val_check_interval": 50, "num_training_batches": 200},
-            RunLength(5.0, "max_epochs=5 of its Trainer", None, 0.25, 0.25),
-        ),
         ({"max_epochs": -1}, RunLength(None, "max_epochs=-1 of its Trainer")),
         (
             {"max_epochs": -1, "max_steps": 70},
@@ -231,7 +219,7 @@ args = parser.parse_args()
         ({"max_epochs": 5, "max_steps": 70}, RunLength(None, "max_steps=70 of its Trainer")),
     ],
 )
-def test_lightnings_trainer_tells_epochs_and_how_often_it_validates(
+def test_lightnings_trainer_tells_epochs_or_steps(
     arguments: dict[str, Any], expected: RunLength
 ) -> None:
     class Trainer(SimpleNamespace):

@@ -306,9 +306,6 @@ def test_a_larger_batch_is_compared_where_both_have_trained_on_the_same_samples(
     assert abs(found) < 0.002
     late = losses([1 / math.sqrt(number) for number in range(1, 31)])
     assert relative_loss(written, late, 4.0) == pytest.approx(1.0, abs=0.05), "each update as one"
-    faster = relative_loss(written, same, per_update=2.0)
-    assert faster is not None
-    assert faster < -0.2, "at equal time, where it is twice as fast"
     summed = losses([4 * (step.loss or 0.0) for step in same.steps])
     assert relative_loss(written, summed, 4.0, scale=4.0) == pytest.approx(found)
     lost = losses([math.nan] * 30)

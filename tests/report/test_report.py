@@ -13,12 +13,15 @@ from xml.etree import ElementTree
 
 import pytest
 
+from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config, KnobValue
+from autotune.program.run_length import RunLength
 from autotune.report import ShownResult, Training, html, markdown
 from autotune.report.svg import Scale
 from autotune.results.record import TrialRecord
 from autotune.results.result import Finding, SearchResult
+from autotune.results.training_steps import TrainingSteps
 from autotune.results.verdict import verdict
 from tests.made import make_record
 from tests.scripted import Question, Script, begin
@@ -43,7 +46,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
     script = Script(
         {"num_workers": {1: 1.5}},
         ends=_fails_in_bf16,
-        evaluation_s=lambda _: 1.0,
         peak_bytes=lambda config, _: (1 + int(config["num_workers"])) << 30,
     )
     searched = begin(folder, script, KNOBS)
@@ -135,16 +137,17 @@ def test_whatever_a_program_is_called_or_says_is_text(found: SearchResult) -> No
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in cells} <= {4, 9}
 
 
-def test_what_it_is_worth_follows_from_the_whole_epoch_or_the_steps(found: SearchResult) -> None:
-    alone = replace(found, whole_run=None, training_steps=None)
-    gain = alone.speedup.estimate
-    page = text_of(html(alone, BEST, Training(hours=30.0, price_per_hour=2.0)))
+def test_what_it_is_worth_follows_from_the_hours_or_the_steps(found: SearchResult) -> None:
+    gain = found.speedup.estimate
+    page = text_of(html(found, BEST, Training(hours=30.0, price_per_hour=2.0)))
     assert f"At 2 per hour, that is worth {2.0 * 30 * (1 - 1 / gain):,.2f}." in page
     assert "by the speedup of the training loop" in page
-    assert "Of each hour that the program trains as written" in text_of(html(alone, BEST))
-    assert found.whole_run is not None
-    assert "by the speedup of whole epochs" in text_of(html(found, BEST, Training(hours=30.0)))
-    kept = replace(alone, best=alone.baseline, finding=Finding.NO_GAIN)
+    assert "Of each hour that the program trains as written" in text_of(html(found, BEST))
+    rates = (Interval(100.0, 90.0, 110.0), Interval(200.0, 190.0, 210.0))
+    steps = TrainingSteps(RunLength(2.0, "train.py:3"), 1000.0, 5.0, rates, compile_s=2.0)
+    known = text_of(html(replace(found, training_steps=steps), BEST))
+    assert "The training steps of the whole training take 12 s instead of 15 s" in known
+    kept = replace(found, best=found.baseline, finding=Finding.NO_GAIN)
     assert "that is worth" not in text_of(html(kept, BEST, Training(30.0, 2.0)))
 
 

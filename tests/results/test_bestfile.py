@@ -229,6 +229,19 @@ def test_an_unknown_key_is_answered_with_line_and_nearest(
     assert f"{line}: {fault}" in faults_of(path)
 
 
+def test_what_earlier_versions_wrote_besides_is_left_out_and_loaders_lose_their_options_aloud(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    best = bestfile.read(path)
+    edit(path, "learning:\n", "learning:\n  largest_useful_step:\n    estimate: 100.0\n")
+    edit(path, "speedup:\n", "evaluation: []\nwhole_run:\n  estimated: true\nspeedup:\n")
+    assert bestfile.read(path) == best
+    assert not caplog.messages
+    edit(path, "evaluation: []\n", "evaluation:\n- facts: {}\n  options:\n    num_workers: 2\n")
+    assert bestfile.read(path) == best
+    assert "They are not applied any more" in caplog.text
+
+
 def test_a_missing_key_is_named_at_the_section_it_belongs_to(path: Path) -> None:
     edit(path, "  fingerprint: " + "f" * 64 + "\n", "")
     line = line_of(path, "program:", after="# Values")

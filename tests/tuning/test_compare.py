@@ -15,7 +15,6 @@ from autotune.errors import ProgramError, UsageError
 from autotune.machine import hardware
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program import line
-from autotune.program.evaluation import EvaluationLoader
 from autotune.program.revision import at_revision
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
@@ -92,22 +91,6 @@ def test_the_second_config_is_faster_slower_or_alike(
     assert " ".join(data) == KEYS
     assert data["difference"] == str(difference)
     assert [side["name"] for side in data["sides"]] == ["a.yaml", "b.yaml"]
-
-
-def test_options_of_an_evaluation_loader_are_no_part_of_a_comparison_and_that_is_said(
-    tmp_path: Path,
-) -> None:
-    own = workers(tmp_path, 0)
-    other = own.model_copy(
-        update={"evaluation": (EvaluationLoader(make_loader(), {"num_workers": 2}),)}
-    )
-    machine = ScriptedMachine(Script(noise=0.02))
-    for sides, is_said in (((None, other), True), ((other, other), False)):
-        found = compare(
-            *(configs(*sides), HARDWARE, 300.0, Events()), surroundings=machine.surroundings
-        )
-        assert found.difference is Difference.NONE
-        assert any("evaluation's loader" in note for note in found.notes) is is_said
 
 
 def test_a_knob_that_cannot_act_here_is_refused(tmp_path: Path) -> None:

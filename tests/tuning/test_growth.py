@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from autotune.cli.search_report import show
-from autotune.measurement.goal import Goal, Objective
 from autotune.program.config import Config, KnobValue
 from autotune.results.result import Finding, SearchResult
-from tests.made import make_profile
 from tests.scripted import Script, Searched, begin
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
@@ -140,41 +138,3 @@ def test_what_keeps_the_samples_of_a_step_is_not_deferred(tmp_path: Path) -> Non
     result = begin(tmp_path, script, {**KNOBS, "batch_size": (32, 64)}).go_on(180.0)
     assert result.global_batches == (64, 64)
     assert any(record.config["accumulation_steps"] == 2 for record in result.records)
-
-
-def test_time_to_loss_takes_the_batch_at_which_samples_still_lead_far(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Speed times efficiency: where the noise scale is N, (N + 64) / (N + B) of a sample's worth.
-
-    At N = 1000 a batch of 256 is worth 1.5 * .85, at N = 100 it is 1.5 * .46.
-    """
-    goal = Goal(Objective.TIME_TO_LOSS)
-    for noise_scale, sizes in ((1000.0, {256}), (100.0, {64})):
-        script = Script(SPEEDS, noise=0.02, process_noise=0.01, noise_scale=noise_scale)
-        search = begin(tmp_path / f"{noise_scale}", script, KNOBS, 0, goal)
-        result = search.go_on(300.0)
-        assert result.finding is Finding.FASTER
-        assert int(result.best["batch_size"]) in sizes
-        assert result.noise is not None
-        assert result.noise.low <= noise_scale <= result.noise.high
-        size = int(result.best["batch_size"])
-        worth = (result.noise.low + 64) / (result.noise.low + size)
-        speed = 1.4 * SPEEDS["batch_size"].get(size, 1.0)
-        assert result.speedup.low <= speed * worth <= result.speedup.high
-    out = told(result, tmp_path, capsys)
-    assert "faster to the same loss" in out
-    assert "Largest useful step: about 100 samples" in out
-    useful = result.best_file().learning.largest_useful_step
-    assert useful is not None
-    assert useful["low"] <= 100 <= useful["high"]
-
-
-def test_without_knowing_the_noise_a_larger_batch_counts_for_nothing(tmp_path: Path) -> None:
-    goal = Goal(Objective.TIME_TO_LOSS)
-    profile = make_profile(reads_ahead=True)
-    script = Script(SPEEDS, profile=profile, noise=0.02, process_noise=0.01)
-    knobs = {knob: values for knob, values in KNOBS.items() if knob != "accumulation_steps"}
-    result = begin(tmp_path, script, knobs, 0, goal).go_on(180.0)
-    assert result.noise is None
-    assert result.global_batches == (64, 64)

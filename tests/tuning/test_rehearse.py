@@ -35,7 +35,6 @@ from autotune.tuning.choosing.ranking import promising
 from autotune.tuning.conclude import conclude
 from autotune.tuning.confirming.confirm import ConfirmationResult
 from autotune.tuning.storage.study import Study
-from autotune.tuning.timed_runs import _for_ranks
 from tests.made import make_applied, make_loader, make_record, memory_of
 from tests.rigging import PROGRAMS, fence, never
 from tests.tuning.test_session import BASE, OTHER, RESOLVED, Clock, Made, baseline, made, tell
@@ -378,30 +377,3 @@ def test_a_trainer_evaluates_after_short_epochs_and_comes_to_its_end(
         assert "ended after 6 steps" in rig.log_tail()
     assert found.has_passed
     assert str(found.seen) == "2 short epochs, 2 evaluations, to the program's own end"
-
-
-def test_epochs_of_several_ranks_are_timed_and_cut_after_the_same_batch(tmp_path: Path) -> None:
-    program = (PROGRAMS / "own_ddp.py").read_text()
-    evaluation = """
-    with torch.no_grad():
-        for x, y in DataLoader(TensorDataset(features[:256], features[:256]), batch_size=32):
-            model(x)
-    distributed.barrier()
-"""
-    end = "distributed.destroy_process_group()"
-    (tmp_path / "ddp.py").write_text(program.replace(end, f"{evaluation}{end}"))
-    subject = parse_program(str(tmp_path / "ddp.py"), (), tmp_path, ranks=2)
-    timed = RehearsalPlan(most_s=120.0, most_epochs=100, pass_s=9.0)
-    plan = _for_ranks(timed, most=5, run_s=0.4)
-    with Rig(subject, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
-        means = "DistributedDataParallel"
-        loader = make_loader(dataset_len=4096, batch_size=32, sampler="DistributedSampler")
-        applied = make_applied({"batch_size": 64}, loader=loader, distributes_itself=means)
-        found = rig.rehearse(applied, plan, never)
-    assert found.has_passed, found
-    assert found.seen is not None
-    assert len(found.seen.timed) >= 2
-    for epoch in found.seen.timed:
-        assert (epoch.batches, epoch.length, epoch.is_cut) == (5, 64, True)
-        assert [(p.batches, p.length) for p in epoch.passes] == [(5, 8)]
-        assert epoch.evaluation_s > 0

@@ -164,7 +164,7 @@ def test_small_budgets_keep_less_for_the_confirmation_until_they_keep_nothing(
     assert session.reserve_s == pytest.approx(reserve_s)
     assert session.until_confirmation.left_s() == pytest.approx(
         min(
-            total_s - 18.0 - reserve_s - session.rehearsal_s - session.epochs_s,
+            total_s - 18.0 - reserve_s - session.rehearsal_s,
             session.budget.wait_s,
         )
     )
@@ -293,7 +293,7 @@ def test_time_for_a_confirmation_is_not_kept_where_there_is_nothing_to_confirm(
 ) -> None:
     given = made(tmp_path, 180.0, 60.0)
     session, kept_s = given.session, given.session.kept_s
-    assert kept_s == session.reserve_s + session.rehearsal_s + session.epochs_s > 0
+    assert kept_s == session.reserve_s + session.rehearsal_s > 0
     for has_candidate, left_s, is_over in (
         (True, kept_s + 30.0, False),
         (True, kept_s + 0.5, True),

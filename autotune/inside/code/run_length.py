@@ -24,8 +24,8 @@ from autotune.inside.code.loops import (
     loops_around,
     own_nodes,
 )
-from autotune.measurement.epochs.epoch import RunLength
 from autotune.program.flags import Flag
+from autotune.program.run_length import RunLength
 
 EPOCHS = frozenset(f"{before}epochs" for before in ("", "num_", "n_", "n", "max_", "num_train_"))
 EVALUATING = ("val", "eval", "test", "dev")  # how names of phases begin

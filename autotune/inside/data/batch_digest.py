@@ -1,17 +1,14 @@
-"""Digests: whether two runs of a loader handed out the same batches and left the same state."""
+"""Digests: whether a loader hands out the same batch again."""
 
 from __future__ import annotations
 
 import dataclasses
-import random
 import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy
 import torch
-
-SEED = 7
 
 
 class NotComparableError(Exception):
@@ -53,20 +50,3 @@ def batch_digest(batch: Any, before: int = 0) -> int:
 
 def _of_array(array: Any, kind: str, before: int) -> int:
     return zlib.crc32(array.tobytes(), zlib.crc32(kind.encode(), before))
-
-
-def seed_all() -> None:
-    """Give the generators that all code of this process shares the same state."""
-    random.seed(SEED)
-    numpy.random.seed(SEED)  # noqa: NPY002 - the generator that programs share
-    torch.manual_seed(SEED)
-
-
-def state_digest() -> int:
-    """Return a checksum of the states of these generators."""
-    found = zlib.crc32(repr(random.getstate()).encode())
-    found = zlib.crc32(repr(numpy.random.get_state()).encode(), found)  # noqa: NPY002
-    found = zlib.crc32(torch.get_rng_state().numpy().tobytes(), found)
-    if torch.cuda.is_initialized():
-        found = zlib.crc32(torch.cuda.get_rng_state().numpy().tobytes(), found)
-    return found

@@ -97,7 +97,6 @@ class Feed:
         starts: How often iteration over the data has begun, the first time included.
         start_s: Seconds from the latest beginning to its first batch.
         begin_s: The part of ``start_s`` in which PyTorch's iterator was made and workers started.
-        end_s: Seconds that the workers took to end, if the pass was cut; else 0.
         handed: Batches that the program got in this pass.
         is_mixed: Whether the batches of this pass are not one pass over the program's data: the
             loader was swapped or has another length, a batch was repeated, or autotune took
@@ -111,7 +110,7 @@ class Feed:
     def __init__(self, loader: DataLoader[Any], seam: _Loaders, listener: _Listener) -> None:
         self.loader = loader
         self.starts = 0
-        self.start_s = self.begin_s = self.end_s = 0.0
+        self.start_s = self.begin_s = 0.0
         self.handed = 0
         self.is_short = False
         self._has_started_over = False
@@ -334,9 +333,7 @@ class Feed:
 
     def _end(self) -> None:
         """End the pass before the data end; workers end or persist, as they would then."""
-        began = perf_counter()
         self._inner = iter(())
-        self.end_s = perf_counter() - began
         self._listener.pass_ended(self)
 
     def _note_start(self) -> None:

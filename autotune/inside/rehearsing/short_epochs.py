@@ -14,7 +14,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -24,8 +24,6 @@ import torch
 from autotune.inside.epochs import MAX_BATCHES, Passes, known_by
 from autotune.inside.listener import Listener
 from autotune.inside.ranks.group import ALONE, Group
-from autotune.inside.rehearsing.epoch_timer import EpochTimer
-from autotune.inside.rehearsing.evaluation_outputs import OutputComparison
 from autotune.inside.rehearsing.training_passes import TrainingPasses
 from autotune.inside.rehearsing.training_recorder import TrainingRecorder
 from autotune.inside.seams import SeamSet
@@ -107,12 +105,6 @@ class ShortEpochs(Listener):
                 traces,
                 is_alone=group.world_size == 1,
             )
-        self._timing: EpochTimer | None = None
-        self._outputs = OutputComparison(applied, self.steering)
-        if plan.pass_s is not None:
-            self._timing = EpochTimer(plan, plan.pass_s, self.seams, started)
-            if self._outputs.changes:
-                self.seams.forward.evaluated = self._outputs
         self._ending = threading.Lock()  # whoever acquires it reports; it is never released
         self._process = os.getpid()
         self._timer = threading.Timer(
@@ -132,8 +124,6 @@ class ShortEpochs(Listener):
 
     def program_ended(self, *, has_failed: bool = False) -> None:  # noqa: ARG002
         """Report what was seen until the program ended; how it ended is reported separately."""
-        if self._timing is not None:
-            self._timing.program_ended()
         self._end("by itself")
 
     def before_batch(self, feed: Feed) -> None:
@@ -144,20 +134,11 @@ class ShortEpochs(Listener):
             return
         self._passes.of(feed)
         if self._training.begins_epoch(feed):
-            self._epoch_begins(feed.begin_s)
+            self._epoch_begins()
 
-    def _epoch_begins(self, begin_s: float = 0.0) -> None:
+    def _epoch_begins(self) -> None:
         """End the epoch before, and the rehearsal if that was the last one planned."""
-        begun_by = self._training.begun()
-        self._training.epoch_begins(begun_by)
-        if self._timing is not None:
-            self._timing.epoch_begins(
-                begin_s,
-                begun_by,
-                trained=self._training.trained,
-                first_step_at=self._first_step_at,
-                is_long_enough=self._is_long_enough,
-            )
+        self._training.epoch_begins(self._training.begun())
         if self._is_enough:
             self._end("as planned")
 
@@ -168,8 +149,6 @@ class ShortEpochs(Listener):
         them, so that no accumulated gradients are left over. Otherwise it continues, but not beyond
         the longest training pass so far, or ``MAX_BATCHES`` if there was none.
         """
-        if self._timing is not None and not self._timing.may_cut(feed, self._facts(feed)):
-            return False
         if not feed.wants_gradients:
             return self._passes.cuts_other(feed, self.steps)
         seen, plan = self._passes.of(feed), self._plan
@@ -183,18 +162,13 @@ class ShortEpochs(Listener):
     def pass_ended(self, feed: Feed) -> None:
         """Note the end of a pass."""
         self._training.ended(feed)
-        if self._timing is not None:
-            seen, facts = self._passes.of(feed), self._facts(feed)
-            trains = seen.trains or facts in self._training.trained
-            self._timing.pass_ended(feed, facts, is_cut=seen.is_over, trains=trains)
 
     @contextmanager
     def saving(self, what: Any, where: Any) -> Iterator[None]:
-        """Record what is saved where training is traced, and time it where epochs are."""
+        """Record what is saved where training is traced."""
         self._saving += 1
         try:
-            with nullcontext() if self._timing is None else self._timing.saving():
-                yield
+            yield
         finally:
             self._saving -= 1
             self._heard = perf_counter()
@@ -202,9 +176,7 @@ class ShortEpochs(Listener):
             self._recorder.saved(what, where)
 
     def batch_handed(self, feed: Feed, batch: Any, samples: int) -> None:
-        """Note what is trained on, where training is traced, and what is evaluated in turns."""
-        if self._timing is not None:
-            self._timing.handed(self._facts(feed), batch)
+        """Note what is trained on, where training is traced."""
         if self._recorder is not None and feed.wants_gradients:
             self._recorder.batch_handed(batch, samples)
 
@@ -212,8 +184,6 @@ class ShortEpochs(Listener):
         """Count a batch; one without gradients belongs to an evaluation."""
         self._heard = perf_counter()
         seen = self._passes.took(feed, self.steps)
-        if self._timing is not None:
-            self._timing.batch(feed, self._facts(feed))
         if feed.wants_gradients and torch.is_grad_enabled():
             self._training.took(feed, seen)
         else:
@@ -234,8 +204,6 @@ class ShortEpochs(Listener):
         self._heard = perf_counter()
         if self._recorder is not None:
             self._recorder.forward_called()
-        if self._timing is not None:
-            self._timing.forward_called()
         self._training.forward_called(has_gradients=torch.is_grad_enabled())
         lead = self._training.lead
         is_between = lead is not None and (lead.is_over or not self._training.lead_trains)
@@ -258,9 +226,7 @@ class ShortEpochs(Listener):
         self.steps += 1
         self._first_step_at = min(self._first_step_at, now)
         self._is_evaluating = False
-        feeds = self._training.stepped()
-        if self._timing is not None:
-            self._timing.stepped(feeds)
+        self._training.stepped()
         if self._recorder is not None:
             self._recorder.stepped(optimizer, self._training.epochs)
             if self._recorder.is_over:
@@ -272,17 +238,14 @@ class ShortEpochs(Listener):
 
     @property
     def _is_long_enough(self) -> bool:
-        plan, timing = self._plan, self._timing
-        enough_s = plan.enough_s if timing is None else timing.enough_s
-        return self.steps >= plan.least_steps and perf_counter() - self._first_step_at >= enough_s
+        plan, trained_s = self._plan, perf_counter() - self._first_step_at
+        return self.steps >= plan.least_steps and trained_s >= plan.enough_s
 
     @property
     def _is_enough(self) -> bool:
         epochs = self._training.epochs
         if epochs < self._plan.epochs:
             return False
-        if self._timing is not None and (is_enough := self._timing.is_enough) is not None:
-            return is_enough
         return self._is_long_enough or epochs >= self._plan.most_epochs
 
     def _facts(self, feed: Feed) -> LoaderFacts:
@@ -313,19 +276,5 @@ class ShortEpochs(Listener):
         self._timer.cancel()
         with suppress(LinkClosed):
             trace = None if self._recorder is None else self._recorder.trace
-            timing = self._timing
-            self._over(
-                Seen(
-                    self.steps,
-                    self._training.epochs,
-                    self._evaluations,
-                    how,
-                    silent_s,
-                    trace,
-                    () if timing is None else timing.epochs,
-                    None if timing is None else timing.tried,
-                    self._outputs.found,
-                    "" if timing is None else timing.why_untimed,
-                    works,
-                )
-            )
+            epochs, evaluations = self._training.epochs, self._evaluations
+            self._over(Seen(self.steps, epochs, evaluations, how, silent_s, trace, works))

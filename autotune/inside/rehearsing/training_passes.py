@@ -58,11 +58,6 @@ class TrainingPasses:
         self._open: WeakSet[Feed] = WeakSet()
 
     @property
-    def trained(self) -> frozenset[LoaderFacts]:
-        """The loaders that have trained so far."""
-        return frozenset(tuple(self._trained))
-
-    @property
     def lead_trains(self) -> bool:
         """Whether the loader that handed out the last batch with gradients has trained."""
         return self._last_facts in self._trained
@@ -131,8 +126,8 @@ class TrainingPasses:
             for feed in [feed for feed in self._fed if feed not in begun_by]:
                 del self._fed[feed]
 
-    def stepped(self) -> tuple[Feed, ...]:
-        """Count a step, and return the passes to which it belongs, the one read first in front.
+    def stepped(self) -> None:
+        """Count a step.
 
         A step that is made after a pass belongs to none, as that of a program which gathers the
         gradients of a whole epoch. It still shows that the loader trains.
@@ -143,7 +138,7 @@ class TrainingPasses:
         if feeds and all(feed in self._open for feed in feeds):  # it goes on as before
             with self._lock:
                 self._fed.clear()
-            return feeds
+            return
         passes, trained = [seen for _, seen in feeding], {self._facts(feed) for feed, _ in feeding}
         if feeding:
             self.epochs += self._leader is None
@@ -158,7 +153,6 @@ class TrainingPasses:
             seen.trains = True
         self._trained |= trained
         self._in_epoch |= trained
-        return feeds
 
     def _leave_out_evaluated(self) -> None:
         """Leave out the last batch if models got it without gradients alone.

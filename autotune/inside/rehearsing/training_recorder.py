@@ -19,7 +19,6 @@ import torch
 from torch import nn
 
 from autotune.inside.data.feed import tensors_in
-from autotune.inside.rehearsing.gradient_recorder import GradientRecorder
 from autotune.inside.seams.autocast import unscaled
 from autotune.inside.seams.torch_settings import matmul_precision
 from autotune.measurement.learning.training_trace import LAST_LOSSES, TracedStep, TrainingTrace
@@ -97,7 +96,6 @@ class TrainingRecorder:
         self._buffers: list[tuple[torch.Tensor, int]] = []
         self._saved: list[int] = []
         self._loaded: list[str] = []
-        self._gradients = GradientRecorder() if plan.gradients else None
 
     @property
     def trace(self) -> TrainingTrace:
@@ -109,7 +107,6 @@ class TrainingRecorder:
             tuple(self._batches),
             len(self._shaken),
             self.broken,
-            tuple(self._gradients.groups) if self._gradients is not None else (),
             tuple(self._saved),
             tuple(self._loaded),
         )
@@ -146,8 +143,6 @@ class TrainingRecorder:
     def forward_called(self) -> None:
         """Before a model's first call with gradients, shake its weights if asked to."""
         models = self._models()
-        if self._gradients is not None and torch.is_grad_enabled():
-            self._gradients.part_ended()
         if torch.is_grad_enabled() and len(models) != self._called:
             self._called = len(models)
             self._begin([weight for model in models for weight in model.parameters()])
@@ -158,10 +153,7 @@ class TrainingRecorder:
         if loss.is_cuda and torch.cuda.is_current_stream_capturing():
             self.broken = "the step is captured as a CUDA graph"
             return
-        weights = list(self._trained())
-        self._begin(weights)
-        if self._gradients is not None:
-            self._gradients.watch(weights)
+        self._begin(list(self._trained()))
         if self._weights is None:
             self._choose()
         if self._is_alone and loss.numel() == 1:
@@ -178,10 +170,6 @@ class TrainingRecorder:
         overflow = getattr(optimizer, "found_inf", None)
         if overflow is not None and float(overflow):
             return  # a fused optimizer is called, and leaves the weights as they are
-        if self._gradients is not None:
-            if len(self._optimizers()) > 1:
-                self.broken = "several optimizers share its gradients"
-            self._gradients.stepped(self._samples)
         weight = sum(samples for _, samples in self._losses)
         groups = [] if optimizer is None else optimizer.param_groups[:MAX_RATES]
         self._steps.append(

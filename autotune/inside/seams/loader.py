@@ -20,7 +20,6 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from autotune.inside.code.frames import site
-from autotune.inside.data.evaluation_loaders import EvaluationLoaders
 from autotune.inside.data.feed import Feed
 from autotune.inside.data.item_watch import ItemWatch
 from autotune.inside.data.known_loaders import KnownLoaders
@@ -106,7 +105,6 @@ class LoaderSeam(Seam):
         self._variants: WeakKeyDictionary[DataLoader[Any], Variant] = WeakKeyDictionary()
         self._options: dict[str, KnobValue] = {}
         self._workers = Workers()
-        self.evaluation = EvaluationLoaders(self._worker_attributes)
         self.items = ItemWatch()
         self._is_held = self._is_behind = False
         self._within = local()  # per thread: two threads may begin to iterate at the same time
@@ -182,8 +180,6 @@ class LoaderSeam(Seam):
         self._known.training_begins()
         if self._first is None:
             self._first = WeakSet(self._facts)
-        for sentence in self.evaluation.training_begins():
-            logger.warning("autotune: %s", sentence)
 
     def is_rebuilt(self, loader: DataLoader[Any]) -> bool:
         """Return whether a loader was built after training had begun."""
@@ -210,8 +206,6 @@ class LoaderSeam(Seam):
         if self._is_shared(loader):
             self._shares.iterates(loader)
         self.items.began()
-        if loader is own and not self.is_target(own):
-            loader = self.evaluation.variant(own)
         return self._workers.begin(loader, own, self.facts(own), self._begin)
 
     def variant(self, loader: DataLoader[Any]) -> DataLoader[Any]:
@@ -339,8 +333,7 @@ class LoaderSeam(Seam):
 
     @property
     def _has_workers_of_ours(self) -> bool:
-        own = {"num_workers", "persistent_workers"} & self._options.keys()
-        return bool(own) or self.evaluation.is_given
+        return bool({"num_workers", "persistent_workers"} & self._options.keys())
 
     def length(self, loader: DataLoader[Any]) -> int | None:
         """Return the number of batches in an epoch; None for data without a length."""
@@ -473,7 +466,6 @@ class LoaderSeam(Seam):
             loader.multiprocessing_context,
             loader.worker_init_fn,
         )
-        self.evaluation.built(loader, replace(read_facts(loader), site=site))
         if self._listener is not None or self._has_workers_of_ours:
             self._workers.built(loader)
         if self._known.is_target(facts):
@@ -481,11 +473,6 @@ class LoaderSeam(Seam):
             changes = self._changes(loader)
             self._written[loader] = {n: vars(loader)[n] for n in DATA if n in changes}
             vars(loader).update(changes)
-
-    def _worker_attributes(
-        self, loader: DataLoader[Any], options: Mapping[str, KnobValue]
-    ) -> dict[str, Any]:
-        return worker_attributes(self.facts(loader), self._own[loader], options)
 
     def _changes(self, loader: DataLoader[Any]) -> dict[str, Any]:
         """Return the attributes that the loader has under the options.

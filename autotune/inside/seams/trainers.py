@@ -15,8 +15,8 @@ from typing import Any
 from weakref import WeakSet
 
 from autotune.inside.seams.base import Patches, Seam
-from autotune.measurement.epochs.epoch import RunLength
 from autotune.program.rehearsal import RehearsalPlan
+from autotune.program.run_length import RunLength
 
 FOREVER = 10**15  # a number of steps that no trainer reaches
 # Classes of Lightning that choose the number of processes by arguments of their constructor.
@@ -52,7 +52,6 @@ class TrainersSeam(Seam):
     Attributes:
         in_use: The library whose trainer runs the program's loop (``lightning`` or
             ``transformers``); empty if the program has its own loop.
-        batches_per_epoch: Batches of its training pass as the program has it; None if unknown.
     """
 
     def __init__(self, *, endless: bool, rehearsal: RehearsalPlan | None = None) -> None:
@@ -63,9 +62,7 @@ class TrainersSeam(Seam):
         self._running: WeakSet[Any] = WeakSet()
         self._steps: int | None = None
         self.in_use = ""
-        self.batches_per_epoch: int | None = None
         self._length = RunLength()
-        self._own_limit: float | None = None  # of Lightning's batches per epoch
 
     @property
     def rehearses(self) -> bool:
@@ -117,10 +114,7 @@ class TrainersSeam(Seam):
 
     @property
     def length(self) -> RunLength:
-        """How many epochs the trainer makes, and how often it evaluates and saves.
-
-        Lightning knows the batches of an epoch only once it trains, so this must be read then.
-        """
+        """How many epochs or steps the trainer makes."""
         if self.in_use != LIGHTNING or not self._running:
             return self._length
         return _lightning_length(next(iter(self._running)))
@@ -158,9 +152,7 @@ class TrainersSeam(Seam):
 
     def _begins(self, trainer: Any, library: str) -> None:
         self.in_use = library
-        if trainer not in self._running:
-            self._running.add(trainer)
-            self._own_limit = getattr(trainer, "limit_train_batches", None)
+        self._running.add(trainer)
         self._set_steps(trainer)
         if self._rehearsal is not None and library == LIGHTNING:
             _shorten_lightning(trainer, self._rehearsal)
@@ -186,16 +178,6 @@ class TrainersSeam(Seam):
             return original(trainer, *args, **kwargs)
 
         self._patches.replace(owner, method, begin)
-
-    def note_batches(self, of_the_loader: int | None) -> None:
-        """Note how many batches a training pass over Lightning's loader has without autotune."""
-        limit = self._own_limit
-        if self.in_use != LIGHTNING or of_the_loader is None:
-            return
-        if isinstance(limit, float):
-            self.batches_per_epoch = int(limit * of_the_loader)
-        else:
-            self.batches_per_epoch = min(limit or of_the_loader, of_the_loader)
 
     def _adopt_lightning(self, trainer: Any, loop: Any) -> None:
         self._before(trainer, "fit", LIGHTNING)
@@ -229,8 +211,7 @@ class TrainersSeam(Seam):
 
         def run_epoch(its: Any, *args: Any, **kwargs: Any) -> Any:
             seam._begins(its, TRANSFORMERS)  # train() may have begun before adopt() patched it
-            updates = kwargs.get("num_update_steps_per_epoch")
-            seam._length = _transformers_length(its, updates)
+            seam._length = _transformers_length(its.args)
             its.state.max_steps = FOREVER
             counts = {"steps_in_epoch": FOREVER, "num_update_steps_per_epoch": FOREVER}
             return original(its, *args, **{**kwargs, **counts})
@@ -255,8 +236,6 @@ class TrainersSeam(Seam):
 
         def run_epoch(its: Any, *args: Any, **kwargs: Any) -> Any:
             updates = _updates(its.args, plan)
-            self.batches_per_epoch = kwargs.get("steps_in_epoch")
-            self._length = _transformers_length(its, kwargs.get("num_update_steps_per_epoch"))
             counts = {
                 "steps_in_epoch": updates * its.args.gradient_accumulation_steps,
                 "num_update_steps_per_epoch": updates,
@@ -284,50 +263,22 @@ class TrainersSeam(Seam):
 def _lightning_length(trainer: Any) -> RunLength:
     """Return what the arguments of a Lightning trainer say."""
     epochs = getattr(trainer, "max_epochs", None)
-    every = getattr(trainer, "check_val_every_n_epoch", None) or 1
-    within, batches = getattr(trainer, "val_check_interval", None), _batches_of(trainer)
-    if isinstance(within, float):  # a share of an epoch
-        every *= within
-    elif isinstance(within, int) and batches:
-        every *= within / batches
     steps, is_endless = getattr(trainer, "max_steps", None) or -1, epochs in {None, -1}
     said = f"max_epochs={epochs}" if steps < 0 else f"max_steps={steps}"
     return RunLength(
         None if epochs is None or is_endless or steps > 0 else float(epochs),
         f"{said} of its Trainer",
         float(steps) if is_endless and steps > 0 else None,  # with both, whichever ends first
-        float(every),
-        float(every),  # its checkpoints follow its validations
     )
 
 
-def _batches_of(trainer: Any) -> int | None:
-    batches = getattr(trainer, "num_training_batches", None)
-    return int(batches) if isinstance(batches, (int, float)) and 0 < batches < FOREVER else None
-
-
-def _transformers_length(trainer: Any, updates: int | None) -> RunLength:
-    """Return what the arguments of a Hugging Face trainer say.
-
-    Args:
-        trainer: The trainer, in its first epoch.
-        updates: Optimizer steps in one of its epochs; None if unknown.
-    """
-    arguments, state = trainer.args, getattr(trainer, "state", None)
-    every = {}
-    for what in ("eval", "save"):
-        strategy = getattr(getattr(arguments, f"{what}_strategy", None), "value", "")
-        # The state has steps where the argument is a share of the run
-        steps = getattr(state, f"{what}_steps", None) or getattr(arguments, f"{what}_steps", None)
-        is_by_steps = strategy == "steps" and steps and steps >= 1
-        every[what] = float(steps) / updates if updates and steps and is_by_steps else 1.0
+def _transformers_length(arguments: Any) -> RunLength:
+    """Return what the arguments of a Hugging Face trainer say."""
     if arguments.max_steps > 0:
-        epochs, steps = None, float(arguments.max_steps)
         said = f"max_steps={arguments.max_steps} of its Trainer"
-    else:
-        epochs, steps = arguments.num_train_epochs, None
-        said = f"num_train_epochs={epochs:g} of its Trainer"
-    return RunLength(epochs, said, steps, every["eval"], every["save"])
+        return RunLength(None, said, float(arguments.max_steps))
+    epochs = arguments.num_train_epochs
+    return RunLength(epochs, f"num_train_epochs={epochs:g} of its Trainer")
 
 
 def _nothing_to_save(trainer: Any) -> None:
@@ -344,14 +295,13 @@ def _shorten_lightning(trainer: Any, plan: RehearsalPlan) -> None:
     batches = max(plan.batches, trainer.accumulate_grad_batches)
     for name in ("train", "val", "test", "predict"):
         own = getattr(trainer, f"limit_{name}_batches")
-        is_cut = name == "train" or plan.pass_s is None  # the others are cut by their time
-        if own and is_cut:  # 0 leaves a stage out
+        if own:  # 0 leaves a stage out
             cut = batches if name == "train" else plan.other_batches
             setattr(
                 trainer, f"limit_{name}_batches", min(own, cut) if isinstance(own, int) else cut
             )
     trainer.val_check_interval, trainer.check_val_every_n_epoch = 1.0, 1
-    own, most = trainer.fit_loop.max_epochs, plan.trainers_epochs
+    own, most = trainer.fit_loop.max_epochs, plan.epochs
     trainer.fit_loop.max_epochs = most if own in {None, -1} else min(own, most)
     trainer.fit_loop.min_epochs = min(trainer.fit_loop.min_epochs or 0, most)
 
@@ -363,8 +313,8 @@ def _shorten_transformers(arguments: Any, plan: RehearsalPlan) -> None:
     """
     updates = _updates(arguments, plan)
     if arguments.max_steps > 0:
-        arguments.max_steps = min(arguments.max_steps, plan.trainers_epochs * updates)
-    arguments.num_train_epochs = min(arguments.num_train_epochs, plan.trainers_epochs)
+        arguments.max_steps = min(arguments.max_steps, plan.epochs * updates)
+    arguments.num_train_epochs = min(arguments.num_train_epochs, plan.epochs)
     arguments.eval_steps = arguments.save_steps = updates
 
 

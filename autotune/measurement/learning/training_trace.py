@@ -54,25 +54,6 @@ class TracedStep:
 
 
 @dataclass(frozen=True)
-class GradientGroup:
-    """The gradients of some batches at the same weights.
-
-    Any factor that all gradients of a group share cancels out.
-
-    Attributes:
-        parts: Number of batches, at least 2.
-        samples: Of one batch.
-        mean_square: Mean of the squared norms of their gradients.
-        square_of_mean: Squared norm of the mean of their gradients.
-    """
-
-    parts: int
-    samples: int
-    mean_square: float
-    square_of_mean: float
-
-
-@dataclass(frozen=True)
 class TrainingTrace:
     """The first steps of one run.
 
@@ -83,7 +64,6 @@ class TrainingTrace:
         batches: A checksum of each batch that the program took to train on, in order.
         shaken: How many tensors were moved before the first step.
         broken: Why recording ended early; empty if it did not.
-        gradients: Those of the batches of each step, if that was asked for.
         saved: What the program saved with ``torch.save``, in order: a checksum of each object's
             keys and of the kinds, sizes and types of its tensors.
         loaded: Why the first of these cannot be loaded again; empty for one that can.
@@ -95,7 +75,6 @@ class TrainingTrace:
     batches: tuple[int, ...] = ()
     shaken: int = 0
     broken: str = ""
-    gradients: tuple[GradientGroup, ...] = ()
     saved: tuple[int, ...] = ()
     loaded: tuple[str, ...] = ()
 

@@ -33,7 +33,7 @@ def large_batch(readings: Readings) -> Iterator[Advice]:
         "Steps are so large that training may need a warm-up, or rates per layer.",
         f"A step takes {samples:,.0f} samples{few}{warm}.",
         "Warm the learning rate up over the first epochs; beyond about 8,000 samples try LARS or "
-        "LAMB. 'autotune search --objective time-to-loss' measures the largest useful step.",
+        "LAMB.",
     )
 
 

@@ -91,9 +91,6 @@ def beyond_knobs(best: BestFile) -> dict[str, str]:
     factor = best.learning.lr_factor
     if factor != 1.0:
         left_out["learning rate"] = f"multiply it by {factor:g}, as the larger batch asks for"
-    for loader in best.evaluation:
-        options = " ".join(f"{name}={value}" for name, value in loader.options.items())
-        left_out[f"loader of {loader.facts.dataset}"] = f"build it with {options}"
     return left_out
 
 

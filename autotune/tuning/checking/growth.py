@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from autotune.knobs.space.space import ResolvedSpace
-from autotune.measurement.goal import Objective
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import PARTS
 from autotune.program.rehearsal import RehearsalRecord
@@ -82,9 +81,7 @@ def with_learning(
     if not _may_check(session, needed_s, kept_s, suspected):
         return replace(record, guilty=suspected if grows else {}, unchecked_s=needed_s)
     study.learning_checks += 1
-    equal_time = study.goal.objective is Objective.TIME_TO_LOSS
-    check = _check(session, baseline, kept_s)
-    learned = check.check(record.config, speedup, equal_time=equal_time)
+    learned = _check(session, baseline, kept_s).check(record.config, speedup)
     # Only a larger batch needs a proof; another precision may stay where nothing speaks against it
     is_open = learned.gap is None and not grows
     return replace(
@@ -92,7 +89,6 @@ def with_learning(
         guilty={} if learned.is_sound or may_stay or is_open else suspected,
         learning=record.learning if is_open else learned.gap,
         seeds=0 if is_open else learned.seeds,
-        at_equal="time" if equal_time else "samples",
         lr_rule=learned.rule,
         untold=learned.untold,
     )
@@ -118,7 +114,7 @@ def may_be_checked(session: Session, space: ResolvedSpace, config: Config) -> bo
 def samples_ratio(record: TrialRecord, baseline: Baseline) -> float:
     """Return how many times the baseline's samples/s a measured config makes.
 
-    Its ``speedup`` is about what the search compares, which may be energy or progress.
+    Its ``speedup`` is about what the search compares, which may be energy.
     """
     assert record.measurement is not None, "a candidate was measured"
     own, written = (m.throughput.estimate for m in (record.measurement, baseline.measurement))

@@ -102,28 +102,25 @@ class LearningCheck:
         seeds = SEEDS + (rules > 1)  # another rule than the usual one needs a fresh one
         return seeds * written_s + (seeds - 1 + rules) * own_s
 
-    def check(self, config: Config, speedup: float, *, equal_time: bool = False) -> Learned:
-        """Compare a config's loss with that of the program as written.
+    def check(self, config: Config, speedup: float) -> Learned:
+        """Compare a config's loss with that of the program as written, after equal samples.
 
         Args:
             config: What is checked.
             speedup: Of its samples/s.
-            equal_time: Compare at equal time instead of at equal samples: after more samples, where
-                the config is faster.
         """
-        per_update = self._growth(config) / (speedup if equal_time else 1.0)
         written = self._written(config, 0)
         if isinstance(written, Ending):
             return Learned(None)
         if why := untold(written):
             return Learned(None, untold=why)
-        gaps, rule = self._first(config, speedup, per_update)
+        gaps, rule = self._first(config, speedup)
         if rule is self._applied.lr_rule:
             seeds = range(1, SEEDS if gaps else 1)
         else:  # chosen because its gap was the least, which therefore says too little
             gaps, seeds = [], range(1, SEEDS + 1)
         for seed in seeds:
-            gap = self._gap(config, speedup, per_update, seed, rule)
+            gap = self._gap(config, speedup, seed, rule)
             if gap is None:
                 break
             gaps.append(gap)
@@ -131,16 +128,14 @@ class LearningCheck:
                 break
         return Learned(pooled(gaps), len(gaps), rule)
 
-    def _first(
-        self, config: Config, speedup: float, per_update: float
-    ) -> tuple[list[float], LrRule]:
+    def _first(self, config: Config, speedup: float) -> tuple[list[float], LrRule]:
         """Return the gap from the first random state under the best rule, and that rule.
 
         The user's rule, or the usual one, stays the best unless another one is clearly better.
         """
         found: dict[LrRule, float] = {}
         for rule in self._rules(config):
-            gap = self._gap(config, speedup, per_update, 0, rule)
+            gap = self._gap(config, speedup, 0, rule)
             if gap is not None:
                 found[rule] = gap
         own = self._applied.lr_rule
@@ -161,13 +156,11 @@ class LearningCheck:
         every = (LrRule.LINEAR, LrRule.SQRT, LrRule.NONE)
         return (own, *(rule for rule in every if {rule} != usual))
 
-    def _gap(
-        self, config: Config, speedup: float, per_update: float, seed: int, rule: LrRule
-    ) -> float | None:
+    def _gap(self, config: Config, speedup: float, seed: int, rule: LrRule) -> float | None:
         written = self._written(config, seed)
         if isinstance(written, Ending):
             return None
-        scale = self._loss_scale(config)
+        scale, per_update = self._loss_scale(config), self._growth(config)
         most = ceilings(written, per_update, HOPELESS, scale)
         own = self._own(config, speedup, seed, rule, most)
         return None if isinstance(own, Ending) else relative_loss(written, own, per_update, scale)

@@ -18,7 +18,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from autotune.errors import AutotuneError
 from autotune.knobs.space.space import ResolvedSpace
-from autotune.measurement.goal import Objective
 from autotune.measurement.visit import Visit
 from autotune.program.config import Config, KnobValue
 from autotune.results.record import SearchInfo, TrialRecord
@@ -102,10 +101,7 @@ def _is_same(one: SearchInfo, other: SearchInfo) -> bool:
     """Whether two searches are about the same program, trained and compared in the same way."""
     fields = ("fingerprint", "function", "args", "keywords", "ranks", "env", "python_options")
     is_program = all(getattr(one.program, f) == getattr(other.program, f) for f in fields)
-    goal = one.options.goal
-    # How far a sample leads, or what lies around the loop, was measured anew, with another result
-    is_comparable = goal.objective not in {Objective.TIME_TO_LOSS, Objective.RUN_TIME}
-    return is_program and is_comparable and goal == other.options.goal
+    return is_program and one.options.goal == other.options.goal
 
 
 def _is_alike(baseline: TrialRecord, other: TrialRecord) -> bool:

@@ -24,7 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from autotune.errors import RunDirectoryError
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.machine.hardware import Hardware
-from autotune.measurement.goal import Goal, Objective
+from autotune.measurement.goal import Goal
 from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import Outcome
 from autotune.measurement.run_mode import RunMode
@@ -34,7 +34,6 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
 from autotune.program.rehearsal import RehearsalRecord
 from autotune.results.blame import judged
-from autotune.results.epochs.timed_run import PythonExit, TimedRun
 from autotune.results.former_names import with_present_names
 from autotune.results.record import (
     FORMAT,
@@ -184,49 +183,9 @@ class Study:
         return self.head.machine(self.facts)
 
     @property
-    def noise(self) -> Interval | None:
-        """The noise scale of the program's gradients in samples; None if it is not known."""
-        raw = self._study.user_attrs.get("noise")
-        return None if raw is None else _read(Interval, raw)
-
-    @noise.setter
-    def noise(self, noise: Interval | None) -> None:
-        self._set("noise", noise)
-
-    @property
     def goal(self) -> Goal:
-        """What is compared, with what it needs to know of the program."""
-        noise = self.noise
-        return replace(
-            self.head.options.goal,
-            noise_scale=None if noise is None else noise.low,
-            around_s=self.around_s,
-        )
-
-    @property
-    def head_as_learned(self) -> SearchInfo:
-        """What was searched, with what its goal needs to know of the program."""
-        return replace(self.head, options=replace(self.head.options, goal=self.goal))
-
-    @property
-    def around_s(self) -> float | None:
-        """Seconds that a sample costs besides the training loop; None if that was not measured."""
-        raw = self._study.user_attrs.get("around_s")
-        return None if raw is None else float(raw)
-
-    @around_s.setter
-    def around_s(self, seconds: float | None) -> None:
-        self._study.set_user_attr("around_s", seconds)
-
-    @property
-    def python_exit(self) -> PythonExit | None:
-        """How long Python takes to end; None if that was not timed."""
-        raw = self._study.user_attrs.get("python_exit")
-        return None if raw is None else _read(PythonExit, raw)
-
-    @python_exit.setter
-    def python_exit(self, found: PythonExit) -> None:
-        self._set("python_exit", found)
+        """What is compared, and within which limits."""
+        return self.head.options.goal
 
     @property
     def fence(self) -> str:
@@ -319,7 +278,7 @@ class Study:
             kept = with_present_names(raw)
             kept["records"] = judged(self.records, _read(Config, raw["baseline"]))
             kept |= {"rehearsals": self.rehearsals, "facts": self.facts}
-            kept["head"] = self.head_as_learned
+            kept["head"] = self.head
             result: SearchResult = _adapter(SearchResult).validate_python(kept)
             return replace(result, rounds=tuple(self._rounds_of(result.candidate)))
 
@@ -389,30 +348,11 @@ class Study:
     def checks_learning(self) -> bool:
         """Whether what a larger global batch learns is checked, beyond the budget."""
         asked = bool(self._study.user_attrs.get("checks_learning", False))
-        options = self.head.options
-        is_about_loss = options.goal.objective is Objective.TIME_TO_LOSS
-        return asked or options.checks_learning or is_about_loss
+        return asked or self.head.options.checks_learning
 
     @checks_learning.setter
     def checks_learning(self, asked: bool) -> None:
         self._study.set_user_attr("checks_learning", asked)
-
-    def timed(self, config: Config, number: int = 0) -> TimedRun | None:
-        """Return a run in which a config's epochs were timed, by its number; None without it.
-
-        A run in which no epoch ended does not count: with a longer budget, it is repeated.
-        """
-        runs = [run for run in self.timed_runs if run.config == config and run.telling]
-        return runs[number] if number < len(runs) else None
-
-    @property
-    def timed_runs(self) -> list[TimedRun]:
-        """The runs in which epochs were timed, in order."""
-        return _read(list[TimedRun], self._study.user_attrs.get("timed", []))
-
-    def add_timed(self, run: TimedRun) -> None:
-        """Record a run in which epochs were timed."""
-        self._study.set_user_attr("timed", _dump(list[TimedRun], [*self.timed_runs, run]))
 
     def add_rehearsal(self, record: RehearsalRecord) -> None:
         """Record the finding of one more rehearsal, the baseline's included if it was needed."""

@@ -98,7 +98,7 @@ def test_no_change_is_dropped_silently(name: str, tmp_path: Path, monkeypatch: A
         assert said is not listed, (knob, value, export)
 
 
-def test_a_learning_rate_and_an_evaluation_loader_are_told_about(tmp_path: Path) -> None:
+def test_a_learning_rate_is_told_about(tmp_path: Path) -> None:
     best = made(tmp_path, batch_size=32)
     learning = best.learning.model_copy(update={"lr_factor": 2.0})
     best = best.model_copy(update={"learning": learning})

@@ -1,1 +1,0 @@
-"""Whole epochs: what was seen of them, and what they consist of."""

@@ -1,1 +1,0 @@
-"""Whole epochs: what they and the whole training take, before and after."""

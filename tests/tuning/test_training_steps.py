@@ -1,0 +1,92 @@
+"""What a search says about how long the steps of the whole training take, in virtual time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.cli.search_report import show
+from autotune.measurement.goal import THROUGHPUT, Goal
+from autotune.program.config import KnobValue
+from autotune.program.run_length import RunLength
+from autotune.results import bestfile
+from autotune.results.result import SearchResult
+from autotune.results.training_steps import training_samples
+from tests.made import make_measurement, make_profile
+from tests.scripted import Script, begin
+
+KNOBS: dict[str, tuple[KnobValue, ...]] = {"num_workers": (0, 1, 2), "pin_memory": (False, True)}
+SPEEDS: dict[str, dict[KnobValue, float]] = {"num_workers": {1: 1.5, 2: 2.0}}
+LOOP_S = 10.0  # of an epoch as written: 10,000 samples at 1,000 a second
+
+
+def found(
+    folder: Path,
+    length: RunLength,
+    goal: Goal = THROUGHPUT,
+    **profile: Any,
+) -> SearchResult:
+    script = Script(
+        SPEEDS,
+        noise=0.02,
+        process_noise=0.01,
+        profile=make_profile(length=length, **profile),
+        start_s=3.0,
+    )
+    return begin(folder, script, KNOBS, goal=goal).go_on(180.0)
+
+
+def told(result: SearchResult, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    show(result, folder / "best.yaml")
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_the_steps_of_all_epochs_are_estimated_before_and_after(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = found(tmp_path, RunLength(30.0, "train.py:5: for epoch in range(30)"))
+    assert result.training_steps is not None
+    seconds = result.training_steps.seconds
+    assert seconds["baseline"] == pytest.approx(3 + 30 * LOOP_S, rel=0.05)
+    assert seconds["best"] == pytest.approx(3 + 30 * LOOP_S / 2, rel=0.05)
+    out = told(result, tmp_path, capsys)
+    assert "The training steps of the whole training, estimated: 30 epochs (train.py:5: for" in out
+    assert "Evaluation and checkpoints, which were not timed, come on top." in out
+
+
+def test_a_program_that_counts_its_steps_is_told_how_long_they_take(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    length = RunLength(steps=5000, where="train.py:5: for step in range(5000)")
+    result = found(tmp_path, length, bounded_by_steps=length.where)
+    assert result.training_steps is not None
+    seconds = result.training_steps.seconds
+    assert seconds["best"] < seconds["baseline"]
+    assert "estimated: 5,000 steps (train.py:5: for step in" in told(result, tmp_path, capsys)
+    section = bestfile.read(result.save(tmp_path / "best.yaml")).training_steps
+    assert section is not None
+    assert section.steps == 5000
+    assert section.seconds == {side: round(s, 1) for side, s in seconds.items()}
+
+
+def test_the_hours_of_a_training_are_told_by_the_speedup_of_the_loop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = found(tmp_path, RunLength(), Goal(hours=10.0))
+    assert result.training_steps is None
+    out = told(result, tmp_path, capsys)
+    assert "A training of 10 h takes 5 h" in out or "A training of 10 h takes 4 h" in out
+    assert "by the speedup of the training loop" in out
+
+
+def test_a_pass_that_is_left_early_has_fewer_samples() -> None:
+    written = replace(make_measurement(), samples_per_epoch=10_000)
+    batch = written.samples_per_step / 2
+    assert training_samples(RunLength(3.0), written, 2.0) == 30_000
+    assert training_samples(RunLength(3.0, batches=20.0), written, 2.0) == 60 * batch
+    assert training_samples(RunLength(3.0, batches=10.0**6), written, 2.0) == 30_000
+    assert training_samples(RunLength(steps=7.0), written, 2.0) == 14 * batch
+    assert training_samples(RunLength(), written, 2.0) is None
